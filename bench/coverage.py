@@ -35,7 +35,8 @@ STATISTICS = {"mean": None, "median": 0.5, "p90": 0.9, "p99": 0.99}
 _SD = 0.4  # of the logarithm of a latency
 _NORMAL = NormalDist()
 _SLOW = 3.0  # times as long takes a request in a slow spell
-_FEWEST_SPELLS = 10  # in a run, on average: with fewer, a run doesn't know how often they come
+# in a run, on average: with fewer, a run doesn't know how often they come
+_FEWEST_SPELLS = 10
 _STREAMS, _TOKENS = 8, 10.0
 _CHEAP = 8  # times as many seeds of what costs little
 
@@ -75,16 +76,26 @@ def correlated(rng: np.random.Generator, runs: int, n: int, rho: float) -> np.nd
     return latencies
 
 
-def spells(rng: np.random.Generator, runs: int, n: int, length: int, share: float) -> np.ndarray:
+def spells(
+    rng: np.random.Generator, runs: int, n: int, length: int, share: float
+) -> np.ndarray:
     """Now and then, as many requests in a row are slow: in all, this share of them."""
     gap = length * (1 - share) / share
     slow = np.zeros((runs, n + length), dtype=bool)
     for run in slow:
-        at = -int(rng.integers(length)) if rng.random() < share else int(rng.geometric(1 / gap)) - 1
+        at = (
+            -int(rng.integers(length))
+            if rng.random() < share
+            else int(rng.geometric(1 / gap)) - 1
+        )
         while at < n:
             run[max(at, 0) : at + length] = True
             at += length + int(rng.geometric(1 / gap))
-    latencies: np.ndarray = 50 * np.exp(_SD / 2 * rng.normal(size=(runs, n))) * np.where(slow[:, :n], _SLOW, 1.0)
+    latencies: np.ndarray = (
+        50
+        * np.exp(_SD / 2 * rng.normal(size=(runs, n)))
+        * np.where(slow[:, :n], _SLOW, 1.0)
+    )
     return latencies
 
 
@@ -96,7 +107,9 @@ def true_of_spells(slow: float) -> Callable[[float | None], float]:
     """`slow`: the share of requests in slow spells."""
 
     def below(value: float) -> float:
-        normal, late = (_NORMAL.cdf(math.log(value / 50 / times) / (_SD / 2)) for times in (1.0, _SLOW))
+        normal, late = (
+            _NORMAL.cdf(math.log(value / 50 / times) / (_SD / 2)) for times in (1.0, _SLOW)
+        )
         return (1 - slow) * normal + slow * late
 
     def true(share: float | None) -> float:
@@ -112,7 +125,10 @@ def true_of_spells(slow: float) -> Callable[[float | None], float]:
 
 
 def requests(
-    name: str, values: np.ndarray, true: Callable[[float | None], float], promised: bool = True
+    name: str,
+    values: np.ndarray,
+    true: Callable[[float | None], float],
+    promised: bool = True,
 ) -> Iterator[Row]:
     """Without the 2 % that dyno adds for what differs from run to run."""
     held: dict[str, list[bool]] = {statistic: [] for statistic in STATISTICS}
@@ -120,7 +136,9 @@ def requests(
         for statistic, error in errors_of_requests(run, list(STATISTICS)).items():
             share = STATISTICS[statistic]
             value = float(run.mean() if share is None else np.quantile(run, share))
-            if isinstance(error, Error) and (ends := interval(Estimate(value, len(run), error.error, error.df))):
+            if isinstance(error, Error) and (
+                ends := interval(Estimate(value, len(run), error.error, error.df))
+            ):
                 held[statistic].append(ends[0] <= true(share) <= ends[1])
     for statistic, each in held.items():
         group = f"within a run, {values.shape[1]:,} requests"
@@ -134,7 +152,9 @@ def row(case: Case, held: Sequence[bool]) -> Row:
 def within_runs(seeds: int, n: int) -> Iterator[Row]:
     for rho in (0.0, 0.6, 0.9, 0.95):
         name = f"AR(1), correlation {rho:g}" if rho else "independent"
-        yield from requests(name, correlated(np.random.default_rng(11), seeds, n, rho), true_of_correlated)
+        yield from requests(
+            name, correlated(np.random.default_rng(11), seeds, n, rho), true_of_correlated
+        )
     for slow, length in itertools.product((0.05, 0.1, 0.2), (20, 50)):
         count = slow * n / length
         drawn = spells(np.random.default_rng(12), seeds, n, length, slow)
@@ -145,7 +165,9 @@ def within_runs(seeds: int, n: int) -> Iterator[Row]:
 # ---- throughput within a run: a closed loop whose server is slower at times ----
 
 
-def loops(rng: np.random.Generator, runs: int, each: int, reach_s: float) -> tuple[np.ndarray, np.ndarray]:
+def loops(
+    rng: np.random.Generator, runs: int, each: int, reach_s: float
+) -> tuple[np.ndarray, np.ndarray]:
     """Streams that send one request after the other, each of about 1 s. `reach_s`: how long the server's speed stays
     alike; 0: it doesn't change."""
     step_s, speed = 0.1, np.ones((runs, 1))
@@ -160,7 +182,9 @@ def loops(rng: np.random.Generator, runs: int, each: int, reach_s: float) -> tup
     for _ in range(each):
         starts.append(now)
         at = np.minimum((now / step_s).astype(np.int64), speed.shape[1] - 1)
-        now = now + np.exp(0.2 * rng.normal(size=now.shape)) * np.take_along_axis(speed, at, 1)
+        now = now + np.exp(0.2 * rng.normal(size=now.shape)) * np.take_along_axis(
+            speed, at, 1
+        )
         ends.append(now)
     return np.concatenate(starts, axis=1), np.concatenate(ends, axis=1)
 
@@ -172,7 +196,9 @@ def throughputs(seeds: int, each: int) -> Iterator[Row]:
         true, tokens, held = float(speeds.mean()), np.full(_STREAMS * each, _TOKENS), []
         for start, end, speed in zip(starts[:seeds], ends[:seeds], speeds, strict=False):
             error = error_of_slices(start, start + 0.1 * (end - start), end, tokens)
-            if error is not None and (found := interval(Estimate(float(speed), 1, error.error, error.df))):
+            if error is not None and (
+                found := interval(Estimate(float(speed), 1, error.error, error.df))
+            ):
                 held.append(found[0] <= true <= found[1])
         name = f"server's speed stays alike for {reach_s:g} s" if reach_s else "independent"
         group = f"within a run of {each} request lengths"
@@ -182,11 +208,15 @@ def throughputs(seeds: int, each: int) -> Iterator[Row]:
 # ---- repeats ----
 
 
-def drawn_repeats(rng: np.random.Generator, name: str, shape: tuple[int, int]) -> tuple[np.ndarray, float]:
+def drawn_repeats(
+    rng: np.random.Generator, name: str, shape: tuple[int, int]
+) -> tuple[np.ndarray, float]:
     if name.startswith("normal"):
         return 100 * (1 + 0.03 * rng.normal(size=shape)), 100.0
     deviation = float(name.split()[-1])
-    return 100 * np.exp(deviation * rng.normal(size=shape)), 100 * math.exp(deviation**2 / 2)
+    return 100 * np.exp(deviation * rng.normal(size=shape)), 100 * math.exp(
+        deviation**2 / 2
+    )
 
 
 def estimate(values: np.ndarray) -> Estimate:
@@ -197,13 +227,30 @@ def estimate(values: np.ndarray) -> Estimate:
 
 def repeated(seeds: int, count: int) -> Iterator[Row]:
     seeds *= _CHEAP
-    for name in ("normal, 3 %", "lognormal, deviation 0.1", "lognormal, deviation 0.3", "lognormal, deviation 0.5"):
-        values, true = drawn_repeats(np.random.default_rng(100 + count), name, (2 * seeds, count))
+    for name in (
+        "normal, 3 %",
+        "lognormal, deviation 0.1",
+        "lognormal, deviation 0.3",
+        "lognormal, deviation 0.5",
+    ):
+        values, true = drawn_repeats(
+            np.random.default_rng(100 + count), name, (2 * seeds, count)
+        )
         sides = [estimate(each) for each in values]
         ends = [found for side in sides if (found := interval(side))]
-        yield row(Case(f"{count} repeats", name, "mean", 2 * seeds), [low <= true <= high for low, high in ends])
-        changes = [difference("output_throughput", a, b) for a, b in zip(sides[::2], sides[1::2], strict=True)]
-        held = [d.low <= 0 <= d.high for d in changes if d.low is not None and d.high is not None]
+        yield row(
+            Case(f"{count} repeats", name, "mean", 2 * seeds),
+            [low <= true <= high for low, high in ends],
+        )
+        changes = [
+            difference("output_throughput", a, b)
+            for a, b in zip(sides[::2], sides[1::2], strict=True)
+        ]
+        held = [
+            d.low <= 0 <= d.high
+            for d in changes
+            if d.low is not None and d.high is not None
+        ]
         yield row(Case(f"{count} repeats", name, "change (compare)", seeds), held)
 
 
@@ -216,11 +263,17 @@ def scored(seeds: int, items: int) -> Iterator[Row]:
     for share in (0.5, 0.9):
         held = [
             low <= share <= high
-            for low, high in (share_interval(n / items, items) for n in rng.binomial(items, share, seeds))
+            for low, high in (
+                share_interval(n / items, items) for n in rng.binomial(items, share, seeds)
+            )
         ]
-        yield row(Case(f"{items} items", f"right answers, {share:.0%}", "score", seeds), held)
+        yield row(
+            Case(f"{items} items", f"right answers, {share:.0%}", "score", seeds), held
+        )
     kinds: dict[str, Callable[[], np.ndarray]] = {
-        "right or wrong, 25 % differ": lambda: rng.choice([-1.0, 0.0, 1.0], items, p=[0.1, 0.75, 0.15]),
+        "right or wrong, 25 % differ": lambda: rng.choice(
+            [-1.0, 0.0, 1.0], items, p=[0.1, 0.75, 0.15]
+        ),
         "graded, even": lambda: 0.05 + 0.1 * rng.normal(size=items),
         "graded, skewed (exponential)": lambda: 0.05 + rng.exponential(0.1, items) - 0.1,
     }
@@ -250,7 +303,9 @@ def _part(part: Part, seeds: int) -> list[Row]:
 
 def table(seeds: int, parts: Sequence[Part] = tuple(PARTS)) -> list[Row]:
     with ProcessPoolExecutor(max_workers=2) as pool:
-        return [found for rows in pool.map(_part, parts, [seeds] * len(parts)) for found in rows]
+        return [
+            found for rows in pool.map(_part, parts, [seeds] * len(parts)) for found in rows
+        ]
 
 
 def lines(rows: Iterable[Row], markdown: bool) -> Iterator[str]:
@@ -262,7 +317,11 @@ def lines(rows: Iterable[Row], markdown: bool) -> Iterator[str]:
         yield "| interval | data | intervals that contain the truth |\n|---|---|---|"
     for (group, name), some in sorted(grouped.items(), key=lambda pair: _order(pair[0][0])):
         cells = ", ".join(_cell(found) for found in some)
-        yield f"| {group} | {name} | {cells} |" if markdown else f"{group:<30} {name:<58} {cells}"
+        yield (
+            f"| {group} | {name} | {cells} |"
+            if markdown
+            else f"{group:<30} {name:<58} {cells}"
+        )
 
 
 def _order(group: str) -> tuple[int, int]:
@@ -289,7 +348,9 @@ def main() -> int:
     rows = table(options.seeds)
     print(*lines(rows, options.markdown), sep="\n")
     broken = [found for found in rows if not found.kept]
-    print(f"\n*: not promised. {len(rows)} intervals, {options.seeds} seeds each; not kept: {len(broken)}.")
+    print(
+        f"\n*: not promised. {len(rows)} intervals, {options.seeds} seeds each; not kept: {len(broken)}."
+    )
     return 1 if broken else 0
 
 

@@ -46,7 +46,14 @@ TRIALS: tuple[tuple[Any, int, int, int, int, int], ...] = (
     ("throughput", 128, 32, 16, 5, 1),
     ("latency", 32, 32, 4, 10, 2),
 )
-COLUMNS = ("engine", "weights", "pp128 tok/s", "tg32 tok/s", "throughput, output tok/s", "latency of a batch, ms")
+COLUMNS = (
+    "engine",
+    "weights",
+    "pp128 tok/s",
+    "tg32 tok/s",
+    "throughput, output tok/s",
+    "latency of a batch, ms",
+)
 _LOGITS = """
 import json, sys, torch
 from transformers import AutoModelForCausalLM
@@ -70,7 +77,9 @@ def main() -> int:
         settings = [
             EngineSpec("llamacpp", quantization="F16"),
             EngineSpec("llamacpp", quantization="F32"),
-            EngineSpec("vllm", model=model.NAME, dtype="fp32", max_model_len=CONTEXT, env=CPU),
+            EngineSpec(
+                "vllm", model=model.NAME, dtype="fp32", max_model_len=CONTEXT, env=CPU
+            ),
             EngineSpec("transformers", model=model.NAME, dtype="fp32", env=HUB),
         ]
         rows, left_out, doubts, peaks = [], [], [], None
@@ -81,16 +90,27 @@ def main() -> int:
                 left_out.append(f"{setting.kind}: {e}")
                 continue
             rows.append(row(outcomes))
-            doubts += [f"? {rows[-1][0]}: {f.code} {f.text}" for o in outcomes for f in o.result.findings if _doubt(f)]
+            doubts += [
+                f"? {rows[-1][0]}: {f.code} {f.text}"
+                for o in outcomes
+                for f in o.result.findings
+                if _doubt(f)
+            ]
             peaks = outcomes[0].manifest.peaks
         if not rows:
             print("\n".join(left_out), file=sys.stderr)
             return 1
         print(table(rows))
         if peaks:
-            flops = ", ".join(f"{name} {rate / 1e9:,.0f} GFLOPS" for name, rate in peaks.flops.items())
-            sizes = ", ".join(f"{size >> 20} MiB {rate / 1e9:.1f} GB/s" for size, rate in _sizes(peaks))
-            print(f"\nShares are of what {peaks.name} was measured to do: {sizes}; {flops}.")
+            flops = ", ".join(
+                f"{name} {rate / 1e9:,.0f} GFLOPS" for name, rate in peaks.flops.items()
+            )
+            sizes = ", ".join(
+                f"{size >> 20} MiB {rate / 1e9:.1f} GB/s" for size, rate in _sizes(peaks)
+            )
+            print(
+                f"\nShares are of what {peaks.name} was measured to do: {sizes}; {flops}."
+            )
         print("\n".join(["", *doubts, *left_out]).rstrip())
     return 0
 
@@ -103,28 +123,47 @@ def same_model(folder: Path) -> str:
         return "transformers isn't installed: not shown that the files hold the same model."
     rng = np.random.default_rng(11)
     prompts = [rng.integers(4, 2048, size=8 + 24 * i).tolist() for i in range(PROMPTS)]
-    spec = EngineSpec("llamacpp", quantization="F32", kv_cache_dtype="fp32", max_num_seqs=1, max_model_len=CONTEXT)
+    spec = EngineSpec(
+        "llamacpp",
+        quantization="F32",
+        kv_cache_dtype="fp32",
+        max_num_seqs=1,
+        max_model_len=CONTEXT,
+    )
     where = folder / "same"
     where.mkdir()
-    with running(EnginePlan(spec, rig.look()), where, {}, lambda _: None, lambda _: None) as fleet:
+    with running(
+        EnginePlan(spec, rig.look()), where, {}, lambda _: None, lambda _: None
+    ) as fleet:
         client = Client(Url(fleet.urls[0]), {})
         chosen = [(prompt, _continued(client, prompt)) for prompt in prompts]
         client.close()
     command = [made.python, "-c", _LOGITS, str(model.FOLDER)]
-    told = subprocess.run(command, input=json.dumps(chosen), text=True, capture_output=True, check=False)
+    told = subprocess.run(
+        command, input=json.dumps(chosen), text=True, capture_output=True, check=False
+    )
     if told.returncode:
         raise SystemExit(told.stderr[-2000:])
     gaps = json.loads(told.stdout)
     what = (
-        f"{sum(gap == 0 for gap in gaps)} of the {len(gaps)} tokens that llama.cpp chooses are transformers' own choice"
+        f"{sum(gap == 0 for gap in gaps)} of the {len(gaps)} tokens that llama.cpp "
+        "chooses are transformers' own choice"
     )
     if max(gaps) > TIE:
-        raise SystemExit(f"Not the same model: {what}, and one is {max(gaps):.2f} below the best logit.")
+        raise SystemExit(
+            f"Not the same model: {what}, and one is {max(gaps):.2f} below the best logit."
+        )
     return f"The same model: {what}, and none is more than {max(gaps):.4f} below the best logit.\n"
 
 
 def _continued(client: Client, prompt: list[int]) -> list[int]:
-    body = {"prompt": prompt, "n_predict": CONTINUED, "temperature": 0.0, "return_tokens": True, "cache_prompt": False}
+    body = {
+        "prompt": prompt,
+        "n_predict": CONTINUED,
+        "temperature": 0.0,
+        "return_tokens": True,
+        "cache_prompt": False,
+    }
     status, answer = client.call("/completion", body)
     assert status == 200, answer
     tokens: list[int] = answer["tokens"]
@@ -138,7 +177,9 @@ def trials(setting: EngineSpec) -> list[TrialSpec]:
     return [
         TrialSpec(
             TargetSpec("", "openai", ""),
-            WorkloadSpec("random", input_len=given, output_len=output, num_prompts=requests),
+            WorkloadSpec(
+                "random", input_len=given, output_len=output, num_prompts=requests
+            ),
             LoadSpec(),
             kind=kind,
             offline=OfflineSpec(kind, iterations=iterations, warmup_iterations=before),
@@ -155,7 +196,9 @@ def undisturbed(wanted: list[TrialSpec], runs: Path) -> list[Outcome]:
     for _ in range(ATTEMPTS):
         left = [i for i in range(len(wanted)) if i not in done or _disturbed(done[i])]
         for outcome in conduct([wanted[i] for i in left], runs=runs):
-            done[next(i for i in left if _key(wanted[i]) == _key(outcome.manifest.trial))] = outcome
+            done[
+                next(i for i in left if _key(wanted[i]) == _key(outcome.manifest.trial))
+            ] = outcome
     return [done[i] for i in range(len(wanted))]
 
 
@@ -164,14 +207,29 @@ def _disturbed(outcome: Outcome) -> bool:
 
 
 def _key(trial: TrialSpec) -> tuple[Any, ...]:
-    return trial.kind, trial.workload.input_len, trial.workload.output_len, trial.workload.num_prompts
+    return (
+        trial.kind,
+        trial.workload.input_len,
+        trial.workload.output_len,
+        trial.workload.num_prompts,
+    )
 
 
 def row(outcomes: list[Outcome]) -> list[str]:
     pp, tg, through, latency = outcomes
     facts, target = pp.run.engine(), pp.manifest.target
-    weights = (target.quantization or target.dtype or "").replace("all ", "").replace("(guessed)", "").strip()
-    rates = [pp.result.offline, tg.result.offline, through.result.offline, latency.result.offline]
+    weights = (
+        (target.quantization or target.dtype or "")
+        .replace("all ", "")
+        .replace("(guessed)", "")
+        .strip()
+    )
+    rates = [
+        pp.result.offline,
+        tg.result.offline,
+        through.result.offline,
+        latency.result.offline,
+    ]
     assert all(rates) and facts is not None
     return [
         f"{facts.kind} {facts.version}",
@@ -185,7 +243,11 @@ def row(outcomes: list[Outcome]) -> list[str]:
 
 def _share(outcome: Outcome, what: str, of: str) -> str:
     roof = outcome.result.roofline
-    value = next((getattr(s, of) for s in roof.shares if s.what == what), None) if roof else None
+    value = (
+        next((getattr(s, of) for s in roof.shares if s.what == what), None)
+        if roof
+        else None
+    )
     name = {"bandwidth": "BW", "arithmetic": "FLOPS"}[of]
     mark = "" if outcome.result.verdict == "sound" else " ?"
     return ("–" if value is None else f"{value:.0%} {name}") + mark

@@ -58,7 +58,11 @@ class Found(NamedTuple):
 
 
 def probe(
-    model: Server, search: Search, step: ProbeStep, rng: np.random.Generator, begins_s: float
+    model: Server,
+    search: Search,
+    step: ProbeStep,
+    rng: np.random.Generator,
+    begins_s: float,
 ) -> tuple[ProbeLook, int]:
     """Make one probe: as long as the real command would."""
     wave = int(step.level) if model.over == "concurrency" else 0
@@ -73,12 +77,25 @@ def probe(
     return look, int(np.searchsorted(requests.sent, look.now_s))
 
 
-def find(model: Server, seed: int, budget_s: float = BUDGET_S, resolution: float = 0.05, trace: bool = False) -> Found:
+def find(
+    model: Server,
+    seed: int,
+    budget_s: float = BUDGET_S,
+    resolution: float = 0.05,
+    trace: bool = False,
+) -> Found:
     """Search, as `dyno find` does, in simulated time."""
     rng = np.random.default_rng(seed)
     start = min(max(RANGES[model.over][2], model.least), model.most)
     whole = model.over == "concurrency"
-    search = Search(model.limits, model.least, model.most, whole=whole, start=start, resolution=resolution)
+    search = Search(
+        model.limits,
+        model.least,
+        model.most,
+        whole=whole,
+        start=start,
+        resolution=resolution,
+    )
     spent_s, sent = 0.0, 0
     phase_s = float(rng.uniform(0, 1000))
     while budget_s - spent_s > 1.0 and (step := search.next(budget_s - spent_s, spent_s)):
@@ -100,7 +117,9 @@ def _grid(model: Server, search: Search) -> float:
     known = search.interval()
     if not known.low or math.isinf(known.high):
         return math.nan
-    each = max(sum(p.look.count for p in search.probes_at(x)) for x in (known.low, known.high))
+    each = max(
+        sum(p.look.count for p in search.probes_at(x)) for x in (known.low, known.high)
+    )
     return each * math.log(model.most / model.least) / math.log(known.high / known.low)
 
 
@@ -108,10 +127,14 @@ def _describe(search: Search, step: ProbeStep, look: ProbeLook, spent_s: float) 
     words = [f"{spent_s:6.1f}", f"{step.level:7.4g}", "brief" if step.brief else "long ", f"{look.now_s:5.1f}",
              f"n={look.count}", f"ready={look.ready}"]  # fmt: skip
     for w in look.weighed:
-        words.append(f"worth={w.worth:.0f} alike={w.alike:.1f} late={w.late_low:.3f}-{w.late_high:.3f} x{w.factor:.1f}")
+        words.append(
+            f"worth={w.worth:.0f} alike={w.alike:.1f} late={w.late_low:.3f}-{w.late_high:.3f} x{w.factor:.1f}"
+        )
         words.append(f"margin={w.margin_low:+.3f} {w.margin:+.3f} {w.margin_high:+.3f}")
     meets, misses = search.meets(step.level), search.misses(step.level)
-    words.append(f"meets={meets.doubt:.1e} misses={misses.doubt:.1e} {search.shown(step.level)}")
+    words.append(
+        f"meets={meets.doubt:.1e} misses={misses.doubt:.1e} {search.shown(step.level)}"
+    )
     words.append(f"crossing={search.crossing():.2f} spread={search.variation().spread:.3f}")
     return " ".join(words)
 
@@ -170,7 +193,8 @@ def row(model: Server, found: Sequence[Found], again: Sequence[Found]) -> Row:
         answered=len(answered) / len(found),
         holds=len(right) / len(answered) if answered else None,
         wrong=sum(f.low > truth or f.high < truth for f in found) / len(found),
-        narrow=sum(f.every or f.none or f.high / f.low <= _FACTOR for f in answered) / len(found),
+        narrow=sum(f.every or f.none or f.high / f.low <= _FACTOR for f in answered)
+        / len(found),
         above=sum(f.low >= model.served for f in found),
         width=float(np.median(widths)) if widths else math.nan,
         requests=float(np.mean([f.requests for f in found])),
@@ -189,19 +213,29 @@ def _searches(job: tuple[str, Sequence[tuple[int, float]]]) -> list[Found]:
 def rows(names: Sequence[str], seeds: int, workers: int, budget_s: float) -> Iterator[Row]:
     with ProcessPoolExecutor(workers) as pool:
         for name in names:
-            found = _shared(pool, name, [(seed, budget_s) for seed in range(seeds)], workers)
-            open_ = [(1_000_000 + i, f.needs_s) for i, f in enumerate(found) if not f.answered and f.needs_s]
+            found = _shared(
+                pool, name, [(seed, budget_s) for seed in range(seeds)], workers
+            )
+            open_ = [
+                (1_000_000 + i, f.needs_s)
+                for i, f in enumerate(found)
+                if not f.answered and f.needs_s
+            ]
             again = _shared(pool, name, open_[:_AGAIN], workers) if open_ else []
             yield row(server(name), found, again)
 
 
-def _shared(pool: ProcessPoolExecutor, name: str, seeds: Sequence[tuple[int, float]], workers: int) -> list[Found]:
+def _shared(
+    pool: ProcessPoolExecutor, name: str, seeds: Sequence[tuple[int, float]], workers: int
+) -> list[Found]:
     jobs = [(name, seeds[i::workers]) for i in range(workers)]
     return [found for part in pool.map(_searches, jobs) for found in part]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--only", default="", help="models whose name contains this")
     parser.add_argument("--budget", type=float, default=BUDGET_S)
@@ -219,15 +253,28 @@ def main() -> int:
     if options.markdown:
         print(f"| {' | '.join(TITLES)} |\n|---|---|{'---:|' * (len(TITLES) - 2)}")
     else:
-        print("  ".join([f"{TITLES[0]:26}", f"{TITLES[1]:26}", *(f"{title:>10}" for title in TITLES[2:])]))
+        print(
+            "  ".join(
+                [
+                    f"{TITLES[0]:26}",
+                    f"{TITLES[1]:26}",
+                    *(f"{title:>10}" for title in TITLES[2:]),
+                ]
+            )
+        )
     for each in rows(names, options.seeds, options.workers, options.budget):
         kept = kept and each.kept
         cells = each.cells
         line = f"| {' | '.join(cells)} |"
         if not options.markdown:
-            line = "  ".join([f"{cells[0]:26}", f"{cells[1]:26}", *(f"{cell:>10}" for cell in cells[2:])])
+            line = "  ".join(
+                [f"{cells[0]:26}", f"{cells[1]:26}", *(f"{cell:>10}" for cell in cells[2:])]
+            )
         print(line + ("" if each.kept or options.markdown else "  BROKEN"), flush=True)
-    print(f"{options.seeds} searches of each server, {time.monotonic() - began:.0f} s", file=sys.stderr)
+    print(
+        f"{options.seeds} searches of each server, {time.monotonic() - began:.0f} s",
+        file=sys.stderr,
+    )
     return 0 if kept else 1
 
 

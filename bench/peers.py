@@ -43,7 +43,8 @@ class Report(msgspec.Struct, frozen=True):
 
     version: str
     wall_s: float  # of the whole command, start to exit: imports and tokenizer too
-    cpu_s: float  # user and system, of the command and every process it started and waited for
+    # user and system, of the command and every process it started and waited for
+    cpu_s: float
     completed: int
     failed: int
     ttft_mean_ms: float | None
@@ -96,7 +97,10 @@ def _vllm_command(bin_: Path, load: Load) -> list[str]:
 
 
 def _vllm_read(result: dict[str, Any]) -> Numbers:
-    ttft, itl = (result["mean_ttft_ms"], result["p99_ttft_ms"]), (result["median_itl_ms"], result["p99_itl_ms"])
+    ttft, itl = (
+        (result["mean_ttft_ms"], result["p99_ttft_ms"]),
+        (result["median_itl_ms"], result["p99_itl_ms"]),
+    )
     # SGLang has the same keys, less "failed": it only prints the number of failures.
     return result["completed"], result.get("failed"), *ttft, *itl
 
@@ -132,7 +136,10 @@ def _guidellm_command(bin_: Path, load: Load) -> list[str]:
 
 def _guidellm_read(result: dict[str, Any]) -> Numbers:
     metrics = result["benchmarks"][0]["metrics"]
-    totals, ttft = metrics["request_totals"], metrics["time_to_first_token_ms"]["successful"]
+    totals, ttft = (
+        metrics["request_totals"],
+        metrics["time_to_first_token_ms"]["successful"],
+    )
     # Over the requests' means, not over the gaps: a p99 of these is no p99 of inter-token times.
     itl = metrics["inter_token_latency_ms"]["successful"]["median"]
     failed = totals["errored"] + totals["incomplete"]
@@ -154,7 +161,14 @@ def _aiperf_read(result: dict[str, Any]) -> Numbers:
     # inter_token_latency is one mean for each request; the gaps themselves are called inter_chunk_latency.
     itl = result.get("inter_chunk_latency") or result["inter_token_latency"]
     failed = sum(each["count"] for each in result["error_summary"])
-    return int(result["request_count"]["avg"]), failed, ttft["avg"], ttft["p99"], itl["p50"], itl["p99"]
+    return (
+        int(result["request_count"]["avg"]),
+        failed,
+        ttft["avg"],
+        ttft["p99"],
+        itl["p50"],
+        itl["p99"],
+    )
 
 
 PEERS = {
@@ -166,7 +180,9 @@ PEERS = {
 }
 
 
-def run(peer: str, base_url: str, streams: int, rounds: int, chunks: int, folder: Path) -> Report | None:
+def run(
+    peer: str, base_url: str, streams: int, rounds: int, chunks: int, folder: Path
+) -> Report | None:
     """`rounds` × `streams` requests of `chunks` tokens each, `streams` at a time; None where the peer isn't installed.
 
     Its files and its output stay in a new folder within `folder`.
@@ -179,17 +195,33 @@ def run(peer: str, base_url: str, streams: int, rounds: int, chunks: int, folder
     folder.mkdir(parents=True, exist_ok=True)
     # A new one each time: a result left from before must not pass for this run's.
     folder = Path(tempfile.mkdtemp(prefix=f"{peer}-{streams}-", dir=folder.resolve()))
-    load = Load(base_url.rstrip("/"), streams, streams * rounds, chunks, _tokenizer(folder / "hub"))
+    load = Load(
+        base_url.rstrip("/"), streams, streams * rounds, chunks, _tokenizer(folder / "hub")
+    )
     output = folder / "output.txt"
     environment = {**os.environ, **_QUIET, "HF_HUB_CACHE": str(folder / "hub")}
-    code, wall_s, cpu_s = _spend(it.command(ENVIRONMENTS / peer / "bin", load), environment, output)
+    code, wall_s, cpu_s = _spend(
+        it.command(ENVIRONMENTS / peer / "bin", load), environment, output
+    )
     numbers, error = _NONE, None
-    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # no result, half of one, or another shape
+    # no result, half of one, or another shape
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
         numbers = it.read(json.loads((folder / it.result).read_text()))
     if code != 0 or not numbers[0]:
-        lines = [line.strip() for line in output.read_text(errors="replace").splitlines() if line.strip()]
-        last = next((line for line in reversed(lines) if "error" in line.lower()), lines[-1] if lines else "no output")
-        how = f"was stopped after {TIMEOUT_S} s" if code is None else f"exited with code {code}"
+        lines = [
+            line.strip()
+            for line in output.read_text(errors="replace").splitlines()
+            if line.strip()
+        ]
+        last = next(
+            (line for line in reversed(lines) if "error" in line.lower()),
+            lines[-1] if lines else "no output",
+        )
+        how = (
+            f"was stopped after {TIMEOUT_S} s"
+            if code is None
+            else f"exited with code {code}"
+        )
         error = f"{peer} {how}, {numbers[0]} of {load.requests} requests done: {last[:300]} Read {output}."
     completed, failed, *times = numbers
     failed = load.requests - completed if failed is None else failed
@@ -208,7 +240,9 @@ def _tokenizer(hub: Path) -> Path:
     return folder
 
 
-def _spend(command: list[str], environment: dict[str, str], output: Path) -> tuple[int | None, float, float]:
+def _spend(
+    command: list[str], environment: dict[str, str], output: Path
+) -> tuple[int | None, float, float]:
     """Runs it: exit code (None: out of time), wall seconds, CPU seconds."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     started = time.monotonic()
@@ -233,12 +267,19 @@ def _spend(command: list[str], environment: dict[str, str], output: Path) -> tup
             os.killpg(process.pid, signal.SIGKILL)
     if not pid:
         _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)  # reaped above: Popen mustn't wait for it
-    return process.returncode if pid else None, time.monotonic() - started, usage.ru_utime + usage.ru_stime
+    # reaped above: Popen mustn't wait for it
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return (
+        process.returncode if pid else None,
+        time.monotonic() - started,
+        usage.ru_utime + usage.ru_stime,
+    )
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("peer", choices=PEERS)
     parser.add_argument("base_url")
     parser.add_argument("--streams", type=int, default=64)
@@ -246,7 +287,9 @@ if __name__ == "__main__":
     parser.add_argument("--chunks", type=int, default=100)
     parser.add_argument("--folder", type=Path, default=Path("runs/peers"))
     asked = parser.parse_args()
-    report = run(asked.peer, asked.base_url, asked.streams, asked.rounds, asked.chunks, asked.folder)
+    report = run(
+        asked.peer, asked.base_url, asked.streams, asked.rounds, asked.chunks, asked.folder
+    )
     if report is None:
         sys.exit(f"{asked.peer} isn't installed. Run bench/install-peers.sh.")
     print(msgspec.json.format(msgspec.json.encode(report)).decode())

@@ -36,15 +36,25 @@ _HEAD = (
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--procs", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--streams", type=int, nargs="+", default=LEVELS, help="of each process")
-    parser.add_argument("--many", type=int, help="this many streams in all, with long gaps, instead")
+    parser.add_argument(
+        "--streams", type=int, nargs="+", default=LEVELS, help="of each process"
+    )
+    parser.add_argument(
+        "--many", type=int, help="this many streams in all, with long gaps, instead"
+    )
     parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()
     cpus = _pairs()
     cpus = cpus if len(cpus) >= max(options.procs) else []
-    how = "each client and each engine on its own" if cpus else "too few for one each: nothing is pinned"
+    how = (
+        "each client and each engine on its own"
+        if cpus
+        else "too few for one each: nothing is pinned"
+    )
     print(f"{len(os.sched_getaffinity(0))} CPUs, {how}")
-    print("us/chunk: CPU of all client processes while the load runs (wire), and with decoding and summing up (in all)")
+    print(
+        "us/chunk: CPU of all client processes while the load runs (wire), and with decoding and summing up (in all)"
+    )
     print(
         "CPU: of one core, by the busiest client process and engine. off by: reported against the engines' logs\n"
         + _HEAD
@@ -52,7 +62,15 @@ def main() -> int:
     kept = []
     if options.many:
         for procs in options.procs:
-            shape = Shape(options.many, rounds=2, chunks=20, first_ms=2000, gap_ms=200, procs=procs, servers=procs)
+            shape = Shape(
+                options.many,
+                rounds=2,
+                chunks=20,
+                first_ms=2000,
+                gap_ms=200,
+                procs=procs,
+                servers=procs,
+            )
             row = _run(shape, cpus)
             good = row.failed == 0 and row.streams_open == options.many
             kept.append(
@@ -61,7 +79,9 @@ def main() -> int:
     for streams in () if options.many else options.streams:
         one = 0.0
         for procs in options.procs:
-            shape = Shape(streams * procs, rounds=options.rounds, procs=procs, servers=procs)
+            shape = Shape(
+                streams * procs, rounds=options.rounds, procs=procs, servers=procs
+            )
             row = _run(shape, cpus, one)
             one = one or row.chunks_per_s / procs
             if procs > options.procs[0]:
@@ -76,7 +96,9 @@ def _pairs() -> list[tuple[int, int]]:
     while free:
         cpu = free.pop(0)
         path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        siblings = path.read_text().strip().replace("-", ",").split(",") if path.exists() else []
+        siblings = (
+            path.read_text().strip().replace("-", ",").split(",") if path.exists() else []
+        )
         twin = next((int(word) for word in siblings if int(word) in free), None)
         if twin is None:
             lone.append(cpu)
@@ -136,8 +158,16 @@ def _limit(row: Calibration) -> str:
 
 def _judge(shape: Shape, row: Calibration, one: float) -> str:
     share = row.chunks_per_s / shape.procs / one
-    off = max(math.inf if (off := _off(row, name)) is None else off for name in ("ttft_mean", "itl_median"))
-    good = share >= LINEAR and row.failed == 0 and row.streams_open == shape.streams and off <= CLOSE_MS
+    off = max(
+        math.inf if (off := _off(row, name)) is None else off
+        for name in ("ttft_mean", "itl_median")
+    )
+    good = (
+        share >= LINEAR
+        and row.failed == 0
+        and row.streams_open == shape.streams
+        and off <= CLOSE_MS
+    )
     return (
         f"{shape.procs} processes, {shape.streams // shape.procs} streams each: {'kept' if good else 'NOT KEPT'} "
         f"({share:.3f} of {shape.procs} times one's chunks/s, ≥ {LINEAR}; mean TTFT and median ITL off by {off:.3f} "

@@ -44,28 +44,51 @@ def main() -> int:
     parser.add_argument("--speedups", type=float, nargs="+", default=[1, 10, 50])
     parser.add_argument("--procs", type=int, default=1)
     options = parser.parse_args()
-    titles = ("trace", "speedup", "requests", "req/s", "at once", "send p50 / p99 / max", "arrival p50 / p99 / max")
-    print(f"sent and arrived, minus recorded, in ms; at once: most requests due at the same moment\n{_line(*titles)}")
+    titles = (
+        "trace",
+        "speedup",
+        "requests",
+        "req/s",
+        "at once",
+        "send p50 / p99 / max",
+        "arrival p50 / p99 / max",
+    )
+    print(
+        f"sent and arrived, minus recorded, in ms; at once: most requests due at the same moment\n{_line(*titles)}"
+    )
     good = True
     with tempfile.TemporaryDirectory(prefix="dyno-bench-") as text:
         folder = Path(text)
-        traces = {"mooncake": options.mooncake or _mooncake(folder), "azure": options.azure or _azure(folder)}
+        traces = {
+            "mooncake": options.mooncake or _mooncake(folder),
+            "azure": options.azure or _azure(folder),
+        }
         for name, path in traces.items():
             for speedup in options.speedups:
                 p99 = _replay(name, path, speedup, options.procs, folder)
                 good = good and (name == "mooncake" or p99 <= PROMISED_MS)
-    print(f"\nAzure's shape: {'kept' if good else 'NOT KEPT'} (p99 of the send error ≤ {PROMISED_MS:g} ms)")
+    print(
+        f"\nAzure's shape: {'kept' if good else 'NOT KEPT'} (p99 of the send error ≤ {PROMISED_MS:g} ms)"
+    )
     return int(not good)
 
 
 def _replay(name: str, path: Path, speedup: float, procs: int, folder: Path) -> float:
     """Print the errors of one replay; return p99 of the sends."""
-    spec = WorkloadSpec(name, str(path), num_prompts=0, output_len=4, trace_end_s=MOST_S * speedup)
+    spec = WorkloadSpec(
+        name, str(path), num_prompts=0, output_len=4, trace_end_s=MOST_S * speedup
+    )
     work = make(spec, ApproximateTokenizer())
     with Fake.start(FakeSpec(first_ms=5, gap_ms=1), folder / "fake.log") as fake:
         run = create(folder, "replay")
-        session = Session(TargetFacts(model="fake", models_listed=["fake"]), {}, stop=Stop())
-        measure(run, session, Prepared(_trial(fake.base_url, work, speedup, procs), Prompts(work)))
+        session = Session(
+            TargetFacts(model="fake", models_listed=["fake"]), {}, stop=Stop()
+        )
+        measure(
+            run,
+            session,
+            Prepared(_trial(fake.base_url, work, speedup, procs), Prompts(work)),
+        )
         finish(run)
         arrived = sorted(entry[0] for entry in fake.log()["streams"])
     records = sorted(run.records(), key=lambda r: r.index)
@@ -73,17 +96,24 @@ def _replay(name: str, path: Path, speedup: float, procs: int, folder: Path) -> 
     late_ms = (np.array([r.sent_ns for r in records]) - due) / 1e6
     # Requests that are due together arrive in any order: the k-th arrival belongs to the k-th time.
     client = run.client()
-    assert client is not None and len(arrived) >= len(due), f"the server has seen {len(arrived)} of {len(due)} requests"
+    assert client is not None and len(arrived) >= len(due), (
+        f"the server has seen {len(arrived)} of {len(due)} requests"
+    )
     arrival_ms = (np.array(arrived[-len(due) :]) - client.start_ns - np.sort(due)) / 1e6
     burst = int(np.unique(due, return_counts=True)[1].max())
     rate = (len(due) - 1) / (np.ptp(due) / 1e9)
-    errors = [" / ".join(f"{v:.3f}" for v in (*np.percentile(e, [50, 99]), e.max())) for e in (late_ms, arrival_ms)]
+    errors = [
+        " / ".join(f"{v:.3f}" for v in (*np.percentile(e, [50, 99]), e.max()))
+        for e in (late_ms, arrival_ms)
+    ]
     print(_line(name, f"{speedup:g}", len(due), f"{rate:.1f}", burst, *errors), flush=True)
     return float(np.percentile(late_ms, 99))
 
 
 def _line(*cells: object) -> str:
-    return "  ".join(str(c).rjust(w) for c, w in zip(cells, (8, 7, 8, 7, 7, 24, 24), strict=True))
+    return "  ".join(
+        str(c).rjust(w) for c, w in zip(cells, (8, 7, 8, 7, 7, 24, 24), strict=True)
+    )
 
 
 def _trial(url: str, work: Workload, speedup: float, procs: int) -> TrialSpec:
@@ -118,7 +148,9 @@ def _azure(folder: Path) -> Path:
         at += rng.expovariate(5.53)
         minute, second = divmod(at, 60)
         when = f"2023-11-16 {18 + int(minute) // 60}:{int(minute) % 60:02}:{second:010.7f}"
-        lines.append(f"{when},{max(2, min(14_050, round(rng.lognormvariate(6.6, 0.95))))},{rng.randint(7, 400)}")
+        lines.append(
+            f"{when},{max(2, min(14_050, round(rng.lognormvariate(6.6, 0.95))))},{rng.randint(7, 400)}"
+        )
     return _write(folder / "azure.csv", lines)
 
 

@@ -102,37 +102,81 @@ def _a_thousand_trials(folder: Path) -> list[str]:
     study = _make_study(folder)
     runs, file = ["--runs", str(folder / "runs")], str(folder / "thousand.toml")
     return [
-        _timed(f"dyno runs list, a study of {TRIALS} trials", ["runs", "list", str(study)], LIST_MAX_S, TRIALS),
-        _timed(f"dyno runs, with a study of {TRIALS} trials", ["runs", *runs], LIST_MAX_S, 2),
-        _timed(f"dyno sql, over {TRIALS} trials", ["sql", "select count(*) from trials", *runs], SQL_MAX_S, 2),
         _timed(
-            f"dyno run, a finished study of {TRIALS} trials", ["run", file, "--no-report", *runs], RESUME_MAX_S, TRIALS
+            f"dyno runs list, a study of {TRIALS} trials",
+            ["runs", "list", str(study)],
+            LIST_MAX_S,
+            TRIALS,
+        ),
+        _timed(
+            f"dyno runs, with a study of {TRIALS} trials", ["runs", *runs], LIST_MAX_S, 2
+        ),
+        _timed(
+            f"dyno sql, over {TRIALS} trials",
+            ["sql", "select count(*) from trials", *runs],
+            SQL_MAX_S,
+            2,
+        ),
+        _timed(
+            f"dyno run, a finished study of {TRIALS} trials",
+            ["run", file, "--no-report", *runs],
+            RESUME_MAX_S,
+            TRIALS,
         ),
     ]
 
 
 def _a_page(folder: Path, trials: int) -> str:
     """Each trial with 200 requests of 64 tokens. The limits are those of the smaller one; the larger one must work."""
-    engines = "\n".join(f'[engines.e{i}]\nkind = "fake"\nargs = ["gap_ms={i}"]' for i in range(trials // 40))
-    study = _make_study(folder, PAGES.format(engines=engines), trials, Shape(8, 25, 64, first_ms=2, gap_ms=1))
+    engines = "\n".join(
+        f'[engines.e{i}]\nkind = "fake"\nargs = ["gap_ms={i}"]' for i in range(trials // 40)
+    )
+    study = _make_study(
+        folder,
+        PAGES.format(engines=engines),
+        trials,
+        Shape(8, 25, 64, first_ms=2, gap_ms=1),
+    )
     page = folder / "page.html"
     before = time.perf_counter()
-    words = [sys.executable, "-m", "dyno", "report", str(study), "--allow-void", "-o", str(page)]
+    words = [
+        sys.executable,
+        "-m",
+        "dyno",
+        "report",
+        str(study),
+        "--allow-void",
+        "-o",
+        str(page),
+    ]
     done = subprocess.Popen(words, stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(done.pid, 0)
-    took_s, mb, file_mb = time.perf_counter() - before, used.ru_maxrss / 1024, page.stat().st_size / 1e6
+    took_s, mb, file_mb = (
+        time.perf_counter() - before,
+        used.ru_maxrss / 1024,
+        page.stat().st_size / 1e6,
+    )
     assert status == 0
     held = took_s <= PAGE_MAX_S and mb <= PAGE_MAX_MB and file_mb <= PAGE_MAX_FILE_MB
-    limits = f"; ≤ {PAGE_MAX_S:g} s, {PAGE_MAX_MB} MB, {PAGE_MAX_FILE_MB:g} MB" if trials == PAGE_TRIALS else ""
+    limits = (
+        f"; ≤ {PAGE_MAX_S:g} s, {PAGE_MAX_MB} MB, {PAGE_MAX_FILE_MB:g} MB"
+        if trials == PAGE_TRIALS
+        else ""
+    )
     word = _word(held) if limits else "done"
     told = f"{took_s:.1f} s, {mb:.0f} MB, page {file_mb:.1f} MB{limits}"
     return f"dyno report, a page of {trials} trials: {word} ({told})"
 
 
-def _make_study(folder: Path, toml: str = "", trials: int = TRIALS, shape: Shape | None = None) -> Path:
+def _make_study(
+    folder: Path, toml: str = "", trials: int = TRIALS, shape: Shape | None = None
+) -> Path:
     """From one measured run, copied: what is measured is the reading."""
     (folder / "template").mkdir()
-    calibrate(shape or Shape(streams=4, rounds=25, chunks=8, first_ms=2, gap_ms=1), folder / "template")
+    calibrate(
+        shape or Shape(streams=4, rounds=25, chunks=8, first_ms=2, gap_ms=1),
+        folder / "template",
+    )
     (template,) = [p.parent for p in (folder / "template").glob("*/summary.json")]
     manifest = Run(template).manifest()
     path = folder / "thousand.toml"
@@ -155,15 +199,24 @@ def _apart(run: Run, times: float) -> None:
     """Copies to the last digit would be found out, and told of one by one."""
     result = run.result()
     s = result.served
-    slower = msgspec.structs.replace(s, duration_s=s.duration_s * times, output_throughput=s.output_throughput / times)
-    run.summary_path.write_bytes(msgspec.json.encode(msgspec.structs.replace(result, summary=slower)))
+    slower = msgspec.structs.replace(
+        s, duration_s=s.duration_s * times, output_throughput=s.output_throughput / times
+    )
+    run.summary_path.write_bytes(
+        msgspec.json.encode(msgspec.structs.replace(result, summary=slower))
+    )
 
 
 def _timed(what: str, words: list[str], limit_s: float, lines: int) -> str:
     took_s = 99.9
     for _ in range(3):
         before = time.perf_counter()
-        done = subprocess.run([sys.executable, "-m", "dyno", *words], stdout=subprocess.PIPE, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-m", "dyno", *words],
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
         took_s = min(took_s, time.perf_counter() - before)
         assert done.stdout.count("\n") >= lines, done.stdout
     return f"{what}: {_word(took_s <= limit_s)} ({took_s:.2f} s; ≤ {limit_s:g} s)"
@@ -174,21 +227,39 @@ def _a_million_tokens(folder: Path) -> str:
     run = create(folder, "million")
     with Fake.start(FakeSpec(first_ms=20, gap_ms=2), folder / "fake.log") as fake:
         trial = TrialSpec(
-            target=TargetSpec(base_url=fake.base_url, backend="openai", endpoint="/v1/completions", model="fake"),
+            target=TargetSpec(
+                base_url=fake.base_url,
+                backend="openai",
+                endpoint="/v1/completions",
+                model="fake",
+            ),
             workload=WorkloadSpec(dataset="scale", num_prompts=REQUESTS),
             load=LoadSpec(max_concurrency=100),
             ignore_eos=True,
         )
         work = Workload(
-            WorkloadSpec("scale"), [Request("to be " * 32, 64, CHUNKS)] * REQUESTS, [], "fake", "server", ""
+            WorkloadSpec("scale"),
+            [Request("to be " * 32, 64, CHUNKS)] * REQUESTS,
+            [],
+            "fake",
+            "server",
+            "",
         )
-        measure(run, Session(TargetFacts("fake", ["fake"]), {}), Prepared(trial, Prompts(work)))
+        measure(
+            run, Session(TargetFacts("fake", ["fake"]), {}), Prepared(trial, Prompts(work))
+        )
     best = {"cpu_s": 99.9, "s": 99.9, "mb": 0.0, "tokens": 0}
     for _ in range(3):
         words = [sys.executable, __file__, "--sum-up", str(run.path)]
-        told = json.loads(subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout)
+        told = json.loads(
+            subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout
+        )
         best = min(best, told, key=lambda row: row["cpu_s"])
-    good = best["tokens"] == REQUESTS * CHUNKS and best["cpu_s"] <= SUM_UP_MAX_S and best["mb"] <= SUM_UP_MAX_MB
+    good = (
+        best["tokens"] == REQUESTS * CHUNKS
+        and best["cpu_s"] <= SUM_UP_MAX_S
+        and best["mb"] <= SUM_UP_MAX_MB
+    )
     return (
         f"summing up {best['tokens']:,} tokens: {_word(good)} ({best['cpu_s']:.2f} s of CPU, {best['s']:.2f} s by the "
         f"clock; ≤ {SUM_UP_MAX_S:g} s; {best['mb']:.0f} MB; ≤ {SUM_UP_MAX_MB} MB)"
@@ -216,16 +287,21 @@ def _a_large_log(folder: Path) -> str:
         for i in range(12_000)
     )
     bar = "".join(
-        f"\r{i // 10:3d}%|{'█' * (i // 20):<50}| {i}/1000 [00:{i % 60:02}<00:10, 99.1it/s]" for i in range(1000)
+        f"\r{i // 10:3d}%|{'█' * (i // 20):<50}| {i}/1000 [00:{i % 60:02}<00:10, 99.1it/s]"
+        for i in range(1000)
     )
     with path.open("w") as log:
         while log.tell() < LOG_MB * 1e6:
-            log.write(f"{chatter}vllm bench serve --num-prompts 1000 --max-concurrency 64\n{bar}\n{RESULT}")
+            log.write(
+                f"{chatter}vllm bench serve --num-prompts 1000 --max-concurrency 64\n{bar}\n{RESULT}"
+            )
             results += 1
     best = {"s": 99.9, "mb": 0.0, "rows": 0, "plain_s": 1.0}
     for _ in range(3):
         words = [sys.executable, __file__, "--read", str(path)]
-        told = json.loads(subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout)
+        told = json.loads(
+            subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout
+        )
         best = min(best, told, key=lambda row: row["s"])
     good = best["rows"] == results and best["s"] <= READ_MAX_S and best["mb"] <= READ_MAX_MB
     return (
@@ -239,11 +315,20 @@ def _read_here(path: Path) -> dict[str, float]:
     before = time.perf_counter()
     document = read(path)
     audit([document], lambda name, count: None)
-    took_s, mb = time.perf_counter() - before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+    took_s, mb = (
+        time.perf_counter() - before,
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6,
+    )
     before = time.perf_counter()
     with path.open() as log:
         lines = sum("Successful" in line for line in log)
-    return {"s": took_s, "mb": mb, "rows": len(document.rows), "plain_s": time.perf_counter() - before, "lines": lines}
+    return {
+        "s": took_s,
+        "mb": mb,
+        "rows": len(document.rows),
+        "plain_s": time.perf_counter() - before,
+        "lines": lines,
+    }
 
 
 def _word(good: bool) -> str:

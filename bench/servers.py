@@ -40,7 +40,8 @@ class Server(NamedTuple):
     least: float
     most: float
     truth: float  # 0: no load meets the target; infinity: every load does
-    load: Callable[[float, np.random.Generator, float], Load]  # level, randomness, when it begins
+    # level, randomness, when it begins
+    load: Callable[[float, np.random.Generator, float], Load]
     served: float = math.inf  # the most that it serves, requests/s
     turns: tuple[float, ...] = ()
     hard: bool = False  # five minutes can hardly decide it
@@ -116,7 +117,9 @@ def independent(rng: np.random.Generator) -> Iterator[np.ndarray]:
 def correlated(rng: np.random.Generator, rho: float) -> Iterator[np.ndarray]:
     """AR(1): each request is like the one before it."""
     steps = np.arange(_CHUNK)
-    lower = np.tril(rho ** np.maximum(steps[:, None] - steps[None, :], 0)) * math.sqrt(1 - rho * rho)
+    lower = np.tril(rho ** np.maximum(steps[:, None] - steps[None, :], 0)) * math.sqrt(
+        1 - rho * rho
+    )
     fade, last = rho ** (steps + 1.0), float(rng.standard_normal())
     while True:
         x = lower @ rng.standard_normal(_CHUNK) + fade * last
@@ -158,7 +161,9 @@ def noisy(
     def load(level: float, rng: np.random.Generator, begins_s: float) -> Load:
         here = capacity * math.exp(sd * rng.standard_normal()) if sd else capacity
         scale = limit.most / 1e3 * (level / here) ** power * math.exp(-sigma * quantile_z)
-        return DrawnLoad(int(level), (scale * np.exp(sigma * x) for x in noise(rng)), begins_s)
+        return DrawnLoad(
+            int(level), (scale * np.exp(sigma * x) for x in noise(rng)), begins_s
+        )
 
     return load
 
@@ -181,8 +186,12 @@ class MM1Load(ListedLoad):
     def until(self, now_s: float) -> None:
         while not len(self._arrive) or self._arrive[-1] <= now_s:
             last = self._arrive[-1] if len(self._arrive) else 0.0
-            self._arrive = np.concatenate([self._arrive, last + np.cumsum(self._rng.exponential(1 / self._rate, 512))])
-            self._work = np.concatenate([self._work, self._rng.exponential(1 / self._service, 512)])
+            self._arrive = np.concatenate(
+                [self._arrive, last + np.cumsum(self._rng.exponential(1 / self._rate, 512))]
+            )
+            self._work = np.concatenate(
+                [self._work, self._rng.exponential(1 / self._service, 512)]
+            )
 
     def columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         done = np.cumsum(self._work)
@@ -203,10 +212,20 @@ class PoolLoad(ListedLoad):
         self._now = 0.0
 
     def until(self, now_s: float) -> None:
-        busy, free, sent, first, end = self._busy, self._free, self.sent, self.first, self.end
+        busy, free, sent, first, end = (
+            self._busy,
+            self._free,
+            self.sent,
+            self.first,
+            self.end,
+        )
         while (free[0] if free else self._now) <= now_s:
             lengths = self._lengths(_CHUNK).tolist()
-            gaps = self._rng.exponential(1 / self._rate, _CHUNK).tolist() if self._rate else lengths
+            gaps = (
+                self._rng.exponential(1 / self._rate, _CHUNK).tolist()
+                if self._rate
+                else lengths
+            )
             for length, gap in zip(lengths, gaps, strict=True):
                 if free:
                     start = free[0]
@@ -224,7 +243,9 @@ class PoolLoad(ListedLoad):
 class UnlimitedLoad(ListedLoad):
     """Every request is served at once; lengths vary."""
 
-    def __init__(self, rate: float, lengths: Callable[[int], np.ndarray], rng: np.random.Generator) -> None:
+    def __init__(
+        self, rate: float, lengths: Callable[[int], np.ndarray], rng: np.random.Generator
+    ) -> None:
         super().__init__()
         self._rate, self._lengths, self._rng = rate, lengths, rng
         self._parts: list[tuple[np.ndarray, np.ndarray]] = []
@@ -239,7 +260,13 @@ class UnlimitedLoad(ListedLoad):
     def columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         sent, end = (np.concatenate(each) for each in zip(*self._parts, strict=True))
         none = np.zeros(len(sent), bool)
-        return sent, sent + 0.027 * np.exp(0.1 * np.sin(np.arange(len(sent)) * 12.9898)), end, none, none.astype(int)
+        return (
+            sent,
+            sent + 0.027 * np.exp(0.1 * np.sin(np.arange(len(sent)) * 12.9898)),
+            end,
+            none,
+            none.astype(int),
+        )
 
 
 class PrefillFirstLoad(ListedLoad):
@@ -250,7 +277,13 @@ class PrefillFirstLoad(ListedLoad):
         super().__init__()
         self._waiting: list[tuple[float, int]] = []
         self._running: list[tuple[float, int]] = []  # decode step at which it ends, place
-        self._rng, self._prefill_s, self._step_s, self._tokens, self._vary = rng, prefill_s, step_s, tokens, vary
+        self._rng, self._prefill_s, self._step_s, self._tokens, self._vary = (
+            rng,
+            prefill_s,
+            step_s,
+            tokens,
+            vary,
+        )
         self._now, self._steps = 0.0, 0
         self._queue = 0  # of self.sent, next to be prefilled
         for _ in range(users):
@@ -265,9 +298,16 @@ class PrefillFirstLoad(ListedLoad):
         while self._now <= now_s:
             if self._queue < len(self.sent):
                 place, self._queue = self._queue, self._queue + 1
-                self._now += self._prefill_s * (1 + 0.1 * float(self._rng.standard_normal()))
+                self._now += self._prefill_s * (
+                    1 + 0.1 * float(self._rng.standard_normal())
+                )
                 self.first[place] = self._now
-                tokens = max(2, round(self._tokens * (1 + self._vary * float(self._rng.standard_normal()))))
+                tokens = max(
+                    2,
+                    round(
+                        self._tokens * (1 + self._vary * float(self._rng.standard_normal()))
+                    ),
+                )
                 heapq.heappush(self._running, (self._steps + tokens, place))
             else:
                 steps = int(self._running[0][0]) - self._steps
@@ -318,7 +358,9 @@ class FailingLoad(DrawnLoad):
 class ChatLoad(ListedLoad):
     """Users hold conversations of some turns; a turn takes longer than the one before."""
 
-    def __init__(self, users: int, scale_s: float, turns: tuple[float, ...], rng: np.random.Generator) -> None:
+    def __init__(
+        self, users: int, scale_s: float, turns: tuple[float, ...], rng: np.random.Generator
+    ) -> None:
         super().__init__()
         self._free = [(1e-6 * i, i, 0) for i in range(users)]
         self._scale_s, self._turns, self._rng = scale_s, turns, rng
@@ -344,8 +386,14 @@ def figure(load: Load, limit: Limit, last_s: float, first_s: float = 20.0) -> fl
     sent, first, end, failed, _ = load.columns()
     keep = (sent > first_s) & (sent < last_s * 0.97) & ~failed & np.isfinite(end)
     sent, first, end = sent[keep], first[keep], end[keep]
-    values = {"ttft": first - sent, "e2el": end - sent, "tpot": (end - first) / 127}[limit.stem] * 1e3
-    return float(values.mean() if limit.percentile is None else np.percentile(values, limit.percentile))
+    values = {"ttft": first - sent, "e2el": end - sent, "tpot": (end - first) / 127}[
+        limit.stem
+    ] * 1e3
+    return float(
+        values.mean()
+        if limit.percentile is None
+        else np.percentile(values, limit.percentile)
+    )
 
 
 def long_run(make: Callable[[float, np.random.Generator, float], Load], target: str, low: float, high: float,
@@ -367,7 +415,9 @@ def mixture(quantile: float, parts: list[tuple[float, float]], sigma: float) -> 
     low, high = 1e-3, 1e3
     for _ in range(60):
         middle = math.sqrt(low * high)
-        below = sum(share * _NORMAL.cdf(math.log(middle / times) / sigma) for share, times in parts)
+        below = sum(
+            share * _NORMAL.cdf(math.log(middle / times) / sigma) for share, times in parts
+        )
         low, high = (middle, high) if below < quantile else (low, middle)
     return low
 
@@ -393,7 +443,9 @@ def _spells(name: str, target: str, length: int, hard: bool) -> Server:
 
     def load(level: float, rng: np.random.Generator, begins_s: float) -> Load:
         scale = 0.5 * level / _CAPACITY / top
-        return DrawnLoad(int(level), (scale * np.exp(x) for x in spells(rng, length, sigma)), begins_s)
+        return DrawnLoad(
+            int(level), (scale * np.exp(x) for x in spells(rng, length, sigma)), begins_s
+        )
 
     return Server(name, target, "concurrency", 1, 1024, _CAPACITY, load, hard=hard)
 
@@ -407,7 +459,16 @@ def _timed(name: str, times: Callable[[float], float], hard: bool) -> Server:
         lengths = ((0.05 + 0.01 * level) * np.exp(0.05 * x) for x in independent(rng))
         return DrawnLoad(int(level), lengths, shift, times)
 
-    return Server(name, target, "concurrency", 1, 1024, long_run(load, target, 5, 80, 1200.0, True), load, hard=hard)
+    return Server(
+        name,
+        target,
+        "concurrency",
+        1,
+        1024,
+        long_run(load, target, 5, 80, 1200.0, True),
+        load,
+        hard=hard,
+    )
 
 
 def _exponential(name: str, target: str, limit_of_mean: float, draw: str) -> Server:
@@ -434,7 +495,16 @@ def _mm1() -> Server:
     def load(level: float, rng: np.random.Generator, begins_s: float) -> Load:
         return MM1Load(level, 50.0, rng)
 
-    return Server("M/M/1", "e2el_p90:500", "rate", 0.1, 1000, 50 - math.log(10) / 0.5, load, served=50.0)
+    return Server(
+        "M/M/1",
+        "e2el_p90:500",
+        "rate",
+        0.1,
+        1000,
+        50 - math.log(10) / 0.5,
+        load,
+        served=50.0,
+    )
 
 
 def _mmc_closed() -> Server:
@@ -442,7 +512,15 @@ def _mmc_closed() -> Server:
         return PoolLoad(8, lambda n: rng.exponential(0.18, n), rng, users=int(level))
 
     target = "e2el_p90:700"
-    return Server("M/M/8, closed", target, "concurrency", 1, 1024, long_run(load, target, 4, 64, 4000.0, True), load)
+    return Server(
+        "M/M/8, closed",
+        target,
+        "concurrency",
+        1,
+        1024,
+        long_run(load, target, 4, 64, 4000.0, True),
+        load,
+    )
 
 
 def _mmc_open() -> Server:
@@ -458,17 +536,29 @@ def _unlimited(name: str, draw: str) -> Server:
     def load(level: float, rng: np.random.Generator, begins_s: float) -> Load:
         if draw == "exponential":
             return UnlimitedLoad(level, lambda n: rng.exponential(4.0, n), rng)
-        return UnlimitedLoad(level, lambda n: 4.0 * np.exp(1.2 * rng.standard_normal(n) - 0.72), rng)
+        return UnlimitedLoad(
+            level, lambda n: 4.0 * np.exp(1.2 * rng.standard_normal(n) - 0.72), rng
+        )
 
     return Server(name, "ttft_p90:500", "rate", 0.1, 64, math.inf, load)
 
 
 def _prefill_first(name: str, vary: float) -> Server:
     def load(level: float, rng: np.random.Generator, begins_s: float) -> Load:
-        return PrefillFirstLoad(int(level), rng, prefill_s=0.0111 if not vary else 0.02, vary=vary)
+        return PrefillFirstLoad(
+            int(level), rng, prefill_s=0.0111 if not vary else 0.02, vary=vary
+        )
 
     target = "ttft_p90:150" if vary else "ttft_p50:250"
-    return Server(name, target, "concurrency", 1, 1024, long_run(load, target, 4, 400, 300.0, True), load)
+    return Server(
+        name,
+        target,
+        "concurrency",
+        1,
+        1024,
+        long_run(load, target, 4, 400, 300.0, True),
+        load,
+    )
 
 
 def _hangs() -> Server:
@@ -480,7 +570,9 @@ def _hangs() -> Server:
 
         return DrawnLoad(int(level), lengths(), begins_s)
 
-    return Server("15 % take 25 s", "e2el_p90:500", "concurrency", 1, 48, 0.0, load, hard=True)
+    return Server(
+        "15 % take 25 s", "e2el_p90:500", "concurrency", 1, 48, 0.0, load, hard=True
+    )
 
 
 def _refuses() -> Server:
@@ -497,7 +589,9 @@ def _fails(name: str, share: float) -> Server:
 def _cliff() -> Server:
     def load(level: float, rng: np.random.Generator, begins_s: float) -> Load:
         scale = 0.1 if level <= 37 else 0.9
-        return DrawnLoad(int(level), (scale * np.exp(0.2 * x) for x in independent(rng)), begins_s)
+        return DrawnLoad(
+            int(level), (scale * np.exp(0.2 * x) for x in independent(rng)), begins_s
+        )
 
     return Server("cliff", "ttft_p90:500", "concurrency", 1, 1024, 37.5, load)
 
@@ -508,7 +602,16 @@ def _chat() -> Server:
     def load(level: float, rng: np.random.Generator, begins_s: float) -> Load:
         return ChatLoad(int(level), 0.25 / middle * level / _CAPACITY, TURNS, rng)
 
-    return Server("chat, turns grow", "ttft_p50:250", "concurrency", 1, 1024, _CAPACITY, load, turns=(0.2,) * 5)
+    return Server(
+        "chat, turns grow",
+        "ttft_p50:250",
+        "concurrency",
+        1,
+        1024,
+        _CAPACITY,
+        load,
+        turns=(0.2,) * 5,
+    )
 
 
 def _classes() -> Server:
@@ -517,7 +620,9 @@ def _classes() -> Server:
     def load(level: float, rng: np.random.Generator, begins_s: float) -> Load:
         def lengths() -> Iterator[np.ndarray]:
             while True:
-                x = np.exp(0.3 * rng.standard_normal(_CHUNK)) * np.where(rng.random(_CHUNK) < 0.2, 3.0, 1.0)
+                x = np.exp(0.3 * rng.standard_normal(_CHUNK)) * np.where(
+                    rng.random(_CHUNK) < 0.2, 3.0, 1.0
+                )
                 yield 0.5 * level / _CAPACITY / top * x
 
         return DrawnLoad(int(level), lengths(), begins_s)
@@ -541,12 +646,22 @@ def _modulated() -> Server:
     """Every 2 to 4 s the speed is drawn anew (gamma)."""
 
     def load(level: float, rng: np.random.Generator, begins_s: float) -> Load:
-        speeds = np.repeat(rng.gamma(12.0, 1 / 12.0, 4000), rng.integers(4, 9, 4000)).tolist()
+        speeds = np.repeat(
+            rng.gamma(12.0, 1 / 12.0, 4000), rng.integers(4, 9, 4000)
+        ).tolist()
         lengths = (0.35 * level / _CAPACITY * np.exp(0.2 * x) for x in independent(rng))
         return DrawnLoad(int(level), lengths, 0.0, lambda t: speeds[int(t * 2)])
 
     target = "ttft_p90:500"
-    return Server("gamma speeds", target, "concurrency", 1, 1024, long_run(load, target, 10, 100, 3000.0, True), load)
+    return Server(
+        "gamma speeds",
+        target,
+        "concurrency",
+        1,
+        1024,
+        long_run(load, target, 10, 100, 3000.0, True),
+        load,
+    )
 
 
 def _pauses() -> Server:
@@ -564,7 +679,13 @@ def _pauses() -> Server:
 
     target = "ttft_p90:400"
     return Server(
-        "pauses every 7 s", target, "concurrency", 1, 1024, long_run(load, target, 10, 100, 2000.0, True), load
+        "pauses every 7 s",
+        target,
+        "concurrency",
+        1,
+        1024,
+        long_run(load, target, 10, 100, 2000.0, True),
+        load,
     )
 
 
@@ -573,10 +694,14 @@ def _in_step() -> Server:
     top = math.exp(0.25 * z("p90"))
 
     def load(level: float, rng: np.random.Generator, begins_s: float) -> Load:
-        lengths = (0.5 * level / _CAPACITY / top * np.exp(0.25 * x) for x in independent(rng))
+        lengths = (
+            0.5 * level / _CAPACITY / top * np.exp(0.25 * x) for x in independent(rng)
+        )
         return DrawnLoad(int(level), lengths, 0.0, lambda t: 1 + 0.9 * math.exp(-t / 4.0))
 
-    return Server("in step at first", "ttft_p90:500", "concurrency", 1, 1024, _CAPACITY, load)
+    return Server(
+        "in step at first", "ttft_p90:500", "concurrency", 1, 1024, _CAPACITY, load
+    )
 
 
 class TwoReplicasLoad(ListedLoad):
@@ -584,7 +709,13 @@ class TwoReplicasLoad(ListedLoad):
 
     def __init__(self, rate: float, rng: np.random.Generator) -> None:
         super().__init__()
-        self._rate, self._rng, self._now, self._busy, self._turns = rate, rng, 0.0, [0.0, 0.0], 0
+        self._rate, self._rng, self._now, self._busy, self._turns = (
+            rate,
+            rng,
+            0.0,
+            [0.0, 0.0],
+            0,
+        )
 
     def until(self, now_s: float) -> None:
         while self._now <= now_s:
@@ -605,13 +736,17 @@ def _replicas() -> Server:
 
     target = "e2el_p90:250"
     truth = long_run(load, target, 20, 66, 4000.0, False)
-    return Server("two replicas, one slow", target, "rate", 0.1, 1000, truth, load, served=2 / 0.03)
+    return Server(
+        "two replicas, one slow", target, "rate", 0.1, 1000, truth, load, served=2 / 0.03
+    )
 
 
 class LastFirstLoad(ListedLoad):
     """Four servers; who came last is served first. Closed loop."""
 
-    def __init__(self, users: int, rng: np.random.Generator, priority: bool = False) -> None:
+    def __init__(
+        self, users: int, rng: np.random.Generator, priority: bool = False
+    ) -> None:
         super().__init__()
         self._rng, self._priority = rng, priority
         self._waiting: list[tuple[float, int]] = []
@@ -651,7 +786,8 @@ class EngineLoad(ListedLoad):
         self._rng, self._rate = rng, rate
         self._now, self._step = 0.0, 0
         self._next = rng.exponential(1 / rate) if rate else math.inf
-        self._left: list[list[float]] = []  # place and prompt tokens still to prefill, in the order of arrival
+        # place and prompt tokens still to prefill, in the order of arrival
+        self._left: list[list[float]] = []
         self._ends: list[tuple[int, int]] = []  # step, place
         for _ in range(users):
             self._send(0.0)
@@ -713,7 +849,9 @@ def _engine_flat() -> Server:
 
     target = "ttft_p90:60"
     truth = long_run(load, target, 4, 400, 300.0, True)
-    return Server("batching engine, TTFT", target, "concurrency", 1, 1024, truth, load, hard=True)
+    return Server(
+        "batching engine, TTFT", target, "concurrency", 1, 1024, truth, load, hard=True
+    )
 
 
 def _engine_open() -> Server:
@@ -730,7 +868,9 @@ def _last_first() -> Server:
         return LastFirstLoad(int(level), rng)
 
     # Those who wait longest are few: 60 of all requests at most.
-    return Server("last come, first served", "ttft_p90:300", "concurrency", 1, 64, math.inf, load)
+    return Server(
+        "last come, first served", "ttft_p90:300", "concurrency", 1, 64, math.inf, load
+    )
 
 
 def _priority() -> Server:
@@ -739,7 +879,13 @@ def _priority() -> Server:
 
     target = "ttft_p95:600"
     return Server(
-        "priority classes", target, "concurrency", 1, 1024, long_run(load, target, 4, 100, 1000.0, True), load
+        "priority classes",
+        target,
+        "concurrency",
+        1,
+        1024,
+        long_run(load, target, 4, 100, 1000.0, True),
+        load,
     )
 
 

@@ -21,17 +21,25 @@ from typing import Any
 import msgspec
 import peers
 
-from dyno.conduct.calibration import Shape, busy_processes, calibrate, server_streams, server_times
+from dyno.conduct.calibration import (
+    Shape,
+    busy_processes,
+    calibrate,
+    server_streams,
+    server_times,
+)
 from dyno.engines.fake import FakeSpec
 from dyno.engines.fake.engine import Fake
 
 # What issue and README promise, by streams: (TTFT mean, TTFT p99, ITL p99) in ms off the truth at most.
 PROMISED = {64: (2, 2, 0.3), 256: (4, 4, 0.5), 1024: (3, 10, 1.0)}
-GAPS_MS = {1024: 20}  # else 10: with that, 1,024 streams are 100,000 chunks/s, and two cores carry no server beside
+# else 10: with that, 1,024 streams are 100,000 chunks/s, and two cores carry no server beside
+GAPS_MS = {1024: 20}
 MANY = Shape(streams=10_000, rounds=2, chunks=20, first_ms=1000, gap_ms=100)
 MEMORY_MAX_MB, CPU_MAX_US = 600, 20.0
 CHAT_CPU_MAX_US = 25.0  # of conversations, which hold their answers
-BUSY, BUSY_STREAMS, UNSEEN_MAX = 8, 64, 0.01  # busy loops beside a load, and the share of chunks unseen at most
+# busy loops beside a load, and the share of chunks unseen at most
+BUSY, BUSY_STREAMS, UNSEEN_MAX = 8, 64, 0.01
 
 _HEAD = (
     f"{'client':<16} {'asked':>6} {'open':>6} {'failed':>6} {'chunks/s':>9} {'TTFT mean':>17} {'TTFT p99':>17} "
@@ -49,7 +57,9 @@ def main() -> int:
     if options.one:
         print(json.dumps(_one(Shape(**json.loads(options.one)))))
         return 0
-    print("reported / actual, in ms; actual: from the server's log of the same run\n" + _HEAD)
+    print(
+        "reported / actual, in ms; actual: from the server's log of the same run\n" + _HEAD
+    )
     kept = []
     for streams in options.streams:
         shape = Shape(streams, rounds=options.rounds, gap_ms=GAPS_MS.get(streams, 10))
@@ -68,8 +78,13 @@ def main() -> int:
         _print_peers([name for name, peer in peers.PEERS.items() if peer.many], MANY)
     good = row["failed"] == 0 and row["open"] == MANY.streams and row["mb"] <= MEMORY_MAX_MB
     word = "kept" if good else "NOT KEPT"
-    kept.append(f"{MANY.streams} streams: {word} (none failed, all open, ≤ {MEMORY_MAX_MB} MB)")
-    with tempfile.TemporaryDirectory(prefix="dyno-bench-") as folder, busy_processes(Path(folder), BUSY):
+    kept.append(
+        f"{MANY.streams} streams: {word} (none failed, all open, ≤ {MEMORY_MAX_MB} MB)"
+    )
+    with (
+        tempfile.TemporaryDirectory(prefix="dyno-bench-") as folder,
+        busy_processes(Path(folder), BUSY),
+    ):
         print(f"beside {BUSY} busy loops")
         shape = Shape(BUSY_STREAMS, rounds=options.rounds)
         row = _in_its_own_process(shape)
@@ -85,7 +100,12 @@ def main() -> int:
 def _in_its_own_process(shape: Shape) -> dict[str, Any]:
     """So that peak memory and CPU are this run's alone."""
     spec = json.dumps({name: getattr(shape, name) for name in shape.__struct_fields__})
-    done = subprocess.run([sys.executable, __file__, "--one", spec], stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, __file__, "--one", spec],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer
 
@@ -119,11 +139,17 @@ def _print_peers(names: list[str], shape: Shape) -> None:
 def _peer(name: str, shape: Shape) -> dict[str, Any] | None:
     with tempfile.TemporaryDirectory(prefix="dyno-bench-") as text:
         folder = Path(text)
-        with Fake.start(FakeSpec(first_ms=shape.first_ms, gap_ms=shape.gap_ms), folder / "fake.log") as fake:
-            report = peers.run(name, fake.base_url, shape.streams, shape.rounds, shape.chunks, folder)
+        with Fake.start(
+            FakeSpec(first_ms=shape.first_ms, gap_ms=shape.gap_ms), folder / "fake.log"
+        ) as fake:
+            report = peers.run(
+                name, fake.base_url, shape.streams, shape.rounds, shape.chunks, folder
+            )
             if report is None:
                 return None
-            log = [entry for entry in fake.log()["streams"] if len(entry) > shape.chunks // 2]
+            log = [
+                entry for entry in fake.log()["streams"] if len(entry) > shape.chunks // 2
+            ]
     if report.error or not log:
         print(f"{name:<16} {shape.streams:>6} failed: {report.error}")
         return None
@@ -146,7 +172,11 @@ def _peer(name: str, shape: Shape) -> dict[str, Any] | None:
 def _print(name: str, shape: Shape, row: dict[str, Any]) -> None:
     def pair(values: tuple[float | None, float], width: int) -> str:
         reported, actual = values
-        return f"{'-' if reported is None else format(reported, '.2f')} / {actual:.2f}".rjust(width)
+        return (
+            f"{'-' if reported is None else format(reported, '.2f')} / {actual:.2f}".rjust(
+                width
+            )
+        )
 
     memory = "" if row["mb"] is None else f"{row['mb']:.0f}"
     print(
@@ -158,15 +188,29 @@ def _print(name: str, shape: Shape, row: dict[str, Any]) -> None:
     )
 
 
-def _judge(streams: int, row: dict[str, Any], where: str = "", cpu_max_us: float = CPU_MAX_US) -> str:
+def _judge(
+    streams: int, row: dict[str, Any], where: str = "", cpu_max_us: float = CPU_MAX_US
+) -> str:
     pairs = {name: row[name] for name in ("ttft_mean", "ttft_p99", "itl_p99")}
-    off = {name: math.inf if reported is None else abs(reported - actual) for name, (reported, actual) in pairs.items()}
+    off = {
+        name: math.inf if reported is None else abs(reported - actual)
+        for name, (reported, actual) in pairs.items()
+    }
     limits = dict(zip(off, PROMISED.get(streams, PROMISED[1024]), strict=True))
-    good = row["failed"] == 0 and row["open"] == streams and all(off[n] <= limits[n] for n in off)
+    good = (
+        row["failed"] == 0
+        and row["open"] == streams
+        and all(off[n] <= limits[n] for n in off)
+    )
     if where:
         good = good and row["unseen"] <= UNSEEN_MAX
     if streams == 1024:
-        good = good and row["chunks_per_s"] >= 45_000 and row["cpu_us"] <= cpu_max_us and row["mb"] <= MEMORY_MAX_MB
+        good = (
+            good
+            and row["chunks_per_s"] >= 45_000
+            and row["cpu_us"] <= cpu_max_us
+            and row["mb"] <= MEMORY_MAX_MB
+        )
     errors = ", ".join(f"{n} off by {off[n]:.3f} ms (≤ {limits[n]})" for n in off)
     return (
         f"{streams} streams{where}: {'kept' if good else 'NOT KEPT'} ({errors}; "
@@ -178,7 +222,9 @@ def _help_starts_fast() -> str:
     best = 9.9
     for _ in range(5):
         before = time.perf_counter()
-        subprocess.run([sys.executable, "-m", "dyno", "--help"], stdout=subprocess.DEVNULL, check=True)
+        subprocess.run(
+            [sys.executable, "-m", "dyno", "--help"], stdout=subprocess.DEVNULL, check=True
+        )
         best = min(best, time.perf_counter() - before)
     return f"dyno --help: {'kept' if best < 0.3 else 'NOT KEPT'} ({best:.2f} s, best of 5; ≤ 0.3 s)"
 

@@ -57,7 +57,9 @@ def tuner(options: argparse.Namespace, name: str, trials: int) -> Tuner:
     path.write_text(text)
     study, text = study_plan.read(path)
     plan = TunePlan(study)
-    return Tuner(plan, text, folder_for(options.runs, plan), rig.look(), key_headers, StudyWatcher())
+    return Tuner(
+        plan, text, folder_for(options.runs, plan), rig.look(), key_headers, StudyWatcher()
+    )
 
 
 def main() -> None:
@@ -77,12 +79,18 @@ def main() -> None:
     began = time.monotonic()
     grid = tuner(options, "grid", 1000)
     keys = [key.strip('"') for key in AXES]
-    every: list[Setting] = [dict(zip(keys, v, strict=True)) for v in itertools.product(*AXES.values())]
+    every: list[Setting] = [
+        dict(zip(keys, v, strict=True)) for v in itertools.product(*AXES.values())
+    ]
     random.Random(0).shuffle(every)  # in rising order each would be the best so far
-    for setting in every:  # by the rules of the search: the best third so far gets a longer load
+    # by the rules of the search: the best third so far gets a longer load
+    for setting in every:
         grid.trials[key_of(setting)] = grid.attempt(setting)
     grid_s = time.monotonic() - began
-    best = max((t for t in grid.trials.values() if t.long_value and not t.objection), key=lambda t: t.long_value or 0.0)
+    best = max(
+        (t for t in grid.trials.values() if t.long_value and not t.objection),
+        key=lambda t: t.long_value or 0.0,
+    )
 
     sides = {"default": {}, "search": answer.best.setting, "grid": best.setting}
     values: dict[str, list[float]] = {name: [] for name in sides}
@@ -90,12 +98,16 @@ def main() -> None:
         for name, setting in sides.items():
             values[name].append(grid.measure(setting, repeat).value or 0.0)
     median = {name: statistics.median(v) for name, v in values.items()}
-    print(f"search: {words(answer.best.setting)}, {len(answer.trials)} of {len(every)} settings, {search_s:.0f} s")
+    print(
+        f"search: {words(answer.best.setting)}, {len(answer.trials)} of {len(every)} settings, {search_s:.0f} s"
+    )
     print(f"grid:   {words(best.setting)}, {len(every)} settings, {grid_s:.0f} s")
     print(
         f"the search has {median['search'] / median['grid']:.1%} of the grid's best in {search_s / grid_s:.0%} of its"
     )
-    print(f"time, and {median['search'] / median['default']:.2f} times the default's throughput")
+    print(
+        f"time, and {median['search'] / median['default']:.2f} times the default's throughput"
+    )
     print(values, file=sys.stderr)
 
 

@@ -37,7 +37,9 @@ def license_of(name: str, version: str) -> list[dict[str, dict[str, str]]]:
     return [{"license": {"name": text}}] if known else []
 
 
-def component(name: str, version: str, checksums: list[str], scope: str) -> dict[str, object]:
+def component(
+    name: str, version: str, checksums: list[str], scope: str
+) -> dict[str, object]:
     purl = f"pkg:pypi/{name}@{version}"
     return {
         "type": "library",
@@ -56,16 +58,24 @@ def bill() -> dict[str, object]:
     run, dev = locked(HERE / "run.txt"), locked(HERE / "dev.txt")
     dyno = importlib.metadata.version("llm-dyno")
     components = [
-        component(name, *facts, scope="required" if name in run else "excluded") for name, facts in sorted(dev.items())
+        component(name, *facts, scope="required" if name in run else "excluded")
+        for name, facts in sorted(dev.items())
     ]
-    about = {"type": "application", "bom-ref": "llm-dyno", "name": "llm-dyno", "version": dyno}
+    about = {
+        "type": "application",
+        "bom-ref": "llm-dyno",
+        "name": "llm-dyno",
+        "version": dyno,
+    }
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
         "version": 1,
         "metadata": {"component": about},
         "components": components,
-        "dependencies": [{"ref": "llm-dyno", "dependsOn": [str(c["bom-ref"]) for c in components]}],
+        "dependencies": [
+            {"ref": "llm-dyno", "dependsOn": [str(c["bom-ref"]) for c in components]}
+        ],
     }
 
 

@@ -17,7 +17,11 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 PROJECT = tomllib.loads((HERE.parent / "pyproject.toml").read_text())
-RUN = [*PROJECT["build-system"]["requires"], "editables", *PROJECT["project"]["dependencies"]]
+RUN = [
+    *PROJECT["build-system"]["requires"],
+    "editables",
+    *PROJECT["project"]["dependencies"],
+]
 GROUPS = {
     "run": RUN,
     "dev": [*RUN, *PROJECT["dependency-groups"]["dev"]],
@@ -33,7 +37,15 @@ WHEEL = re.compile(
 def resolved(requirements: list[str]) -> dict[str, str]:
     """Return name → version of all that pip would install."""
     with tempfile.NamedTemporaryFile(suffix=".json") as report:
-        command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet"]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--dry-run",
+            "--ignore-installed",
+            "--quiet",
+        ]
         subprocess.run([*command, "--report", report.name, *requirements], check=True)
         packages = json.loads(Path(report.name).read_text())["install"]
     return {normal(p["metadata"]["name"]): p["metadata"]["version"] for p in packages}
@@ -45,7 +57,10 @@ def normal(name: str) -> str:
 
 def index() -> str:
     """Return the address of the index that pip uses, without its name in this project."""
-    asked = subprocess.run([sys.executable, "-m", "pip", "config", "get", "global.index-url"], capture_output=True)
+    asked = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "get", "global.index-url"],
+        capture_output=True,
+    )
     if asked.returncode == 0:
         return asked.stdout.decode().strip()
     from pip._internal.models.index import PyPI
@@ -64,7 +79,9 @@ def checksums(name: str, version: str) -> list[str]:
         if address is None or "data-yanked" in link:
             continue
         file = address[1].rpartition("/")[2]
-        if re.sub(r"[-_.]+", "_", file).lower().startswith(re.sub(r"[-_.]+", "_", prefix)) and WHEEL.search(file):
+        if re.sub(r"[-_.]+", "_", file).lower().startswith(
+            re.sub(r"[-_.]+", "_", prefix)
+        ) and WHEEL.search(file):
             sums.add(address[2])
     if not sums:
         sys.exit(f"{name} {version} has no wheel for Linux or macOS.")
@@ -74,7 +91,11 @@ def checksums(name: str, version: str) -> list[str]:
 def markers() -> dict[str, str]:
     """Return the conditions of pyproject.toml: name → what comes after the semicolon."""
     split = (text.partition(";") for text in PROJECT["project"]["dependencies"])
-    return {normal(re.split(r"[<>=!~\[ ]", name)[0]): marker.strip() for name, _, marker in split if marker}
+    return {
+        normal(re.split(r"[<>=!~\[ ]", name)[0]): marker.strip()
+        for name, _, marker in split
+        if marker
+    }
 
 
 def main() -> None:
@@ -82,7 +103,9 @@ def main() -> None:
     versions = resolved(GROUPS["dev"])
     for group, requirements in GROUPS.items():
         wanted = resolved(requirements)
-        lines = [f"# {group}: by `make lock`. pip install --require-hashes --no-deps --only-binary :all: -r FILE\n"]
+        lines = [
+            f"# {group}: by `make lock`. pip install --require-hashes --no-deps --only-binary :all: -r FILE\n"
+        ]
         for name, version in sorted(wanted.items()):
             version = versions.get(name, version)
             key = name, version

@@ -58,16 +58,27 @@ def known_problems(database: Path, packages: dict[str, str]) -> list[str]:
         for affected in record.get("affected", []):
             package = affected.get("package", {})
             name = package.get("name", "").lower().replace("_", "-").replace(".", "-")
-            if package.get("ecosystem") == "PyPI" and name in packages and is_affected(packages[name], affected):
-                problems.append(f"{name} {packages[name]}: {record['id']} {record.get('summary', '')}")
+            if (
+                package.get("ecosystem") == "PyPI"
+                and name in packages
+                and is_affected(packages[name], affected)
+            ):
+                problems.append(
+                    f"{name} {packages[name]}: {record['id']} {record.get('summary', '')}"
+                )
     return sorted(set(problems))
 
 
 def main() -> None:
     if len(sys.argv) < 2 or not Path(sys.argv[1]).exists():
-        print("No database: give a local copy of OSV's for PyPI with OSV=all.zip. Nothing was checked.")
+        print(
+            "No database: give a local copy of OSV's for PyPI with OSV=all.zip. Nothing was checked."
+        )
         return
-    packages = {name: facts[0] for name, facts in locked(Path(__file__).with_name("dev.txt")).items()}
+    packages = {
+        name: facts[0]
+        for name, facts in locked(Path(__file__).with_name("dev.txt")).items()
+    }
     problems = known_problems(Path(sys.argv[1]), packages)
     print("\n".join(problems) or f"{len(packages)} packages, no known vulnerability.")
     sys.exit(1 if problems else 0)

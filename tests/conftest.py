@@ -43,7 +43,9 @@ from nursery import Nursery, forking
 from rigs_over_ssh import ssh_rig, ssh_wheels  # noqa: F401  (fixtures)
 
 # Tests share what a test file of another folder has.
-sys.path[:0] = [str(folder) for folder in Path(__file__).parent.iterdir() if folder.is_dir()]
+sys.path[:0] = [
+    str(folder) for folder in Path(__file__).parent.iterdir() if folder.is_dir()
+]
 
 # A shell makes what it runs in the background ignore Ctrl-C, and with it every dyno that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -66,19 +68,32 @@ gettext.dgettext = lambda domain, message: message
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 # Folders whose tests a suite of their own runs, and its marker.
-SUITES = {"real_engines": "engines", "hostile": "hostile", "house": "house", "pages": "pages", "tools": "tools"}
+SUITES = {
+    "real_engines": "engines",
+    "hostile": "hostile",
+    "house": "house",
+    "pages": "pages",
+    "tools": "tools",
+}
 _REAL = re.compile(r"^pytestmark = .*\bpytest\.mark\.real\b", re.MULTILINE)
 
 # Files whose tests, where engines start beside them, are about times: a search's answer is a server's speed.
-ALONE = {f"test_{name}" for name in ("find", "find_servers", "find_studies", "searches", "replicas")}
+ALONE = {
+    f"test_{name}"
+    for name in ("find", "find_servers", "find_studies", "searches", "replicas")
+}
 
 
 def pytest_configure(config: pytest.Config) -> None:
     peaks._test = _once_for_each_size(peaks._test)
-    if not hasattr(config, "workerinput"):  # the process that starts the others: they take over its environment
+    # the process that starts the others: they take over its environment
+    if not hasattr(config, "workerinput"):
         cache = os.environ["XDG_CACHE_HOME"] = str(_cache(config.rootpath))
-        if not re.search(r"(?<!not )\b(?:engines|tools|docs|hostile|nightly)\b", config.option.markexpr):
-            os.environ["DYNO_HOME"] = f"{cache}/home"  # whatever engines and models are installed here
+        if not re.search(
+            r"(?<!not )\b(?:engines|tools|docs|hostile|nightly)\b", config.option.markexpr
+        ):
+            # whatever engines and models are installed here
+            os.environ["DYNO_HOME"] = f"{cache}/home"
         _keep_the_processors_test()
 
 
@@ -109,7 +124,9 @@ def _keep_the_processors_test() -> None:
             peaks.of_processor(here, anew=True)
 
 
-def _once_for_each_size(test: Callable[[Rig], peaks.Tested]) -> Callable[[Rig], peaks.Tested]:
+def _once_for_each_size(
+    test: Callable[[Rig], peaks.Tested],
+) -> Callable[[Rig], peaks.Tested]:
     """For rigs that tests make up."""
     known: dict[tuple[int, int | None], peaks.Tested] = {}
 
@@ -125,7 +142,9 @@ def _once_for_each_size(test: Callable[[Rig], peaks.Tested]) -> Callable[[Rig], 
 @functools.cache
 def _is_real(path: Path) -> bool:
     """Whether all tests of a file are marked so. It is read, not imported: `make test-fast` imports none of these."""
-    return path.parent.name in SUITES or bool(path.suffix == ".py" and _REAL.search(path.read_text()))
+    return path.parent.name in SUITES or bool(
+        path.suffix == ".py" and _REAL.search(path.read_text())
+    )
 
 
 def _keeps_cores_busy(item: pytest.Item) -> bool:
@@ -186,7 +205,9 @@ def _nothing_real(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
         def refuse(command: Any = (), *rest: Any, **how: Any) -> Any:
             if command == draw.WORKER:  # a library in a process of its own, started once
                 return popen(command, *rest, **how)
-            pytest.fail(f"starts a process or uses a socket: mark {request.path.stem} with pytest.mark.real")
+            pytest.fail(
+                f"starts a process or uses a socket: mark {request.path.stem} with pytest.mark.real"
+            )
 
         monkeypatch.setattr(subprocess, "Popen", refuse)
         monkeypatch.setattr(socket, "socket", refuse)
@@ -195,7 +216,12 @@ def _nothing_real(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 # Files that test a process of dyno's own, from its start.
 STARTS = {
     child: ("test_telemetry", "test_time_left", "test_processes"),
-    process: ("test_embedded", "test_container", "test_hostile_processes", "test_real_engines"),
+    process: (
+        "test_embedded",
+        "test_container",
+        "test_hostile_processes",
+        "test_real_engines",
+    ),
 }
 nursery = functools.cache(Nursery)
 
@@ -206,7 +232,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     with pytest.MonkeyPatch.context() as patch:
         if item.get_closest_marker("real"):
             quick = forking(nursery())
-            for module in (module for module, files in STARTS.items() if item.path.stem not in files):
+            for module in (
+                module for module, files in STARTS.items() if item.path.stem not in files
+            ):
                 patch.setattr(module, "subprocess", quick)
         return (yield)
 
@@ -262,9 +290,16 @@ def _turn(request: pytest.FixtureRequest) -> Iterator[None]:
     if request.node.get_closest_marker("engines") is None:
         yield
     else:
-        alone = request.node.get_closest_marker("alone") is not None or _keeps_cores_busy(request.node)
-        only_such = "engines and alone" in request.config.option.markexpr  # no test of this run starts an engine
-        with nullcontext() if only_such else turn(request.getfixturevalue("workers_folder"), alone):
+        alone = request.node.get_closest_marker("alone") is not None or _keeps_cores_busy(
+            request.node
+        )
+        # no test of this run starts an engine
+        only_such = "engines and alone" in request.config.option.markexpr
+        with (
+            nullcontext()
+            if only_such
+            else turn(request.getfixturevalue("workers_folder"), alone)
+        ):
             yield
 
 
@@ -282,7 +317,8 @@ StartFake = Callable[..., Fake]  # takes FakeSpec's fields
 class Driven(NamedTuple):
     records: list[Record]  # in the order of the requests
     client: ClientFacts
-    frames: list[tuple[int, int]]  # (kind, exchange) of what was sent, read and ended, in that order
+    # (kind, exchange) of what was sent, read and ended, in that order
+    frames: list[tuple[int, int]]
 
 
 def requests(count: int, output_tokens: int = 4, prompt: str = "a b c") -> list[Request]:
@@ -303,27 +339,46 @@ def drive(
     """A load on one server or on copies of it, as trial/online.py drives it. One request at a time unless `load`
     says otherwise."""
     protocol = PROTOCOLS[backend]
-    via, headers = options.pop("via", Transport(insecure=insecure)), options.pop("headers", None)
+    via, headers = (
+        options.pop("via", Transport(insecure=insecure)),
+        options.pop("headers", None),
+    )
     urls = [Url(u) for u in ([base_urls] if isinstance(base_urls, str) else base_urls)]
     fronts = [http1.front("POST", u.prefix + protocol.path, u.netloc) for u in urls]
     whole, fronts = (fronts[0], [b""]) if len(fronts) == 1 else (b"", fronts)
-    limits = {name: options.pop(name) for name in ("timeout_s", "response_max") if name in options}
+    limits = {
+        name: options.pop(name) for name in ("timeout_s", "response_max") if name in options
+    }
     head, asked = {"content-type": "application/json"}, Asked("fake", ignore_eos=True)
     bytes_ = script.make(
-        wanted, backend, asked, whole + http1.head_before_length(head), options.pop("answers", "server")
+        wanted,
+        backend,
+        asked,
+        whole + http1.head_before_length(head),
+        options.pop("answers", "server"),
     )
     graph = Graph.from_requests(wanted)
     sessions = count or (graph.sessions if graph else len(wanted))
-    the_plan = plan_ or plan.make(load or LoadSpec(max_concurrency=1), sessions, graph, options.pop("starts_s", None))
+    the_plan = plan_ or plan.make(
+        load or LoadSpec(max_concurrency=1), sessions, graph, options.pop("starts_s", None)
+    )
     with tempfile.TemporaryDirectory() as folder:
         spool = Spool(Path(folder) / "exchanges.spool")
         try:
-            traffic = Traffic([Route(u, via, headers) for u in urls], fronts, bytes_, the_plan, **limits)
+            traffic = Traffic(
+                [Route(u, via, headers) for u in urls], fronts, bytes_, the_plan, **limits
+            )
             client = Wire(traffic, spool, **options).drive()
         finally:
             spool.close()
-        records = list(decode.records(spool.path, wanted, protocol, client.start_ns, client.unasked))
-        order = [(kind, exchange) for exchange, kind, *_ in frames(spool.path) if kind in (SENT, READ, END)]
+        records = list(
+            decode.records(spool.path, wanted, protocol, client.start_ns, client.unasked)
+        )
+        order = [
+            (kind, exchange)
+            for exchange, kind, *_ in frames(spool.path)
+            if kind in (SENT, READ, END)
+        ]
     return Driven(sorted(records, key=lambda r: r.index), client, order)
 
 
@@ -337,7 +392,9 @@ def _fakes(folder: Path) -> Iterator[StartFake]:
             spec = FakeSpec(**{"first_ms": 5.0, "gap_ms": 1.0, **fields})
             key = msgspec.json.encode(spec)
             if key not in running:
-                running[key] = stack.enter_context(Fake.start(spec, folder / f"fake-{len(running)}.log"))
+                running[key] = stack.enter_context(
+                    Fake.start(spec, folder / f"fake-{len(running)}.log")
+                )
             return running[key]
 
         yield start
@@ -367,7 +424,10 @@ class Scripted:
     """A server of a few lines: each connection is handed to `talk(socket, number of the connection)` in a thread."""
 
     def __init__(
-        self, talk: Callable[[Any, int], None], wrap: Callable[[socket.socket], Any] | None = None, port: int = 0
+        self,
+        talk: Callable[[Any, int], None],
+        wrap: Callable[[socket.socket], Any] | None = None,
+        port: int = 0,
     ) -> None:
         self._talk = talk
         self._wrap = wrap
@@ -388,7 +448,9 @@ class Scripted:
                 return
             self.connections += 1
             self.sockets.append(sock)
-            thread = threading.Thread(target=self._serve, args=(sock, self.connections), daemon=True)
+            thread = threading.Thread(
+                target=self._serve, args=(sock, self.connections), daemon=True
+            )
             self._threads.append(thread)
             thread.start()
 
@@ -461,8 +523,14 @@ def chunked(*events: bytes) -> bytes:
 
 def tokens(count: int, model: str = "fake") -> list[bytes]:
     """The events of a plain completions stream."""
-    text = b'data: {"model":"%s","choices":[{"index":0,"text":" tok","finish_reason":null}]}\n\n' % model.encode()
-    usage = b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":%d}}\n\n' % count
+    text = (
+        b'data: {"model":"%s","choices":[{"index":0,"text":" tok","finish_reason":null}]}\n\n'
+        % model.encode()
+    )
+    usage = (
+        b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":%d}}\n\n'
+        % count
+    )
     last = b'data: {"choices":[{"index":0,"text":"","finish_reason":"length"}]}\n\n'
     return [text] * count + [last, usage, b"data: [DONE]\n\n"]
 

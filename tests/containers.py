@@ -41,7 +41,16 @@ def usable(tool: str, folder: Path, registry: int | None = None) -> Iterator[str
         name = f"dyno-test-{os.getpid()}:latest"
         _import(tool, busybox, folder, name)
         tried = subprocess.run(
-            [tool, "run", "--rm", "--network=host", "--ipc=host", name, "/bin/busybox", "true"],
+            [
+                tool,
+                "run",
+                "--rm",
+                "--network=host",
+                "--ipc=host",
+                name,
+                "/bin/busybox",
+                "true",
+            ],
             capture_output=True,
             text=True,
             check=False,
@@ -49,22 +58,30 @@ def usable(tool: str, folder: Path, registry: int | None = None) -> Iterator[str
         if tried.returncode:
             pytest.skip(f"{tool} can't run a container here: {tried.stderr.strip()}")
         yield name
-        subprocess.run([tool, "rmi", "--force", name], stdout=subprocess.DEVNULL, check=False)
+        subprocess.run(
+            [tool, "rmi", "--force", name], stdout=subprocess.DEVNULL, check=False
+        )
 
 
-def _configure_podman(folder: Path, patch: pytest.MonkeyPatch, registry: int | None) -> None:
+def _configure_podman(
+    folder: Path, patch: pytest.MonkeyPatch, registry: int | None
+) -> None:
     """A storage of its own, and limits that a machine without CAP_SYS_RESOURCE can give."""
     (folder / "storage.conf").write_text(
         f'[storage]\ndriver = "vfs"\ngraphroot = "{folder}/storage"\nrunroot = "{folder}/run"\n'
     )
     files = min(1024, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     processes = min(1024, resource.getrlimit(resource.RLIMIT_NPROC)[1])
-    limits = f'default_ulimits = ["nofile={files}:{files}", "nproc={processes}:{processes}"]'
+    limits = (
+        f'default_ulimits = ["nofile={files}:{files}", "nproc={processes}:{processes}"]'
+    )
     runtime = 'runtime = "runc"\n' if shutil.which("runc") else ""
     (folder / "containers.conf").write_text(
         f'[containers]\n{limits}\n[engine]\n{runtime}cgroup_manager = "cgroupfs"\nevents_logger = "file"\n'
     )
-    (folder / "registries.conf").write_text(f'[[registry]]\nlocation = "127.0.0.1:{registry}"\ninsecure = true\n')
+    (folder / "registries.conf").write_text(
+        f'[[registry]]\nlocation = "127.0.0.1:{registry}"\ninsecure = true\n'
+    )
     patch.setenv("CONTAINERS_STORAGE_CONF", str(folder / "storage.conf"))
     patch.setenv("CONTAINERS_CONF", str(folder / "containers.conf"))
     patch.setenv("CONTAINERS_REGISTRIES_CONF", str(folder / "registries.conf"))
@@ -73,13 +90,20 @@ def _configure_podman(folder: Path, patch: pytest.MonkeyPatch, registry: int | N
 def _import(tool: str, busybox: str, folder: Path, name: str) -> None:
     with tarfile.open(folder / "root.tar", "w") as tar:
         for path in [Path(busybox).resolve(), *libraries(busybox)]:
-            tar.add(path.resolve(), "bin/busybox" if path.name.startswith("busybox") else str(path).lstrip("/"))
-    subprocess.run([tool, "import", str(folder / "root.tar"), name], capture_output=True, check=True)
+            tar.add(
+                path.resolve(),
+                "bin/busybox" if path.name.startswith("busybox") else str(path).lstrip("/"),
+            )
+    subprocess.run(
+        [tool, "import", str(folder / "root.tar"), name], capture_output=True, check=True
+    )
 
 
 def libraries(program: str) -> list[Path]:
     """The shared libraries of a program; none where it is static."""
-    words = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout.split()
+    words = subprocess.run(
+        ["ldd", program], capture_output=True, text=True, check=False
+    ).stdout.split()
     return [Path(word) for word in words if word.startswith("/") and Path(word).exists()]
 
 
@@ -92,7 +116,9 @@ def registry(folder: Path, port: int) -> Iterator[str]:
     config = folder / "registry.yml"
     storage = f"storage: {{filesystem: {{rootdirectory: {folder}/registry}}}}"
     config.write_text(f"version: 0.1\n{storage}\nhttp: {{addr: 127.0.0.1:{port}}}\n")
-    with subprocess.Popen([program, "serve", str(config)], stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(
+        [program, "serve", str(config)], stderr=subprocess.DEVNULL
+    ) as process:
         try:
             await_port(port)
             yield f"127.0.0.1:{port}"
@@ -112,5 +138,10 @@ def await_port(port: int, within_s: float = 60) -> None:
 
 def running(tool: str) -> list[str]:
     """The containers of dyno."""
-    listed = subprocess.run([tool, "ps", "-aq", "--filter", "label=dyno"], capture_output=True, text=True, check=True)
+    listed = subprocess.run(
+        [tool, "ps", "-aq", "--filter", "label=dyno"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return listed.stdout.split()

@@ -50,9 +50,18 @@ def prepare(folder: Path) -> None:
     """Lay out the machine: programs that the server calls, facts of the host, keys."""
     for name in ("bin", "host", "container"):
         (folder / name).mkdir(parents=True)
-    script(folder / "bin" / "sudo", _SUDO.format(python=sys.executable, script=Path(__file__).resolve(), folder=folder))
+    script(
+        folder / "bin" / "sudo",
+        _SUDO.format(python=sys.executable, script=Path(__file__).resolve(), folder=folder),
+    )
     script(folder / "bin" / "uv", "#!/bin/sh\n")
-    facts = {"cpus": 8, "memory": 64 << 30, "disk_size": 500 << 30, "gpu_count": 0, "addresses": ["127.0.0.1/8"]}
+    facts = {
+        "cpus": 8,
+        "memory": 64 << 30,
+        "disk_size": 500 << 30,
+        "gpu_count": 0,
+        "addresses": ["127.0.0.1/8"],
+    }
     (folder / "host_info.json").write_text(json.dumps(facts))
 
 
@@ -61,24 +70,35 @@ def script(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
-def start_sshd(folder: Path, home: Path, port: int, keys: list[str]) -> subprocess.Popen[bytes]:
+def start_sshd(
+    folder: Path, home: Path, port: int, keys: list[str]
+) -> subprocess.Popen[bytes]:
     """Start a real sshd on loopback for one user, with a host key of its own."""
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(exist_ok=True)
     home.mkdir(parents=True, exist_ok=True)
     (home / ".ssh").mkdir(exist_ok=True, mode=0o700)
-    (home / ".ssh" / "authorized_keys").write_text("".join(f"{key.strip()}\n" for key in keys))
+    (home / ".ssh" / "authorized_keys").write_text(
+        "".join(f"{key.strip()}\n" for key in keys)
+    )
     if not (home / "host_key").exists():
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(home / "host_key")], check=True)
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(home / "host_key")],
+            check=True,
+        )
     script(home / "session", _SESSION.format(home=home, folder=folder))
     options = {
         "Port": port, "ListenAddress": "127.0.0.1", "HostKey": home / "host_key", "PidFile": "none", "UsePAM": "no",
         "AuthorizedKeysFile": home / ".ssh" / "authorized_keys", "StrictModes": "no", "PasswordAuthentication": "no",
         "ForceCommand": home / "session", "Subsystem": "sftp internal-sftp",
     }  # fmt: skip
-    (home / "sshd_config").write_text("".join(f"{key} {value}\n" for key, value in options.items()))
+    (home / "sshd_config").write_text(
+        "".join(f"{key} {value}\n" for key, value in options.items())
+    )
     assert SSHD is not None
-    return subprocess.Popen([SSHD, "-D", "-f", str(home / "sshd_config"), "-E", str(home / "sshd.log")])
+    return subprocess.Popen(
+        [SSHD, "-D", "-f", str(home / "sshd_config"), "-E", str(home / "sshd.log")]
+    )
 
 
 class Container:
@@ -104,7 +124,10 @@ class Container:
                 return {"working_dir": str(self.folder), "username": USER}
             case "/api/pull":
                 after = int(path.partition("timestamp=")[2] or 0)
-                logs, states = ([e for e in es if e["timestamp"] > after] for es in (self.logs, self.states))
+                logs, states = (
+                    [e for e in es if e["timestamp"] > after]
+                    for es in (self.logs, self.states)
+                )
                 last = max([after, *(e["timestamp"] for e in (*logs, *states))])
                 return {"job_states": states, "job_logs": logs, "runner_logs": [], "last_updated": last,
                         "no_connections_secs": 0, "has_more": False}  # fmt: skip
@@ -128,7 +151,8 @@ class Container:
     def follow(self) -> None:
         assert self.job is not None and self.job.stdout is not None
         for line in self.job.stdout:
-            message = base64.b64encode(line.replace(b"\n", b"\r\n")).decode()  # as from a terminal
+            # as from a terminal
+            message = base64.b64encode(line.replace(b"\n", b"\r\n")).decode()
             self.logs.append({"timestamp": now_ms(), "message": message})
         code = self.job.wait()
         self.event("done" if code == 0 else "failed", exit_status=code)
@@ -166,7 +190,11 @@ class HostAgent:
             return {"service": "dstack-shim", "version": "latest"}
         if path == "/api/components":
             names = ("dstack-runner", "dstack-shim")
-            return {"components": [{"name": n, "version": "latest", "status": "installed"} for n in names]}
+            return {
+                "components": [
+                    {"name": n, "version": "latest", "status": "installed"} for n in names
+                ]
+            }
         if path in ("/api/instance/health", "/api/instance/info"):
             return {}
         if not path.startswith("/api/tasks"):
@@ -209,7 +237,9 @@ def serve(port: int, answer: Any) -> ThreadingHTTPServer:
         def handle_any(self) -> None:
             data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             is_json = "json" in (self.headers.get("Content-Type") or "")
-            reply = answer(self.command, self.path, json.loads(data) if data and is_json else None)
+            reply = answer(
+                self.command, self.path, json.loads(data) if data and is_json else None
+            )
             body = json.dumps(reply).encode()
             self.send_response(404 if reply is None else 200)
             self.send_header("Content-Type", "application/json")
@@ -232,7 +262,9 @@ def machine(folder: Path) -> Iterator[tuple[int, Path]]:
     """A host that dstack's server can add to a fleet. Yields its SSH port and the private key that logs in."""
     prepare(folder)
     key = folder / "key"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True
+    )
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]

@@ -51,7 +51,12 @@ def weights(shape: tiny.Shape = SHAPE) -> dict[str, np.ndarray]:
     return tensors
 
 
-def write(path: Path, kind: str, tensors: dict[str, np.ndarray] | None = None, rule: str | None = "qwen2") -> None:
+def write(
+    path: Path,
+    kind: str,
+    tensors: dict[str, np.ndarray] | None = None,
+    rule: str | None = "qwen2",
+) -> None:
     """`rule`: how its tokenizer splits text; None: it has no tokenizer."""
     out = gguf.GGUFWriter(path, "llama")
     out.add_context_length(SHAPE.context)
@@ -79,7 +84,12 @@ def _add_tokenizer(out: gguf.GGUFWriter, rule: str) -> None:
     out.add_tokenizer_model("gpt2")
     out.add_tokenizer_pre(rule)
     out.add_token_list(tokens)
-    out.add_token_types([gguf.TokenType.CONTROL if i < 4 else gguf.TokenType.NORMAL for i in range(len(tokens))])
+    out.add_token_types(
+        [
+            gguf.TokenType.CONTROL if i < 4 else gguf.TokenType.NORMAL
+            for i in range(len(tokens))
+        ]
+    )
     out.add_token_merges([" ".join(pair) for pair in words["merges"]])
     out.add_bos_token_id(0)
     out.add_eos_token_id(1)
@@ -106,7 +116,10 @@ def install() -> None:
         python_version="", created="2026-11-16T00:00:00Z", packages=[], size_bytes=0,
     )  # fmt: skip
     folder = str(Path(__file__).parent)
-    for place, script in {"bin/llama-quantize": _QUANTIZE, "converter/convert_hf_to_gguf.py": _CONVERT}.items():
+    for place, script in {
+        "bin/llama-quantize": _QUANTIZE,
+        "converter/convert_hf_to_gguf.py": _CONVERT,
+    }.items():
         path = env.folder / place
         path.parent.mkdir(parents=True)
         path.write_text(script.format(python=sys.executable, folder=folder))

@@ -33,11 +33,20 @@ _FOLDERS = {
 # Paths from the folder that the commands run in: the length of another would change how wide a table is.
 IMPORTS = sorted(f"imports/{p.name}" for p in _FOLDERS["imports"].iterdir())
 STUDIES = sorted(f"studies/{p.name}" for p in (ROOT / "studies").glob("*.toml"))
-PUBLISHED = sorted(f"published/{p.name}" for p in (ROOT / "published").iterdir() if p.is_dir())
+PUBLISHED = sorted(
+    f"published/{p.name}" for p in (ROOT / "published").iterdir() if p.is_dir()
+)
 COLUMNS = "100"
 
 # The run folders in fixtures/runs by short names.
-SERVE, RATE, KILLED, THROUGHPUT, LATENCY, MICRO = "2af4", "edfb", "4f28", "b4d7", "919f", "648d"
+SERVE, RATE, KILLED, THROUGHPUT, LATENCY, MICRO = (
+    "2af4",
+    "edfb",
+    "4f28",
+    "b4d7",
+    "919f",
+    "648d",
+)
 
 
 def check(name: str, text: str) -> None:
@@ -49,10 +58,21 @@ def check(name: str, text: str) -> None:
         path.write_text(text)
     wanted = path.read_text() if path.exists() else ""
     if text != wanted:
-        lines = difflib.unified_diff(wanted.splitlines(), text.splitlines(), "golden", "now", lineterm="", n=2)
+        lines = difflib.unified_diff(
+            wanted.splitlines(), text.splitlines(), "golden", "now", lineterm="", n=2
+        )
         shown = [line if len(line) < 400 else line[:400] + "…" for line in lines]
         more = [f"… and {len(shown) - 80} lines more"] if len(shown) > 80 else []
-        pytest.fail("\n".join([f"{path.relative_to(ROOT)} (UPDATE_GOLDEN=1 rewrites it):", *shown[:80], *more]), False)
+        pytest.fail(
+            "\n".join(
+                [
+                    f"{path.relative_to(ROOT)} (UPDATE_GOLDEN=1 rewrites it):",
+                    *shown[:80],
+                    *more,
+                ]
+            ),
+            False,
+        )
 
 
 def normal(text: str, here: Path) -> str:
@@ -60,33 +80,53 @@ def normal(text: str, here: Path) -> str:
     cache = os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))
     places = [(here, "HERE"), (here.resolve(), "HERE"), (sys.executable, "PYTHON"), (Path(sys.prefix), "VENV"),
               (ROOT, "REPO"), (cache, "CACHE"), (Path.home(), "HOME")]  # fmt: skip
-    for place, name in sorted(places, key=lambda p: -len(str(p[0]))):  # one may lie in another
+    # one may lie in another
+    for place, name in sorted(places, key=lambda p: -len(str(p[0]))):
         if str(place) != "/":
             text = re.sub(re.escape(str(place)) + r"(?![\w-])", name, text)
     if any(shlex.quote(str(place)) != str(place) for place, _ in places):
         text = re.sub(
-            r"^(?:[A-Z_]+=\S+ )*(?:docker|podman|python3|'?PYTHON'?|'?VENV/\S+) .*", _unquoted, text, flags=re.M
+            r"^(?:[A-Z_]+=\S+ )*(?:docker|podman|python3|'?PYTHON'?|'?VENV/\S+) .*",
+            _unquoted,
+            text,
+            flags=re.M,
         )
     text = re.sub(r"PYTHON3?\b|VENV/bin/python[\d.]*", "PYTHON", text)
     text = re.sub(r"\b([Dd]yno) \d+\.\d+\.\d+\w*", r"\1 VERSION", text)
     text = re.sub(r'("(?:dyno|version)": ")\d+\.\d+\.\d+"', r'\1VERSION"', text)
-    text = re.sub(r"\bdyno(?:-\d+(?=-\d{4})|=\d+)", lambda m: m[0][:5] + "PID", text)  # a container's name and label
-    text = re.sub(r"-?\d+\.\d{8,}(?:e[+-]?\d+)?", lambda m: f"{float(m[0]):.9g}", text)  # the last bits of a sum
-    text = re.sub(r"'nonce-[^']*'|(?:'|&#39;)sha256-[\w+/=]+(?:'|&#39;)", "SHA256", text)  # of scripts in a page
+    # a container's name and label
+    text = re.sub(r"\bdyno(?:-\d+(?=-\d{4})|=\d+)", lambda m: m[0][:5] + "PID", text)
+    # the last bits of a sum
+    text = re.sub(r"-?\d+\.\d{8,}(?:e[+-]?\d+)?", lambda m: f"{float(m[0]):.9g}", text)
+    # of scripts in a page
+    text = re.sub(r"'nonce-[^']*'|(?:'|&#39;)sha256-[\w+/=]+(?:'|&#39;)", "SHA256", text)
     moment = r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?:\+00:00)?"  # when a report was made
-    text = re.sub(rf'<time datetime="{moment}">{moment}|{moment}(?= · (?:dyno|\d+ results?) )', "NOW", text)
-    text = re.sub(r"\(choose from ([^)]*)\)", lambda m: m[0].replace("'", ""), text)  # Python 3.12 and later
+    text = re.sub(
+        rf'<time datetime="{moment}">{moment}|{moment}(?= · (?:dyno|\d+ results?) )',
+        "NOW",
+        text,
+    )
+    # Python 3.12 and later
+    text = re.sub(r"\(choose from ([^)]*)\)", lambda m: m[0].replace("'", ""), text)
     text = re.sub(r"# this machine \(.*\)", "# this machine (CPU)", text)
     text = re.sub(r"[\d.,]+ \w+ free at [^\s;]+", "SIZE free at PLACE", text)
     text = re.sub(r"\bdyno-5m-[0-9a-f]{10}\b", "dyno-5m-REVISION", text)
     # What pip installed here, and what of it a preview tells.
     text = re.sub(r"the wheel xllamacpp [\d.]+", "the wheel xllamacpp BUILD", text)
-    return re.sub(r"(llama\.cpp |comes with dyno, version |\"comes_with_dyno\": \")\d{4,}", r"\1BUILD", text)
+    return re.sub(
+        r"(llama\.cpp |comes with dyno, version |\"comes_with_dyno\": \")\d{4,}",
+        r"\1BUILD",
+        text,
+    )
 
 
 def _unquoted(command: re.Match[str]) -> str:
     """A command without the quotes that only a place needed, one with a space in its name."""
-    return re.sub(r"(?<!\S)'([^' ]*)'(?!\S)", lambda m: m[1] if shlex.quote(m[1]) == m[1] else m[0], command[0])
+    return re.sub(
+        r"(?<!\S)'([^' ]*)'(?!\S)",
+        lambda m: m[1] if shlex.quote(m[1]) == m[1] else m[0],
+        command[0],
+    )
 
 
 def indented(value: Any, indent: str = "", taken: int = 0) -> str:
@@ -131,22 +171,36 @@ class Dyno:
         shown += [err and "--- stderr\n" + err.rstrip() + "\n", f"--- exit code {code}\n"]
         return edit(normal("".join(shown), self.here))
 
-    def transcript(self, commands: Sequence[str | Sequence[str]], edit: Callable[[str], str] = str) -> str:
+    def transcript(
+        self, commands: Sequence[str | Sequence[str]], edit: Callable[[str], str] = str
+    ) -> str:
         words = [shlex.split(c) if isinstance(c, str) else list(c) for c in commands]
         return "\n".join(self.lines(*w, edit=edit) for w in words)
 
 
 @pytest.fixture
-def dyno(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Dyno:
+def dyno(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Dyno:
     """Nothing of this machine's settings comes through."""
     here = tmp_path / "here"
     here.mkdir()
     for name, folder in _FOLDERS.items():
         shutil.copytree(folder, here / name)
     monkeypatch.chdir(here)
-    for name in [n for n in os.environ if n.startswith(("OPENAI_", "HF_", "NO_COLOR", "FORCE_COLOR", "LC_", "LANG"))]:
+    for name in [
+        n
+        for n in os.environ
+        if n.startswith(("OPENAI_", "HF_", "NO_COLOR", "FORCE_COLOR", "LC_", "LANG"))
+    ]:
         monkeypatch.delenv(name)
-    here_only = {"COLUMNS": COLUMNS, "LINES": "40", "DYNO_HOME": str(here / "home"), "TZ": "UTC", "LANGUAGE": "C"}
+    here_only = {
+        "COLUMNS": COLUMNS,
+        "LINES": "40",
+        "DYNO_HOME": str(here / "home"),
+        "TZ": "UTC",
+        "LANGUAGE": "C",
+    }
     for name, value in here_only.items():
         monkeypatch.setenv(name, value)
     # Engines and images on this machine are none of the test's business, nor is the Hub.
@@ -154,7 +208,9 @@ def dyno(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     from dyno.models.sizes import RepoSize
 
     silent = RepoSize(unknown="the Hub was not asked")
-    monkeypatch.setattr("dyno.models.sizes.ask", lambda recipes, shapes=False: [silent for _ in recipes])
+    monkeypatch.setattr(
+        "dyno.models.sizes.ask", lambda recipes, shapes=False: [silent for _ in recipes]
+    )
     time.tzset()
     return Dyno(here, capsys)
 
@@ -203,7 +259,9 @@ def keys(value: Any, path: str = "") -> set[str]:
     if not path.endswith(_AT_TIMES + _BY_MACHINE):
         inner = list(value.items()) if isinstance(value, dict) else []
         inner += [("[]", v) for v in value] if isinstance(value, list) else []
-    return set().union(*(keys(v, f"{path}.{k}") for k, v in inner)) if inner else {path or "."}
+    return (
+        set().union(*(keys(v, f"{path}.{k}") for k, v in inner)) if inner else {path or "."}
+    )
 
 
 # On a quiet or on a busy machine only.
@@ -223,8 +281,13 @@ def shape(folder: Path) -> str:
     out = []
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
         out.append(str(path.relative_to(folder)))
-        if path.suffix in (".json", ".jsonl") and path.stem != "telemetry":  # perhaps no sample fell into the load
+        # perhaps no sample fell into the load
+        if path.suffix in (".json", ".jsonl") and path.stem != "telemetry":
             text = path.read_text()
-            values = [json.loads(text)] if path.suffix == ".json" else [json.loads(t) for t in text.splitlines()]
+            values = (
+                [json.loads(text)]
+                if path.suffix == ".json"
+                else [json.loads(t) for t in text.splitlines()]
+            )
             out += [f"  {k}" for k in sorted(set().union(*(keys(v) for v in values)))]
     return "\n".join(out)

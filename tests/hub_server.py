@@ -35,16 +35,21 @@ class Faults:
 
     gated: bool = False
     gated_owners: set[str] = field(default_factory=set)  # or only the models of these
-    silent: set[str] = field(default_factory=set)  # OWNER/NAME whose list comes only when `go_on` is set
+    # OWNER/NAME whose list comes only when `go_on` is set
+    silent: set[str] = field(default_factory=set)
     limited: int = 0  # lists that are answered with 429
     limited_files: int = 0  # files that are
     retry_after_s: int = 0
-    cut: dict[str, list[int]] = field(default_factory=dict)  # file → bytes after which a connection is reset, each once
-    corrupt: Counter[str] = field(default_factory=Counter)  # file → times that it comes with a wrong byte
-    slow: set[str] = field(default_factory=set)  # files of which only the first half is sent, until `go_on` is set
+    # file → bytes after which a connection is reset, each once
+    cut: dict[str, list[int]] = field(default_factory=dict)
+    # file → times that it comes with a wrong byte
+    corrupt: Counter[str] = field(default_factory=Counter)
+    # files of which only the first half is sent, until `go_on` is set
+    slow: set[str] = field(default_factory=set)
     go_on: threading.Event = field(default_factory=threading.Event)
     extra_names: list[str] = field(default_factory=list)  # in each list
-    sizes: dict[str, int] = field(default_factory=dict)  # file, or OWNER/NAME/file → size in the list, whatever it is
+    # file, or OWNER/NAME/file → size in the list, whatever it is
+    sizes: dict[str, int] = field(default_factory=dict)
 
 
 class HubServer(ThreadingHTTPServer):
@@ -84,10 +89,17 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.requests.append(f"{self.command} {path}")
         if given := self.headers.get("authorization"):
             self.server.tokens.add(given.removeprefix("Bearer "))
-        if found := re.fullmatch(r"/api/(models|datasets)/([^/]+/[^/]+)(?:/(revision/(.+)|refs|tree/(.+)))?", path):
+        if found := re.fullmatch(
+            r"/api/(models|datasets)/([^/]+/[^/]+)(?:/(revision/(.+)|refs|tree/(.+)))?",
+            path,
+        ):
             kind, repo, rest, revision, tree = found.groups()
-            self._api(self._root(kind, repo), rest or "revision", revision or tree or "main")
-        elif found := re.fullmatch(r"/(datasets/)?([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
+            self._api(
+                self._root(kind, repo), rest or "revision", revision or tree or "main"
+            )
+        elif found := re.fullmatch(
+            r"/(datasets/)?([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path
+        ):
             self._resolve(self._root(found[1] or "", found[2]), found[3], found[4])
         elif found := re.fullmatch(r"/storage/(.+)", path):  # where a redirect leads to
             self._send_file(self.server.folder / found[1])
@@ -95,10 +107,14 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(404, "", "no such page")
 
     def _root(self, kind: str, repo: str) -> Path:
-        return self.server.folder / ("datasets" if kind.startswith("datasets") else "") / repo
+        return (
+            self.server.folder / ("datasets" if kind.startswith("datasets") else "") / repo
+        )
 
     def _is_gated(self, root: Path) -> bool:
-        return self.server.faults.gated or root.parent.name in self.server.faults.gated_owners
+        return (
+            self.server.faults.gated or root.parent.name in self.server.faults.gated_owners
+        )
 
     def _api(self, root: Path, what: str, revision: str) -> None:
         faults = self.server.faults
@@ -106,7 +122,9 @@ class _Handler(BaseHTTPRequestHandler):
             faults.go_on.wait(60)
         if faults.limited:
             faults.limited -= 1
-            return self._refuse(429, "", "too many requests", {"Retry-After": str(faults.retry_after_s)})
+            return self._refuse(
+                429, "", "too many requests", {"Retry-After": str(faults.retry_after_s)}
+            )
         if self.headers.get("authorization") == "Bearer hf_expired":
             return self._refuse(401, "", "Invalid credentials in Authorization header")
         if not root.is_dir():
@@ -115,7 +133,10 @@ class _Handler(BaseHTTPRequestHandler):
         if what == "refs":
             refs = {
                 key: [{"name": name, "ref": f"refs/{kind}/{name}", "targetCommit": commit}]
-                for key, kind, name in (("branches", "heads", "main"), ("tags", "tags", "v1"))
+                for key, kind, name in (
+                    ("branches", "heads", "main"),
+                    ("tags", "tags", "v1"),
+                )
             }
             return self._json({**refs, "converts": []})
         if revision not in ("main", "v1", commit):
@@ -123,9 +144,20 @@ class _Handler(BaseHTTPRequestHandler):
         listed = [self._described(path, root) for path in _files(root)]
         if what.startswith("tree"):
             return self._json(
-                [{"type": "file", "path": f.pop("rfilename"), "oid": f.pop("blobId"), **f} for f in listed]
+                [
+                    {
+                        "type": "file",
+                        "path": f.pop("rfilename"),
+                        "oid": f.pop("blobId"),
+                        **f,
+                    }
+                    for f in listed
+                ]
             )
-        names = [{"rfilename": name, "size": 1, "blobId": "0" * 40} for name in faults.extra_names]
+        names = [
+            {"rfilename": name, "size": 1, "blobId": "0" * 40}
+            for name in faults.extra_names
+        ]
         return self._json(
             {
                 "id": f"{root.parent.name}/{root.name}",
@@ -154,17 +186,23 @@ class _Handler(BaseHTTPRequestHandler):
             return self._refuse(404, "RepoNotFound", "Repository not found")
         given = self.headers.get("authorization", "")
         if self._is_gated(root) and given != f"Bearer {TOKEN}":
-            return self._refuse(403 if given else 401, "GatedRepo", "Access to this model is restricted")
+            return self._refuse(
+                403 if given else 401, "GatedRepo", "Access to this model is restricted"
+            )
         if faults.limited_files:
             faults.limited_files -= 1
-            return self._refuse(429, "", "too many requests", {"Retry-After": str(faults.retry_after_s)})
+            return self._refuse(
+                429, "", "too many requests", {"Retry-After": str(faults.retry_after_s)}
+            )
         if revision not in ("main", "v1", commit := commit_of(root)):
             return self._refuse(404, "RevisionNotFound", "Invalid rev id")
         if not path.is_file():
             return self._refuse(404, "EntryNotFound", "Entry not found")
         length, sums = path.stat().st_size, checksums(path)
         if length < LFS_BYTES:
-            return self._send_file(path, {"ETag": f'"{sums.git_sha1}"', "X-Repo-Commit": commit})
+            return self._send_file(
+                path, {"ETag": f'"{sums.git_sha1}"', "X-Repo-Commit": commit}
+            )
         self.send_response(302)
         self.send_header(
             "Location",
@@ -184,7 +222,9 @@ class _Handler(BaseHTTPRequestHandler):
         span = re.fullmatch(r"bytes=(\d+)-", self.headers.get("range", ""))
         start = int(span[1]) if span else 0
         if start >= size > 0:
-            return self._refuse(416, "", "range not satisfiable", {"Content-Range": f"bytes */{size}"})
+            return self._refuse(
+                416, "", "range not satisfiable", {"Content-Range": f"bytes */{size}"}
+            )
         if self.command == "GET" and faults.corrupt[name] > 0:
             faults.corrupt[name] -= 1
             data = data[:-1] + bytes([data[-1] ^ 1])
@@ -207,7 +247,9 @@ class _Handler(BaseHTTPRequestHandler):
             body = body[len(body) // 2 :]
         self._send(name, body)
         if cut is not None:  # a reset: what lies in buffers on the way is lost
-            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.connection.setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+            )
             self.connection.close()
             self.close_connection = True
         return None
@@ -226,10 +268,16 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def _refuse(self, status: int, code: str, text: str, headers: dict[str, str] | None = None) -> None:
+    def _refuse(
+        self, status: int, code: str, text: str, headers: dict[str, str] | None = None
+    ) -> None:
         body = json.dumps({"error": text}).encode()
         self.send_response(status)
-        for key, value in {"X-Error-Code": code, "X-Error-Message": text, **(headers or {})}.items():
+        for key, value in {
+            "X-Error-Code": code,
+            "X-Error-Message": text,
+            **(headers or {}),
+        }.items():
             if value:
                 self.send_header(key, value)
         self.send_header("Content-Length", str(len(body)))
@@ -243,7 +291,10 @@ def _files(root: Path) -> list[Path]:
 
 
 def commit_of(root: Path) -> str:
-    named = "".join(f"{p.relative_to(root)} {p.stat().st_size} {checksums(p).git_sha1}\n" for p in _files(root))
+    named = "".join(
+        f"{p.relative_to(root)} {p.stat().st_size} {checksums(p).git_sha1}\n"
+        for p in _files(root)
+    )
     return hashlib.sha1(named.encode()).hexdigest()
 
 
@@ -281,7 +332,9 @@ def serving(folder: Path, port: int = 0) -> Iterator[HubServer]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Serve a folder of OWNER/NAME/files as the Hugging Face Hub does.")
+    parser = argparse.ArgumentParser(
+        description="Serve a folder of OWNER/NAME/files as the Hugging Face Hub does."
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--port", type=int, default=8100)
     given = parser.parse_args()

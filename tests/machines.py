@@ -27,19 +27,31 @@ def executable(path: Path, *code: str) -> str:
     return str(path)
 
 
-def card(root: Path, number: int, bus: str, files: dict[str, str | bytes], bridges: str = "") -> None:
+def card(
+    root: Path, number: int, bus: str, files: dict[str, str | bytes], bridges: str = ""
+) -> None:
     """A device on the PCI bus, with the way to it as the kernel links it."""
     device = root / "sys/devices/pci0000:00" / bridges / bus
-    lay(device, {"vendor": "0x1002\n", "uevent": f"DRIVER=amdgpu\nPCI_SLOT_NAME={bus}\n", **files})
+    lay(
+        device,
+        {"vendor": "0x1002\n", "uevent": f"DRIVER=amdgpu\nPCI_SLOT_NAME={bus}\n", **files},
+    )
     entry = root / f"sys/class/drm/card{number}"
     entry.mkdir(parents=True)
     (entry / "device").symlink_to(device)
-    lay(root, {f"sys/class/drm/card{number}-DP-1/status": "disconnected"})  # a connector is no card
+    # a connector is no card
+    lay(root, {f"sys/class/drm/card{number}-DP-1/status": "disconnected"})
 
 
 def mi300x_in_cpx(root: Path) -> Path:
     """Two MI300X, each as eight devices of 24 GiB; a process on the second part of the second."""
-    lay(root, {"sys/module/amdgpu/version": "6.8.5\n", "sys/class/kfd/kfd/topology/nodes/0/gpu_id": "0\n"})
+    lay(
+        root,
+        {
+            "sys/module/amdgpu/version": "6.8.5\n",
+            "sys/class/kfd/kfd/topology/nodes/0/gpu_id": "0\n",
+        },
+    )
     for i, bus in enumerate(("0000:05:00.0", "0000:26:00.0")):
         files: dict[str, str | bytes] = {
             "device": "0x74a1\n",
@@ -63,7 +75,10 @@ def mi300x_in_cpx(root: Path) -> Path:
         }
         card(root, 1 + 8 * i, bus, files)
         # The other partitions are cards without a place on the bus.
-        lay(root, {f"sys/class/drm/card{2 + 8 * i}/device/uevent": "DRIVER=amdgpu_xcp_drv\n"})
+        lay(
+            root,
+            {f"sys/class/drm/card{2 + 8 * i}/device/uevent": "DRIVER=amdgpu_xcp_drv\n"},
+        )
         for part in range(8):
             node = 1 + 8 * i + part
             place = int(bus[5:7], 16) << 8 | part
@@ -156,9 +171,15 @@ def xeon(root: Path) -> Path:
         "dev/nvidiactl": "",
     }
     for cpu in range(4):
-        files[f"sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id"] = f"{cpu // 2}\n"
-        files[f"sys/devices/system/cpu/cpufreq/policy{cpu}/scaling_governor"] = "powersave\n"
-        files[f"sys/devices/system/cpu/cpufreq/policy{cpu}/energy_performance_preference"] = "balance_performance\n"
+        files[f"sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id"] = (
+            f"{cpu // 2}\n"
+        )
+        files[f"sys/devices/system/cpu/cpufreq/policy{cpu}/scaling_governor"] = (
+            "powersave\n"
+        )
+        files[
+            f"sys/devices/system/cpu/cpufreq/policy{cpu}/energy_performance_preference"
+        ] = "balance_performance\n"
     for node in range(2):
         files[f"sys/devices/system/node/node{node}/cpulist"] = ""
     return lay(root, files)
@@ -223,7 +244,12 @@ def bare_kernel(root: Path) -> Path:
 class Nvml:
     """A stand-in for the module pynvml, under its own function names: two H100 on a switch, the second in parts."""
 
-    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_NVLINK_MAX_LINKS, nvmlMemory_v2 = 1, 2, 18, 0x02000028
+    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_NVLINK_MAX_LINKS, nvmlMemory_v2 = (
+        1,
+        2,
+        18,
+        0x02000028,
+    )
 
     class NVMLError(Exception):
         pass
@@ -253,7 +279,11 @@ class Nvml:
         return index
 
     def nvmlDeviceGetName(self, handle: Any) -> str | bytes:
-        return "NVIDIA H100 80GB HBM3 MIG 3g.40gb" if isinstance(handle, str) else b"NVIDIA H100 80GB HBM3"
+        return (
+            "NVIDIA H100 80GB HBM3 MIG 3g.40gb"
+            if isinstance(handle, str)
+            else b"NVIDIA H100 80GB HBM3"
+        )
 
     def nvmlDeviceGetUUID(self, handle: int) -> str:
         return f"GPU-{handle}"
@@ -315,7 +345,10 @@ class Nvml:
         return 9, 0
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[Any]:
-        return [SimpleNamespace(pid=77, usedGpuMemory=4 * GiB), SimpleNamespace(pid=78, usedGpuMemory=None)][handle:]
+        return [
+            SimpleNamespace(pid=77, usedGpuMemory=4 * GiB),
+            SimpleNamespace(pid=78, usedGpuMemory=None),
+        ][handle:]
 
     def nvmlDeviceGetTopologyCommonAncestor(self, a: int, b: int) -> int:
         return 50
@@ -327,7 +360,9 @@ class Nvml:
         return 2
 
     def nvmlDeviceGetNvLinkRemotePciInfo(self, handle: int, link: int) -> Any:
-        return SimpleNamespace(busId="00000000:AB:00.0" if handle == 0 else "00000000:1B:00.0")
+        return SimpleNamespace(
+            busId="00000000:AB:00.0" if handle == 0 else "00000000:1B:00.0"
+        )
 
 
 class Listed:

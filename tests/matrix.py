@@ -14,7 +14,11 @@ def sampled(**axes: Iterable[Any]) -> pytest.MarkDecorator:
     every = list(itertools.product(*axes.values()))
     sample = set(_cover(every, together=1 if len(axes) < 3 else 2))
     cases = [
-        pytest.param(*case, marks=() if i in sample else pytest.mark.nightly, id="-".join(map(str, case)))
+        pytest.param(
+            *case,
+            marks=() if i in sample else pytest.mark.nightly,
+            id="-".join(map(str, case)),
+        )
         for i, case in enumerate(every)
     ]
     return pytest.mark.parametrize(tuple(axes), cases)
@@ -22,7 +26,9 @@ def sampled(**axes: Iterable[Any]) -> pytest.MarkDecorator:
 
 def _cover(every: Sequence[Combination], together: int) -> Iterable[int]:
     """Choose combinations until they have all that any `together` of the axes can have, those that add most first."""
-    parts = [set(itertools.combinations(enumerate(map(repr, case)), together)) for case in every]
+    parts = [
+        set(itertools.combinations(enumerate(map(repr, case)), together)) for case in every
+    ]
     missing = set().union(*parts)
     while missing:
         best = max(range(len(every)), key=lambda i: len(parts[i] & missing))

@@ -29,7 +29,14 @@ from dyno.engines import keeper
 MODULES = {
     "dyno.engines.fake": ["dyno.engines.fake.server"],
     "dyno.load.process": ["dyno.load.process"],
-    "dyno.models.fetch": ["dyno.models.messages", "dyno.models.cache", "httpx2", "tqdm.auto", "yaml", "filelock"],
+    "dyno.models.fetch": [
+        "dyno.models.messages",
+        "dyno.models.cache",
+        "httpx2",
+        "tqdm.auto",
+        "yaml",
+        "filelock",
+    ],
     "dyno.probe.telemetry.loop": ["dyno.probe.telemetry.loop"],
     "dyno.search.follow": ["dyno.search.follow"],
 }
@@ -151,13 +158,24 @@ class Nursery:
         self._one_at_a_time = threading.Lock()
         command = [sys.executable, "-P", __file__]
         self._process = subprocess.Popen(
-            command, stdin=answer, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+            command,
+            stdin=answer,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
         answer.close()
 
-    def fork(self, command: Sequence[str], env: Mapping[str, str], files: Mapping[int, int]) -> int:
+    def fork(
+        self, command: Sequence[str], env: Mapping[str, str], files: Mapping[int, int]
+    ) -> int:
         """Return the pid. `files`: the number that a file has there → its number here."""
-        request = {"command": command, "env": dict(env), "folder": str(Path.cwd()), "numbers": list(files)}
+        request = {
+            "command": command,
+            "env": dict(env),
+            "folder": str(Path.cwd()),
+            "numbers": list(files),
+        }
         return self._answer(request, files.values())
 
     def exit_code(self, pid: int) -> int:
@@ -250,7 +268,9 @@ def forking(nursery: Nursery) -> Any:
         del how["bufsize"], how["start_new_session"]  # as every forked process has them
         return _Forked(nursery, command, **how)
 
-    names = {name: getattr(subprocess, name) for name in ("PIPE", "DEVNULL", "TimeoutExpired")}
+    names = {
+        name: getattr(subprocess, name) for name in ("PIPE", "DEVNULL", "TimeoutExpired")
+    }
     return SimpleNamespace(Popen=start, **names)
 
 

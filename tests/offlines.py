@@ -23,7 +23,13 @@ from dyno.workload.spec import WorkloadSpec
 
 PERCENTILES = [10.0, 25.0, 50.0, 75.0, 90.0, 99.0]
 MODEL = ModelShape(
-    "tiny.gguf", "gguf", "llama", quantization="F16", weights_bytes=10494976, parameters=5245184, context=512
+    "tiny.gguf",
+    "gguf",
+    "llama",
+    quantization="F16",
+    weights_bytes=10494976,
+    parameters=5245184,
+    context=512,
 )
 RIG = Rig("Debian", "6.1", "aarch64", "CPU", 2)
 STARTED = "2026-11-15T01:26:32.250+00:00"
@@ -47,7 +53,9 @@ def manifest(trial: TrialSpec, **more: Any) -> Manifest:
     return Manifest(**{**fields, **more})
 
 
-def trial(kind: str, engine: EngineSpec | None = None, num_warmups: int = 0, **how: Any) -> TrialSpec:
+def trial(
+    kind: str, engine: EngineSpec | None = None, num_warmups: int = 0, **how: Any
+) -> TrialSpec:
     return TrialSpec(
         TargetSpec("", "openai", "", model="M"),
         WorkloadSpec("random", num_prompts=how.get("batch_size") or 10, input_len=32, output_len=128,
@@ -60,10 +68,20 @@ def trial(kind: str, engine: EngineSpec | None = None, num_warmups: int = 0, **h
     )  # fmt: skip
 
 
-def iterations(latencies_ns: Sequence[int], warmups_ns: Sequence[int] = (), requests: int = 8) -> list[Iteration]:
+def iterations(
+    latencies_ns: Sequence[int], warmups_ns: Sequence[int] = (), requests: int = 8
+) -> list[Iteration]:
     out, at = [], 1_000
     for i, took in enumerate([*warmups_ns, *latencies_ns]):
-        out.append(Iteration(i, at, at + took, [Answer(32, 128, 128)] * requests, warmup=i < len(warmups_ns)))
+        out.append(
+            Iteration(
+                i,
+                at,
+                at + took,
+                [Answer(32, 128, 128)] * requests,
+                warmup=i < len(warmups_ns),
+            )
+        )
         at += took + 5
     return out
 
@@ -75,7 +93,9 @@ def summary(kind: str, measured: Sequence[Iteration], **more: Any) -> OfflineSum
 
     def spread(factor: float) -> Spread:
         mean = sum(rates) / count
-        deviation = (sum((r - mean) ** 2 for r in rates) / (count - 1)) ** 0.5 if count > 1 else 0.0
+        deviation = (
+            (sum((r - mean) ** 2 for r in rates) / (count - 1)) ** 0.5 if count > 1 else 0.0
+        )
         return Spread(count, mean * factor, deviation * factor)
 
     fields: dict[str, Any] = {
@@ -99,7 +119,9 @@ def summary(kind: str, measured: Sequence[Iteration], **more: Any) -> OfflineSum
     return OfflineSummary(**{**fields, **more})
 
 
-def outcome(path: Path, the_trial: TrialSpec, its: list[Iteration], result: Result | None = None) -> Outcome:
+def outcome(
+    path: Path, the_trial: TrialSpec, its: list[Iteration], result: Result | None = None
+) -> Outcome:
     path.mkdir(parents=True, exist_ok=True)
     if result is None:
         measured = [i for i in its if not i.warmup]
@@ -110,7 +132,9 @@ def outcome(path: Path, the_trial: TrialSpec, its: list[Iteration], result: Resu
 # ---- a micro benchmark's ----
 
 
-def micro_trial(prompt: int, generated: int, depth: int = 0, engine: EngineSpec | None = None) -> TrialSpec:
+def micro_trial(
+    prompt: int, generated: int, depth: int = 0, engine: EngineSpec | None = None
+) -> TrialSpec:
     return TrialSpec(
         TargetSpec("", "openai", "", model=None),
         WorkloadSpec("random", num_prompts=1, input_len=prompt, output_len=generated),
@@ -128,14 +152,28 @@ def micro_iterations(the_trial: TrialSpec, samples_ns: Sequence[int]) -> list[It
     depth = the_trial.offline.depth or 0
     out = []
     for i, took in enumerate([10 * samples_ns[0], *samples_ns]):
-        start, first = 50, 50 + (took if not generated else 7_000 if not prompt else took // 2)
+        start, first = (
+            50,
+            50 + (took if not generated else 7_000 if not prompt else took // 2),
+        )
         end = first + took if not prompt else 50 + took if generated else first
-        answer = Answer(depth + prompt, generated, generated, depth, start, first, end, decoded_tokens=generated)
+        answer = Answer(
+            depth + prompt,
+            generated,
+            generated,
+            depth,
+            start,
+            first,
+            end,
+            decoded_tokens=generated,
+        )
         out.append(Iteration(i, 0, end, [answer], warmup=i == 0))
     return out
 
 
-def micro_result(shares: list[Share] | None = None, findings: list[Finding] | None = None) -> Result:
+def micro_result(
+    shares: list[Share] | None = None, findings: list[Finding] | None = None
+) -> Result:
     peaks = Peaks("Neoverse-N1, 2 cores", 1, 20e9, {"fp16": 1e11}, "a test", measured=True)
     roofline = Roofline(peaks, "fp16", 1e7, 100.0, 5e6, shares) if shares else None
     return Result(None, findings or [], verdict(findings or []), roofline=roofline)
@@ -143,7 +181,11 @@ def micro_result(shares: list[Share] | None = None, findings: list[Finding] | No
 
 def micro_outcome(path: Path, the_trial: TrialSpec, samples_ns: Sequence[int]) -> Outcome:
     return Outcome(
-        Run(path), manifest(the_trial), micro_result(), micro_iterations(the_trial, samples_ns), interrupted=False
+        Run(path),
+        manifest(the_trial),
+        micro_result(),
+        micro_iterations(the_trial, samples_ns),
+        interrupted=False,
     )
 
 

@@ -25,8 +25,15 @@ def known(count: int = 30) -> dict[str, str]:
 
 
 class Pupil:
-    def __init__(self, answer: Answer, pause_s: float, finish: str, prompt_tokens: int | None) -> None:
-        self.answer, self.pause_s, self.finish, self.prompt_tokens = answer, pause_s, finish, prompt_tokens
+    def __init__(
+        self, answer: Answer, pause_s: float, finish: str, prompt_tokens: int | None
+    ) -> None:
+        self.answer, self.pause_s, self.finish, self.prompt_tokens = (
+            answer,
+            pause_s,
+            finish,
+            prompt_tokens,
+        )
         self.asked: Counter[str] = Counter()
         self.bodies: list[dict[str, Any]] = []
         self.keys: set[str | None] = set()
@@ -42,19 +49,36 @@ class Pupil:
         said = "yes" if question.startswith("Are you ready") else self.answer(question)
         if said is None:
             return None
-        usage = {"prompt_tokens": self.prompt_tokens or len(text.split()), "completion_tokens": 3}
-        part = {"delta": {"content": said}, "message": {"content": said}} if chat else {"text": said}
+        usage = {
+            "prompt_tokens": self.prompt_tokens or len(text.split()),
+            "completion_tokens": 3,
+        }
+        part = (
+            {"delta": {"content": said}, "message": {"content": said}}
+            if chat
+            else {"text": said}
+        )
         choice = {"index": 0, "finish_reason": self.finish, **part}
         whole = json.dumps({"model": "pupil", "choices": [choice], "usage": usage})
-        return (f"data: {whole}\n\ndata: [DONE]\n\n" if body.get("stream") else whole).encode()
+        return (
+            f"data: {whole}\n\ndata: [DONE]\n\n" if body.get("stream") else whole
+        ).encode()
 
 
 @contextmanager
 def pupil(
-    answer: Answer | None = None, pause_s: float = 0.0, finish: str = "stop", prompt_tokens: int | None = None
+    answer: Answer | None = None,
+    pause_s: float = 0.0,
+    finish: str = "stop",
+    prompt_tokens: int | None = None,
 ) -> Iterator[Pupil]:
     right = known()
-    state = Pupil(answer or (lambda question: right.get(question, "?")), pause_s, finish, prompt_tokens)
+    state = Pupil(
+        answer or (lambda question: right.get(question, "?")),
+        pause_s,
+        finish,
+        prompt_tokens,
+    )
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version, wbufsize = "HTTP/1.1", 1 << 16  # head and body in one packet
@@ -70,7 +94,10 @@ def pupil(
 
         def do_GET(self) -> None:
             is_list = self.path == "/v1/models"
-            self.send(200 if is_list else 404, json.dumps({"data": [{"id": "pupil", "max_model_len": 512}]}).encode())
+            self.send(
+                200 if is_list else 404,
+                json.dumps({"data": [{"id": "pupil", "max_model_len": 512}]}).encode(),
+            )
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))

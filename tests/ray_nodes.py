@@ -54,7 +54,10 @@ def namespaces_work() -> bool:
     """Whether this user may give processes a network and a clock of their own."""
     if os.geteuid() != 0 or not (shutil.which("ip") and shutil.which("unshare")):
         return False
-    done = subprocess.run(["unshare", "--net", "--time", "--monotonic", "1", "--fork", "true"], capture_output=True)
+    done = subprocess.run(
+        ["unshare", "--net", "--time", "--monotonic", "1", "--fork", "true"],
+        capture_output=True,
+    )
     return done.returncode == 0
 
 
@@ -74,10 +77,21 @@ def ray_nodes(count: int, cpus: int = 1) -> Iterator[RayNodes]:
         nodes: list[RayNode] = []
         cluster = ""
         for k in range(count):
-            command = [_RAY, "start", "--block", f"--num-cpus={cpus}", "--object-store-memory=100000000"]
+            command = [
+                _RAY,
+                "start",
+                "--block",
+                f"--num-cpus={cpus}",
+                "--object-store-memory=100000000",
+            ]
             address = f"{net}.{k + 1}" if own else host
             if k == 0:
-                command += ["--head", f"--node-ip-address={host}", "--port=0", "--include-dashboard=false"]
+                command += [
+                    "--head",
+                    f"--node-ip-address={host}",
+                    "--port=0",
+                    "--include-dashboard=false",
+                ]
                 command += [f"--temp-dir={folder}"]
             else:
                 command += [f"--address={cluster}", f"--node-ip-address={address}"]
@@ -86,14 +100,39 @@ def ray_nodes(count: int, cpus: int = 1) -> Iterator[RayNodes]:
                     last.callback(_ip, f"netns del {name}-{k}")
                     _ip(f"link add {name}-{k} type veth peer name eth0 netns {name}-{k}")
                     _ip(f"link set {name}-{k} master {name} up")
-                    for words in (f"addr add {address}/24 dev eth0", "link set eth0 up", "link set lo up"):
+                    for words in (
+                        f"addr add {address}/24 dev eth0",
+                        "link set eth0 up",
+                        "link set lo up",
+                    ):
                         _ip(f"-n {name}-{k} {words}")
-                    clock = ["unshare", "--time", "--monotonic", str(k * AHEAD_S), "--boottime", str(k * AHEAD_S)]
-                    command = ["ip", "netns", "exec", f"{name}-{k}", *clock, "--fork", "--", *command]
+                    clock = [
+                        "unshare",
+                        "--time",
+                        "--monotonic",
+                        str(k * AHEAD_S),
+                        "--boottime",
+                        str(k * AHEAD_S),
+                    ]
+                    command = [
+                        "ip",
+                        "netns",
+                        "exec",
+                        f"{name}-{k}",
+                        *clock,
+                        "--fork",
+                        "--",
+                        *command,
+                    ]
             log = folder / f"node-{k}.log"
             with log.open("wb") as out:
                 process = subprocess.Popen(
-                    command, stdout=out, stderr=out, start_new_session=True, env=ENVIRONMENT, cwd=folder
+                    command,
+                    stdout=out,
+                    stderr=out,
+                    start_new_session=True,
+                    env=ENVIRONMENT,
+                    cwd=folder,
                 )
             nodes.append(RayNode(address, k * AHEAD_S * own, process))
             last.callback(nodes[-1].kill)
@@ -106,7 +145,9 @@ def ray_nodes(count: int, cpus: int = 1) -> Iterator[RayNodes]:
 def _await_started(log: Path, process: subprocess.Popen[bytes]) -> None:
     until = time.monotonic() + 60
     while "Ray runtime started" not in (text := log.read_text(errors="replace")):
-        assert process.poll() is None and time.monotonic() < until, f"a Ray node didn't start: {text[-2000:]}"
+        assert process.poll() is None and time.monotonic() < until, (
+            f"a Ray node didn't start: {text[-2000:]}"
+        )
         time.sleep(0.1)
 
 

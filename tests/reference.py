@@ -64,12 +64,19 @@ def _part(name: str) -> str:
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [titles, ["---"] * len(titles), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return "\n".join(
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |"
+        for line in lines
+    )
 
 
 def prose(text: str | None) -> str:
     """A help text: characters that Markdown would take for its own are escaped."""
-    return re.sub(r"([*_<>\[\]])(?![^`]*`(?:[^`]*`[^`]*`)*[^`]*$)", r"\\\1", " ".join((text or "").split()))
+    return re.sub(
+        r"([*_<>\[\]])(?![^`]*`(?:[^`]*`[^`]*`)*[^`]*$)",
+        r"\\\1",
+        " ".join((text or "").split()),
+    )
 
 
 def code(text: object) -> str:
@@ -101,16 +108,29 @@ def _command(p: Parser, about: str) -> str:
     sentence = prose(about or (p.description or "").partition("\n\n")[0])
     parts = [f"## {p.prog}", sentence[:1].upper() + sentence[1:].rstrip(".") + "."]
     for group in p._action_groups:
-        shown = [a for a in group._group_actions if a.help != argparse.SUPPRESS and a.dest != "help"]
+        shown = [
+            a
+            for a in group._group_actions
+            if a.help != argparse.SUPPRESS and a.dest != "help"
+        ]
         if not shown:
             continue
         title = (group.title or "").capitalize()
-        parts += [] if title in ("Options", "Positional arguments", "Commands", "Verbs") else [f"**{title}**"]
+        parts += (
+            []
+            if title in ("Options", "Positional arguments", "Commands", "Verbs")
+            else [f"**{title}**"]
+        )
         if isinstance(shown[0], argparse._SubParsersAction):
-            rows = [[code(f"{p.prog} {a.dest}"), prose(a.help)] for a in shown[0]._choices_actions]
+            rows = [
+                [code(f"{p.prog} {a.dest}"), prose(a.help)]
+                for a in shown[0]._choices_actions
+            ]
             parts.append(table(["command", "does"], rows))
         else:
-            parts.append(table(["flag", "meaning"], [[_flag(a), prose(_help(p, a))] for a in shown]))
+            parts.append(
+                table(["flag", "meaning"], [[_flag(a), prose(_help(p, a))] for a in shown])
+            )
     return "\n\n".join(parts)
 
 
@@ -124,19 +144,31 @@ def _flag(action: argparse.Action) -> str:
     *names, last = action.option_strings
     takes = action.nargs != 0 and not isinstance(action, argparse.BooleanOptionalAction)
     more = {"+": " …", "*": " …"}.get(str(action.nargs), "") if takes else ""
-    return ", ".join(map(code, [*names, f"{last} {value}{more}" if takes and value else last]))
+    return ", ".join(
+        map(code, [*names, f"{last} {value}{more}" if takes and value else last])
+    )
 
 
 def _help(p: Parser, action: argparse.Action) -> str:
     text = p._get_formatter()._expand_help(action) if action.help else ""
-    plain = isinstance(action.default, str | int | float) and not isinstance(action.default, bool)
-    if action.option_strings and plain and action.default not in ("", 0, argparse.SUPPRESS) and "default" not in text:
+    plain = isinstance(action.default, str | int | float) and not isinstance(
+        action.default, bool
+    )
+    if (
+        action.option_strings
+        and plain
+        and action.default not in ("", 0, argparse.SUPPRESS)
+        and "default" not in text
+    ):
         text += f" (default: {action.default})"
     return text.strip()
 
 
 def codes() -> str:
-    return table(["exit code", "meaning"], [[str(number), prose(words)] for number, words in sorted(MEANINGS.items())])
+    return table(
+        ["exit code", "meaning"],
+        [[str(number), prose(words)] for number, words in sorted(MEANINGS.items())],
+    )
 
 
 # ---- keys of study files ----
@@ -186,7 +218,13 @@ def study_keys(section: str) -> str:
 def _default(value: Any) -> str:
     if value is None or value in ([], {}, ""):
         return ""
-    return code(str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else value)
+    return code(
+        str(value).lower()
+        if isinstance(value, bool)
+        else f"{value:g}"
+        if isinstance(value, float)
+        else value
+    )
 
 
 def _type(hint: Any) -> str:
@@ -195,8 +233,12 @@ def _type(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return ", ".join(code(word) for word in get_args(hint))
     if get_origin(hint) is list:
-        return f"list of {_type(get_args(hint)[0])}".replace("number", "numbers").replace("text", "texts")
-    return {int: "whole number", float: "number", str: "text", bool: "true or false"}.get(hint, "table")
+        return f"list of {_type(get_args(hint)[0])}".replace("number", "numbers").replace(
+            "text", "texts"
+        )
+    return {int: "whole number", float: "number", str: "text", bool: "true or false"}.get(
+        hint, "table"
+    )
 
 
 # ---- findings ----
@@ -204,9 +246,17 @@ def _type(hint: Any) -> str:
 
 def findings() -> str:
     parts = []
-    for family, rows in itertools.groupby(reference(), key=lambda row: row[0].partition(".")[0]):
-        cells = [[code(name), about.levels, places, about.when, about.advice] for name, about, places in rows]
-        parts += [f"## {family}", table(["finding", "level", "in", "when", "advice"], cells)]
+    for family, rows in itertools.groupby(
+        reference(), key=lambda row: row[0].partition(".")[0]
+    ):
+        cells = [
+            [code(name), about.levels, places, about.when, about.advice]
+            for name, about, places in rows
+        ]
+        parts += [
+            f"## {family}",
+            table(["finding", "level", "in", "when", "advice"], cells),
+        ]
     return "\n\n".join(parts)
 
 
@@ -217,13 +267,20 @@ _STATISTICS = "mean, median, std, min, max, pNN"
 
 def metrics() -> str:
     rows = [
-        [code(m.name), prose(m.explained), m.unit if m.unit != m.words else "", m.better or ""]
+        [
+            code(m.name),
+            prose(m.explained),
+            m.unit if m.unit != m.words else "",
+            m.better or "",
+        ]
         for m in METRICS.values()
     ]
     rows += [
         [
             code(f"…_{name}_ms"),
-            prose(s.about.rstrip(".") or DEFINITIONS.get(f"dyno.{name}") or f"{s.words} time"),
+            prose(
+                s.about.rstrip(".") or DEFINITIONS.get(f"dyno.{name}") or f"{s.words} time"
+            ),
             "ms",
             "lower",
         ]
@@ -245,7 +302,9 @@ def definitions() -> str:
     rows = [
         [f"{tool} {READ_IN.get(tool, '')}".strip(), named(stem), prose(words)]
         for tool in tools
-        for (name, _, stem), words in ((k.partition("."), v) for k, v in DEFINITIONS.items())
+        for (name, _, stem), words in (
+            (k.partition("."), v) for k, v in DEFINITIONS.items()
+        )
         if name == tool
     ]
     return table(["tool", "figure", "definition"], rows)
@@ -254,22 +313,47 @@ def definitions() -> str:
 def settings() -> str:
     rows = []
     for alias in ALIASES:
-        titles = [t for t in f"{alias.both}, {alias.titles}, {alias.labels}".split(", ") if t]
+        titles = [
+            t for t in f"{alias.both}, {alias.titles}, {alias.labels}".split(", ") if t
+        ]
         titles += [title for title, name in version_titles().items() if name == alias.name]
-        flags = [f"--{t.replace(' ', '-')}" for t in f"{alias.both}, {alias.flags}".split(", ") if t]
-        rows.append([code(alias.name), ", ".join(dict.fromkeys(titles)), ", ".join(map(code, flags))])
+        flags = [
+            f"--{t.replace(' ', '-')}"
+            for t in f"{alias.both}, {alias.flags}".split(", ")
+            if t
+        ]
+        rows.append(
+            [
+                code(alias.name),
+                ", ".join(dict.fromkeys(titles)),
+                ", ".join(map(code, flags)),
+            ]
+        )
     return table(["setting", "column titles", "flags"], rows)
 
 
 def setting_names() -> str:
     """One name for a setting in flags, study files and SQL."""
     rows = []
-    for part, structs in (("engine", (EngineSpec,)), ("workload", (WorkloadSpec,)), ("load", (LoadSpec,))):
+    for part, structs in (
+        ("engine", (EngineSpec,)),
+        ("workload", (WorkloadSpec,)),
+        ("load", (LoadSpec,)),
+    ):
         for field in (
-            f for struct in structs for f in fields(struct).values() if f.name not in ("kind", "container", "weights")
+            f
+            for struct in structs
+            for f in fields(struct).values()
+            if f.name not in ("kind", "container", "weights")
         ):
             flag = field.option.flags.split()[0] if field.option.flags else ""
-            rows.append([code(flag), code(f"{part}s.NAME.{field.name}"), code(f"{part}_{field.name}")])
+            rows.append(
+                [
+                    code(flag),
+                    code(f"{part}s.NAME.{field.name}"),
+                    code(f"{part}_{field.name}"),
+                ]
+            )
     return table(["flag", "study key", "SQL column"], rows)
 
 
@@ -278,8 +362,16 @@ def sql_columns() -> str:
     parts = []
     columns = list(RunTables(ROOT / "tests" / "fixtures" / "no-runs").columns())
     for name, about in TABLES.items():
-        rows = [[code(column), kind.lower(), prose(meaning)] for t, column, kind, meaning in columns if t == name]
-        parts += [f"### {name}", prose(about[:1].upper() + about[1:]) + ".", table(["column", "type", "meaning"], rows)]
+        rows = [
+            [code(column), kind.lower(), prose(meaning)]
+            for t, column, kind, meaning in columns
+            if t == name
+        ]
+        parts += [
+            f"### {name}",
+            prose(about[:1].upper() + about[1:]) + ".",
+            table(["column", "type", "meaning"], rows),
+        ]
     return "\n\n".join(parts)
 
 
@@ -295,7 +387,9 @@ def golden(what: str) -> str:
     lines = (ROOT / "tests/golden/cli" / path).read_text().splitlines()
     printed = list(itertools.takewhile(lambda line: not line.startswith("--- "), lines))
     shown = [line.rstrip() for line in printed[: int(count)]]
-    return "\n".join(["```text", *shown, *(["…"] if len(printed) > len(shown) else []), "```"])
+    return "\n".join(
+        ["```text", *shown, *(["…"] if len(printed) > len(shown) else []), "```"]
+    )
 
 
 def datasets() -> str:

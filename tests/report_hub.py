@@ -26,7 +26,8 @@ class HubModel(NamedTuple):
     vocabulary: int
     width: int
     bits: float  # per weight, outside embedding and head
-    files: dict[str, str]  # '' or the step that makes it (quark:fp8) → quantization of dyno's model
+    # '' or the step that makes it (quark:fp8) → quantization of dyno's model
+    files: dict[str, str]
     stand_in: str = model.NAME
 
     @property
@@ -38,12 +39,19 @@ class HubModel(NamedTuple):
 _LLAMA_405B, _LLAMA_70B = (405.85e9, 128_256, 16_384), (70.55e9, 128_256, 8192)
 _LLAMA_8B, _LLAMA_2_7B = (8.03e9, 128_256, 4096), (6.74e9, 32_000, 4096)
 _F16, _FP8 = {"": "F16"}, {"": "Q8_0"}
-_GGUF = {"gguf:F16": "F16", "llama.cpp:Q8_0": "Q8_0", "llama.cpp:Q4_1": "Q4_1", "llama.cpp:Q4_0": "Q4_0"}
+_GGUF = {
+    "gguf:F16": "F16",
+    "llama.cpp:Q8_0": "Q8_0",
+    "llama.cpp:Q4_1": "Q4_1",
+    "llama.cpp:Q4_0": "Q4_0",
+}
 MODELS = {
     "meta-llama/Llama-3.1-405B-Instruct": HubModel(*_LLAMA_405B, 16, _F16),
     "meta-llama/Llama-3.1-405B-Instruct-FP8": HubModel(*_LLAMA_405B, 8, _FP8),
     "amd/Llama-3.1-405B-Instruct-FP8-KV": HubModel(*_LLAMA_405B, 8, _FP8),
-    "meta-llama/Llama-3.1-70B-Instruct": HubModel(*_LLAMA_70B, 16, _F16 | {"quark:fp8": "Q8_0"}),
+    "meta-llama/Llama-3.1-70B-Instruct": HubModel(
+        *_LLAMA_70B, 16, _F16 | {"quark:fp8": "Q8_0"}
+    ),
     "amd/Llama-3.1-70B-Instruct-FP8-KV": HubModel(*_LLAMA_70B, 8, _FP8),
     "amd/Llama-3.1-8B-Instruct-FP8-KV": HubModel(*_LLAMA_8B, 8, _FP8, model.DRAFT),
     "meta-llama/Llama-2-7b-chat-hf": HubModel(*_LLAMA_2_7B, 16, _F16 | _GGUF),
@@ -61,7 +69,22 @@ SHAREGPT = "anon8231489123/ShareGPT_Vicuna_unfiltered"
 SHAREGPT_FILE = "ShareGPT_V3_unfiltered_cleaned_split.json"
 _SHAREGPT_BYTES = 672_837_240  # of the real one
 _CONVERSATIONS = 400
-_WORDS = ("what", "how", "count", "sort", "copy", "the", "a", "of", "red", "blue", "seven", "nine", "list", "word")
+_WORDS = (
+    "what",
+    "how",
+    "count",
+    "sort",
+    "copy",
+    "the",
+    "a",
+    "of",
+    "red",
+    "blue",
+    "seven",
+    "nine",
+    "list",
+    "word",
+)
 
 
 def file_of(repository: str, step: str = "") -> str:
@@ -89,7 +112,11 @@ def described(folder: Path) -> Iterator[HubServer]:
     for name, repository in MODELS.items():
         root = folder / name
         root.mkdir(parents=True)
-        config = {"vocab_size": repository.vocabulary, "hidden_size": repository.width, "tie_word_embeddings": False}
+        config = {
+            "vocab_size": repository.vocabulary,
+            "hidden_size": repository.width,
+            "tie_word_embeddings": False,
+        }
         (root / "config.json").write_text(json.dumps(config))
         for weights in filter(None, ("model.safetensors", _COPIES.get(name))):
             (root / weights).parent.mkdir(exist_ok=True)
@@ -107,7 +134,9 @@ def _write_stand_in(root: Path, name: str) -> None:
     for file in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(model.FOLDER / file, root)
     for step, quantization in repository.files.items():
-        shutil.copy(model.build(quantization, name=repository.stand_in), root / file_of(name, step))
+        shutil.copy(
+            model.build(quantization, name=repository.stand_in), root / file_of(name, step)
+        )
 
 
 def _write_sharegpt(folder: Path) -> None:
@@ -115,8 +144,14 @@ def _write_sharegpt(folder: Path) -> None:
     random_words = random.Random(35)
     conversations = []
     for index in range(_CONVERSATIONS):
-        question, answer = (" ".join(random_words.choices(_WORDS, k=k)) for k in (random_words.randint(6, 20), 8))
-        turns = [{"from": "human", "value": f"{question}?"}, {"from": "gpt", "value": f"{answer}."}]
+        question, answer = (
+            " ".join(random_words.choices(_WORDS, k=k))
+            for k in (random_words.randint(6, 20), 8)
+        )
+        turns = [
+            {"from": "human", "value": f"{question}?"},
+            {"from": "gpt", "value": f"{answer}."},
+        ]
         conversations.append({"id": f"c{index}", "conversations": turns})
     path = folder / "datasets" / SHAREGPT / SHAREGPT_FILE
     path.parent.mkdir(parents=True)

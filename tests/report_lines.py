@@ -43,7 +43,13 @@ class Typed(NamedTuple):
     @property
     def engine(self) -> str:
         words = self.command.split()
-        return "llamacpp" if words[1] == "micro" else words[2] if words[1] == "start" else "vllm"
+        return (
+            "llamacpp"
+            if words[1] == "micro"
+            else words[2]
+            if words[1] == "start"
+            else "vllm"
+        )
 
     @property
     def is_client(self) -> bool:
@@ -93,7 +99,9 @@ class Report(NamedTuple):
     lines: tuple[str, ...]
 
 
-_SHAREGPT = "--dataset-name sharegpt --dataset-path ./ShareGPT_V3_unfiltered_cleaned_split.json"
+_SHAREGPT = (
+    "--dataset-name sharegpt --dataset-path ./ShareGPT_V3_unfiltered_cleaned_split.json"
+)
 _70B = "meta-llama/Llama-3.1-70B-Instruct --gpu_memory_utilization=0.98 --num-scheduler-steps 20"
 _LATENCY = ("python benchmark_latency.py --model amd/Llama-3.1-405B-Instruct-FP8-KV --max-model-len 26720 -tp 8 "
             "--batch-size 1 --use-v2-block-manager --input-len 1024 --output-len 128")  # fmt: skip
@@ -161,8 +169,15 @@ REPORTS = (
             f"--port 8000 -m {_GGUF[3]}",
             f"python benchmark_serving.py {_SHAREGPT} --num-prompts 64 --model meta-llama/Llama-2-7b-chat-hf "
             "--max-concurrency 8",
-            *(f"vllm bench serve {_SHAREGPT} --num-prompts 64 --model {m} --max-concurrency {c}" for m, c in _STRIX),
-            *(f"{env}build/bin/llama-bench -fa 1 -m {m}" for m in _GGUF for env in ("", "ROCBLAS_USE_HIPBLASLT=1 ")),
+            *(
+                f"vllm bench serve {_SHAREGPT} --num-prompts 64 --model {m} --max-concurrency {c}"
+                for m, c in _STRIX
+            ),
+            *(
+                f"{env}build/bin/llama-bench -fa 1 -m {m}"
+                for m in _GGUF
+                for env in ("", "ROCBLAS_USE_HIPBLASLT=1 ")
+            ),
         ),
     ),
     Report(

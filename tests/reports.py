@@ -10,7 +10,17 @@ from dyno.facts.finding import Finding, Verdict, verdict, worst_first
 from dyno.facts.imported import DocumentCell, DocumentTable
 from dyno.facts.load import Load
 from dyno.facts.metric import DEFINITIONS
-from dyno.facts.report import AuthorsTable, Best, Chart, CommandText, Contender, Report, Sheet, Standing, Words
+from dyno.facts.report import (
+    AuthorsTable,
+    Best,
+    Chart,
+    CommandText,
+    Contender,
+    Report,
+    Sheet,
+    Standing,
+    Words,
+)
 
 ENGINES = {"vLLM 0.11.0": 1.0, "SGLang 0.5.2": 1.08, "TGI 3.3.4": 0.74}
 COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f"]
@@ -20,18 +30,28 @@ LATE = Finding(
     "Give the client a core of its own, or fewer streams.",
 )  # fmt: skip
 SHORT = Finding(
-    "load.short", "note", "Fewer than 300 requests: the p99 rests on three of them.", "Send 1,000 requests or more."
+    "load.short",
+    "note",
+    "Fewer than 300 requests: the p99 rests on three of them.",
+    "Send 1,000 requests or more.",
 )
 FAILED = Finding(
-    "requests.failed", "void", "38 of 512 requests failed (HTTP 503).", "Lower the concurrency, or raise the queue."
+    "requests.failed",
+    "void",
+    "38 of 512 requests failed (HTTP 503).",
+    "Lower the concurrency, or raise the queue.",
 )
 
 
 def own(value: float, spread: float = 0.03, definition: str = "") -> Number:
-    return Number(value, value * (1 - spread), value * (1 + spread), "repeats", definition=definition)
+    return Number(
+        value, value * (1 - spread), value * (1 + spread), "repeats", definition=definition
+    )
 
 
-def figures(speed: float, streams: float, lengths: tuple[int, int], tool: str = "dyno") -> dict[str, Number]:
+def figures(
+    speed: float, streams: float, lengths: tuple[int, int], tool: str = "dyno"
+) -> dict[str, Number]:
     """A made-up engine that saturates."""
     prompt, answer = lengths
     rate = speed * 40 * streams / (streams + 24) * 128 / answer
@@ -40,14 +60,26 @@ def figures(speed: float, streams: float, lengths: tuple[int, int], tool: str = 
             "total_token_throughput": own(rate * (prompt + answer))}  # fmt: skip
     for stem, middle in {"ttft": 20 + prompt / 20 * (1 + streams / 16), "tpot": tpot, "itl": tpot * 0.97,
                          "e2el": 20 + tpot * answer}.items():  # fmt: skip
-        for stat, times in (("mean", 1.1), ("median", 1.0), ("p90", 1.7), ("p99", 2.6), ("std", 0.4)):
+        for stat, times in (
+            ("mean", 1.1),
+            ("median", 1.0),
+            ("p90", 1.7),
+            ("p99", 2.6),
+            ("std", 0.4),
+        ):
             reported[f"{stat}_{stem}_ms"] = own(middle * times, 0.05, f"{tool}.{stem}")
     return reported
 
 
-def entry(number: int, series: str, streams: int, lengths: tuple[int, int], found: list[Finding]) -> Entry:
+def entry(
+    number: int, series: str, streams: int, lengths: tuple[int, int], found: list[Finding]
+) -> Entry:
     reported = figures(ENGINES.get(series, 1.0), streams, lengths)
-    per_hour, out, requests = 8 * 2.5, reported["output_throughput"].value, reported["request_throughput"].value
+    per_hour, out, requests = (
+        8 * 2.5,
+        reported["output_throughput"].value,
+        reported["request_throughput"].value,
+    )
     failed = 38 if FAILED in found else 0
     return Entry(
         f"t{number}", series, "serve",
@@ -68,27 +100,55 @@ def entry(number: int, series: str, streams: int, lengths: tuple[int, int], foun
 
 def broken(number: int, series: str, streams: int, lengths: tuple[int, int]) -> Entry:
     why = "the engine exited with code 1 after 14 s: \x1b[31mCUDA out of memory\x1b[0m. Lower --gpu-memory-utilization."
-    found = [Finding("trial.failed", "void", "The trial has no result.", "Read its engine log.")]
+    found = [
+        Finding("trial.failed", "void", "The trial has no result.", "Read its engine log.")
+    ]
     whole = entry(number, series, streams, lengths, found)
     return msgspec.structs.replace(
-        whole, figures={}, failure=why, completed=None, failed=None, cost=None, power_w=None, joules_per_token=None
+        whole,
+        figures={},
+        failure=why,
+        completed=None,
+        failed=None,
+        cost=None,
+        power_w=None,
+        joules_per_token=None,
     )
 
 
-def report(streams: tuple[int, ...] = (1, 16, 64, 256), engines: tuple[str, ...] = tuple(ENGINES)) -> Report:
+def report(
+    streams: tuple[int, ...] = (1, 16, 64, 256), engines: tuple[str, ...] = tuple(ENGINES)
+) -> Report:
     """Engines × loads × two workloads, with a trial that has no result, doubtful and void ones."""
     entries: list[Entry] = []
     for number, (lengths, name, load) in enumerate(product(WORKLOADS, engines, streams), 1):
         found = [LATE] if name == engines[0] and load == streams[-1] else []
-        found += [FAILED] if name == engines[-1] and load == streams[-1] and lengths[0] == 512 else []
+        found += (
+            [FAILED]
+            if name == engines[-1] and load == streams[-1] and lengths[0] == 512
+            else []
+        )
         found += [SHORT] if load == streams[0] else []
         none = name == engines[-1] and load == streams[-1] and lengths[0] != 512
-        entries.append((broken(number, name, load, lengths)) if none else entry(number, name, load, lengths, found))
+        entries.append(
+            (broken(number, name, load, lengths))
+            if none
+            else entry(number, name, load, lengths, found)
+        )
     made = of(entries)
-    at = [e for e in entries if e.axes["concurrency"] == streams[len(streams) // 2] and e.axes["context"] == 512]
-    rows = [Contender(e.id, *((0.08, 0.05, 0.11, "real") if i else ())) for i, e in enumerate(at)]
+    at = [
+        e
+        for e in entries
+        if e.axes["concurrency"] == streams[len(streams) // 2] and e.axes["context"] == 512
+    ]
+    rows = [
+        Contender(e.id, *((0.08, 0.05, 0.11, "real") if i else ()))
+        for i, e in enumerate(at)
+    ]
     standing = Standing("output_throughput", entries[0].load.workload.words, rows)
-    return msgspec.structs.replace(made, words=msgspec.structs.replace(made.words, standing=standing))
+    return msgspec.structs.replace(
+        made, words=msgspec.structs.replace(made.words, standing=standing)
+    )
 
 
 def of(entries: list[Entry], **fields: Any) -> Report:
@@ -158,12 +218,23 @@ def _row(e: Entry) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _spec(names: list[str], x: str, y: str, title: str, per: bool = False) -> dict[str, Any]:
-    params = [{"name": "hidden", "value": []}, *([{"name": "per", "value": "measured"}] if per else [])]
+def _spec(
+    names: list[str], x: str, y: str, title: str, per: bool = False
+) -> dict[str, Any]:
+    params = [
+        {"name": "hidden", "value": []},
+        *([{"name": "per", "value": "measured"}] if per else []),
+    ]
     colour = {"field": "series", "type": "nominal", "legend": None,
               "scale": {"domain": names, "range": [COLOURS[i % 7] for i in range(len(names))]}}  # fmt: skip
     points = {
-        "mark": {"type": "point", "filled": True, "size": 60, "cursor": "pointer", "tooltip": {"content": "data"}},
+        "mark": {
+            "type": "point",
+            "filled": True,
+            "size": 60,
+            "cursor": "pointer",
+            "tooltip": {"content": "data"},
+        },
         "encoding": {"shape": {"field": "verdict", "type": "nominal"}},
     }
     return {

@@ -46,8 +46,16 @@ class SshRig:
         self.env.pop("OPENAI_API_KEY", None)
         self.study = StudyFolder(folder / "runs" / "s")
 
-    def write(self, rig: str = "", engine: str = "", repeats: int = 1, prompts: int = 8) -> None:
-        text = STUDY.format(config=self.server.config, rig=rig, engine=engine, repeats=repeats, prompts=prompts)
+    def write(
+        self, rig: str = "", engine: str = "", repeats: int = 1, prompts: int = 8
+    ) -> None:
+        text = STUDY.format(
+            config=self.server.config,
+            rig=rig,
+            engine=engine,
+            repeats=repeats,
+            prompts=prompts,
+        )
         (self.folder / "s.toml").write_text(text)
 
     def dyno(self, *words: str) -> "DynoProcess":
@@ -69,7 +77,12 @@ class DynoProcess:
     def __init__(self, command: list[str], folder: Path, env: dict[str, str]) -> None:
         self._out = tempfile.TemporaryFile()  # noqa: SIM115  (closed at its end)
         self.process = subprocess.Popen(
-            command, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=self._out, stderr=subprocess.STDOUT
+            command,
+            cwd=folder,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=self._out,
+            stderr=subprocess.STDOUT,
         )
 
     def __enter__(self) -> Self:

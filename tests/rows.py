@@ -16,7 +16,12 @@ SOUND = {
     "mean_itl_ms": 30.0, "median_itl_ms": 29.0, "p99_itl_ms": 60.0, "mean_e2el_ms": 3200.0, "median_e2el_ms": 3150.0,
     "p99_e2el_ms": 4500.0,
 }  # fmt: skip
-LOAD = {"concurrency": 32, "num_prompts": 1000, "dataset": "sharegpt", "model": "meta-llama/Llama-3.1-8B-Instruct"}
+LOAD = {
+    "concurrency": 32,
+    "num_prompts": 1000,
+    "dataset": "sharegpt",
+    "model": "meta-llama/Llama-3.1-8B-Instruct",
+}
 
 
 def row(
@@ -43,7 +48,13 @@ def row(
     )  # fmt: skip
 
 
-def micro(test: str, speed: float, model: str = "llama 7B Q4_0", deviation: float = 0.1, **settings: Any) -> Row:
+def micro(
+    test: str,
+    speed: float,
+    model: str = "llama 7B Q4_0",
+    deviation: float = 0.1,
+    **settings: Any,
+) -> Row:
     return row(
         {}, {"test": test, "model": model, **settings}, base={"speed": speed}, load={}, kind="micro",
         tool="llama-bench", deviations={"speed": deviation}, label=model,
@@ -51,11 +62,27 @@ def micro(test: str, speed: float, model: str = "llama 7B Q4_0", deviation: floa
 
 
 def score(value: float, error: float, **settings: Any) -> Row:
-    reported = {"task": "biology", "metric": "exact_match", "filter": "none", "n_shot": 5, **settings}
-    return row({}, reported, base={"score": value, "stderr": error}, load={}, kind="quality", tool="lm-eval", half=5e-5)
+    reported = {
+        "task": "biology",
+        "metric": "exact_match",
+        "filter": "none",
+        "n_shot": 5,
+        **settings,
+    }
+    return row(
+        {},
+        reported,
+        base={"score": value, "stderr": error},
+        load={},
+        kind="quality",
+        tool="lm-eval",
+        half=5e-5,
+    )
 
 
-def offline(batch: int, tokens_s: float, seconds: float, series: str = "8xH100", **more: Any) -> Row:
+def offline(
+    batch: int, tokens_s: float, seconds: float, series: str = "8xH100", **more: Any
+) -> Row:
     return row(
         {}, {"batch_size": batch, "input_len": 2048, "output_len": 2048}, load={}, kind="throughput", form="csv",
         base={"total_token_throughput": tokens_s, "mean_latency_ms": seconds * 1000}, series=series, half=0.0, **more,

@@ -17,7 +17,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-SSHD = shutil.which("sshd") or next((p for p in ("/usr/sbin/sshd", "/usr/local/sbin/sshd") if Path(p).exists()), None)
+SSHD = shutil.which("sshd") or next(
+    (p for p in ("/usr/sbin/sshd", "/usr/local/sbin/sshd") if Path(p).exists()), None
+)
 
 
 class LoopbackSshd:
@@ -27,12 +29,17 @@ class LoopbackSshd:
         self.process: subprocess.Popen[bytes]
         self.home.mkdir(parents=True)
         for name in ("host", "user"):
-            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
+            subprocess.run(
+                ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name],
+                check=True,
+            )
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             self.port = s.getsockname()[1]
         self.set_environment()
-        (folder / "known_hosts").write_text(f"[127.0.0.1]:{self.port} {(folder / 'host.pub').read_text()}")
+        (folder / "known_hosts").write_text(
+            f"[127.0.0.1]:{self.port} {(folder / 'host.pub').read_text()}"
+        )
         (folder / "sshd_config").write_text(
             f"ListenAddress 127.0.0.1:{self.port}\nHostKey {folder}/host\nPidFile none\nUsePAM no\n"
             f"AuthorizedKeysFile {folder}/authorized\nStrictModes no\nPasswordAuthentication no\n"
@@ -46,8 +53,13 @@ class LoopbackSshd:
 
     def set_environment(self, **variables: str) -> None:
         """Set what a login has besides HOME, from the next connection on."""
-        words = [f'environment="{name}={value}"' for name, value in {"HOME": str(self.home), **variables}.items()]
-        (self.folder / "authorized").write_text(f"{','.join(words)} {(self.folder / 'user.pub').read_text()}")
+        words = [
+            f'environment="{name}={value}"'
+            for name, value in {"HOME": str(self.home), **variables}.items()
+        ]
+        (self.folder / "authorized").write_text(
+            f"{','.join(words)} {(self.folder / 'user.pub').read_text()}"
+        )
 
     def start(self) -> None:
         assert SSHD is not None
@@ -55,10 +67,15 @@ class LoopbackSshd:
             Path("/run/sshd").mkdir(exist_ok=True)
         command = [SSHD, "-D", "-e", "-f", str(self.folder / "sshd_config")]
         with (self.folder / "sshd.log").open("ab") as log:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log, start_new_session=True)
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stderr=log, start_new_session=True
+            )
         deadline = time.monotonic() + 10
         while time.monotonic() < deadline:
-            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
+            with (
+                suppress(OSError),
+                socket.create_connection(("127.0.0.1", self.port), timeout=1),
+            ):
                 return
             time.sleep(0.02)
         pytest.fail((self.folder / "sshd.log").read_text())
@@ -85,7 +102,9 @@ class LoopbackSshd:
 
     def left(self) -> list[str]:
         """What is in the rig's home, from files on."""
-        return sorted(str(p.relative_to(self.home)) for p in self.home.rglob("*") if p.is_file())
+        return sorted(
+            str(p.relative_to(self.home)) for p in self.home.rglob("*") if p.is_file()
+        )
 
 
 @contextmanager

@@ -28,15 +28,27 @@ from dyno.study.file import read
 
 FOLDER = Path(__file__).parent.parent / "studies"
 SHIPPED = sorted(FOLDER.glob("*.toml"))
-REPORTS = [path for path in SHIPPED if path.stem not in ("demo", "quantized", "speculative")]
+REPORTS = [
+    path for path in SHIPPED if path.stem not in ("demo", "quantized", "speculative")
+]
 
 Tree = dict[str, Any]
 
 # What an engine's table keeps; `env` takes the rest.
 _KEPT = ("like", "rigs", "workloads", "loads", "workload", "load", "trial", "env")
 _MODELS = ("model", "draft_model")
-_DROPPED = ("kind", "zip", "backend", "container", "version", "accepts", "draft_tokens", *_MODELS)
-_TWIN = {"kind": "llamacpp", "max_num_seqs": 4, "max_model_len": 512}  # the engine that comes with dyno
+_DROPPED = (
+    "kind",
+    "zip",
+    "backend",
+    "container",
+    "version",
+    "accepts",
+    "draft_tokens",
+    *_MODELS,
+)
+# the engine that comes with dyno
+_TWIN = {"kind": "llamacpp", "max_num_seqs": 4, "max_model_len": 512}
 _QUALITY = {"tasks": ["builtin"], "limit": 1, "max_tokens": 16, "concurrency": [2]}
 _RIG_COMMANDS = ("before", "after")
 _OTHER_PRECISION = re.compile(r"-?(FP8|GPTQ|quantized\.w8a8)")  # of safetensors
@@ -83,10 +95,14 @@ def twin(path: Path, keep: int = 3) -> str:
         for key, value in cells.items()
     }
     for name, value in variables.items():  # by the first key that takes it whole
-        keys = [key for key, cell in _cells(tree) if cell == f"${{{name}}}" and key in _SMALL]
+        keys = [
+            key for key, cell in _cells(tree) if cell == f"${{{name}}}" and key in _SMALL
+        ]
         small = _small(keys[0], value, ranks) if keys else value
         variables[name] = _thinned(small, keep, named)
-    models = {name: _own_model(table, tree) for name, table in tree.get("models", {}).items()}
+    models = {
+        name: _own_model(table, tree) for name, table in tree.get("models", {}).items()
+    }
     for name, engine in list(tree["engines"].items()):
         models |= _hub_models(engine, models, variables)
         tree["engines"][name] = _engine(name, engine, tree["engines"], variables, keep)
@@ -95,7 +111,9 @@ def twin(path: Path, keep: int = 3) -> str:
             tree[part][name] = _scaled(table, ranks, keep, named)
     for rule in (*tree.get("exclude", []), *tree.get("include", [])):
         for part, cells in rule.items():
-            rule[part] = _scaled(cells, ranks, 999, named) if isinstance(cells, dict) else cells
+            rule[part] = (
+                _scaled(cells, ranks, 999, named) if isinstance(cells, dict) else cells
+            )
     for rig in tree.get("rigs", {}).values():
         for key in _RIG_COMMANDS:
             rig.pop(key, None)
@@ -115,7 +133,11 @@ def dumped(tree: Tree) -> str:
     lines = [f"{k} = {_value(v)}" for k, v in tree.items() if k not in {*tables, *rules}]
     for name, table in tables.items():
         inner = all(isinstance(v, dict) for v in table.values())
-        for header, cells in [(f"{name}.{_key(k)}", v) for k, v in table.items()] if inner else [(name, table)]:
+        for header, cells in (
+            [(f"{name}.{_key(k)}", v) for k, v in table.items()]
+            if inner
+            else [(name, table)]
+        ):
             lines += ["", f"[{header}]", *(f"{k} = {_value(v)}" for k, v in cells.items())]
     for name, several in rules.items():
         for rule in several:
@@ -129,16 +151,33 @@ def _key(name: str) -> str:
 
 def _value(value: Any) -> str:
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{k} = {_value(v)}" for k, v in value.items()) + " }" if value else "{}"
+        return (
+            "{ " + ", ".join(f"{k} = {_value(v)}" for k, v in value.items()) + " }"
+            if value
+            else "{}"
+        )
     if isinstance(value, list):
         return f"[{', '.join(map(_value, value))}]"
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str | bool) else repr(value)
+    return (
+        json.dumps(value, ensure_ascii=False)
+        if isinstance(value, str | bool)
+        else repr(value)
+    )
 
 
 def _cells(tree: Tree) -> Iterator[tuple[str, Any]]:
     """Every key of the file's tables and rules, with its value."""
-    own = [engine.get(part, {}) for engine in tree["engines"].values() for part in ("workload", "load")]
-    rules = [c for r in (*tree.get("exclude", []), *tree.get("include", [])) for c in r.values() if isinstance(c, dict)]
+    own = [
+        engine.get(part, {})
+        for engine in tree["engines"].values()
+        for part in ("workload", "load")
+    ]
+    rules = [
+        c
+        for r in (*tree.get("exclude", []), *tree.get("include", []))
+        for c in r.values()
+        if isinstance(c, dict)
+    ]
     for table in (*tree["workloads"].values(), *tree["loads"].values(), *own, *rules):
         yield from table.items()
 
@@ -160,10 +199,16 @@ def _small(key: str, value: Any, ranks: dict[str, dict[float, int]]) -> Any:
     return value if rank is None else _SMALL[key](rank)
 
 
-def _scaled(table: Tree, ranks: dict[str, dict[float, int]], keep: int, named: set[Any]) -> Tree:
+def _scaled(
+    table: Tree, ranks: dict[str, dict[float, int]], keep: int, named: set[Any]
+) -> Tree:
     names = ("zip", "loads", "workloads")
-    zipped = max(keep + 1, 3) if "zip" in table else keep  # lists that go together stay of one length
-    return {k: v if k in names else _thinned(_small(k, v, ranks), zipped, named) for k, v in table.items()}
+    # lists that go together stay of one length
+    zipped = max(keep + 1, 3) if "zip" in table else keep
+    return {
+        k: v if k in names else _thinned(_small(k, v, ranks), zipped, named)
+        for k, v in table.items()
+    }
 
 
 def _thinned(value: Any, keep: int, named: set[Any] = frozenset()) -> Any:  # type: ignore[assignment]
@@ -172,7 +217,11 @@ def _thinned(value: Any, keep: int, named: set[Any] = frozenset()) -> Any:  # ty
     if keep > 2:
         return [value[0], value[(len(value) - 1) // 2], value[-1]]
     ends = (0, len(value) - 1)[:keep]
-    return [v for i, v in enumerate(value) if i in ends or (isinstance(v, int | float) and v in named)]
+    return [
+        v
+        for i, v in enumerate(value)
+        if i in ends or (isinstance(v, int | float) and v in named)
+    ]
 
 
 # ---- models ----
@@ -190,7 +239,12 @@ def _own_model(table: Tree, tree: Tree) -> Tree:
 
 def _hub_models(engine: Tree, own: Tree, variables: Tree) -> Tree:
     """The models that an engine's table names by their repositories."""
-    repositories = [name for key in _MODELS for name in _names(engine.get(key), variables) if name not in own]
+    repositories = [
+        name
+        for key in _MODELS
+        for name in _names(engine.get(key), variables)
+        if name not in own
+    ]
     return {_name(name): _fetched(name, report_hub.file_of(name)) for name in repositories}
 
 
@@ -200,7 +254,13 @@ def _fetched(repository: str, file: str) -> Tree:
 
 def _names(value: Any, variables: Tree) -> list[str]:
     whole = _resolved(value, variables)
-    return [_resolved(name, variables) for name in whole] if isinstance(whole, list) else [whole] if whole else []
+    return (
+        [_resolved(name, variables) for name in whole]
+        if isinstance(whole, list)
+        else [whole]
+        if whole
+        else []
+    )
 
 
 def _resolved(value: Any, variables: Tree) -> Any:
@@ -218,9 +278,15 @@ def _name(repository: str) -> str:
 
 def _engine(name: str, table: Tree, engines: Tree, variables: Tree, keep: int) -> Tree:
     """`variables` gets one for each axis that moves into the environment."""
-    own = {k: v for k, v in table.items() if k in _KEPT} | (_TWIN if "kind" in table else {})
+    own = {k: v for k, v in table.items() if k in _KEPT} | (
+        _TWIN if "kind" in table else {}
+    )
     moved: Tree = {}
-    together = [key for key in table.get("zip", []) if key != "model"] if "model" in table.get("zip", []) else []
+    together = (
+        [key for key in table.get("zip", []) if key != "model"]
+        if "model" in table.get("zip", [])
+        else []
+    )
     for key, value in table.items():
         if key in (*_KEPT, *_DROPPED, *together):
             continue
@@ -228,16 +294,23 @@ def _engine(name: str, table: Tree, engines: Tree, variables: Tree, keep: int) -
             group = table["zip"] if key in table.get("zip", []) else [key]
             axis = f"{name}-{'-'.join(group)}"
             columns = zip(*(table[k] for k in group), strict=True)
-            variables[axis] = _thinned([" ".join(map(str, column)) for column in columns], keep)
+            variables[axis] = _thinned(
+                [" ".join(map(str, column)) for column in columns], keep
+            )
             moved[f"AS_{key.upper()}"] = f"${{{axis}}}"
         else:
-            moved[f"AS_{key.upper()}"] = " ".join(map(str, value)) if isinstance(value, list) else str(value)
+            moved[f"AS_{key.upper()}"] = (
+                " ".join(map(str, value)) if isinstance(value, list) else str(value)
+            )
     inherited = engines[table["like"]]["env"] if "like" in table else {}
     env = table.get("env", inherited)
     env = [{**one, **moved} for one in env] if isinstance(env, list) else {**env, **moved}
     if together:  # they walk with the models
         rows = zip(*(table[key] for key in together), strict=True)
-        env = [{**env, **{f"AS_{k.upper()}": v for k, v in zip(together, row, strict=True)}} for row in rows]
+        env = [
+            {**env, **{f"AS_{k.upper()}": v for k, v in zip(together, row, strict=True)}}
+            for row in rows
+        ]
         own["zip"] = ["model", "env"]
     for key in _MODELS:
         if key in table:

@@ -40,7 +40,9 @@ def test_a_lock_file_has_what_the_project_asks_for(group: str) -> None:
 def test_each_locked_package_has_checksums_and_no_file_names_a_host(group: str) -> None:
     text = (ROOT / "lock" / f"{group}.txt").read_text()
     assert "://" not in text
-    assert all(checksums for _, checksums in sbom.locked(ROOT / "lock" / f"{group}.txt").values())
+    assert all(
+        checksums for _, checksums in sbom.locked(ROOT / "lock" / f"{group}.txt").values()
+    )
 
 
 def test_development_has_the_versions_that_users_get() -> None:
@@ -63,7 +65,9 @@ RECORD = {
     "affected": [
         {
             "package": {"ecosystem": "PyPI", "name": "A.Package"},
-            "ranges": [{"type": "ECOSYSTEM", "events": [{"introduced": "1.0"}, {"fixed": "1.5"}]}],
+            "ranges": [
+                {"type": "ECOSYSTEM", "events": [{"introduced": "1.0"}, {"fixed": "1.5"}]}
+            ],
             "versions": ["0.7"],
         }
     ],
@@ -72,9 +76,18 @@ RECORD = {
 
 @pytest.mark.parametrize(
     ("version", "affected"),
-    [("0.7", True), ("0.9", False), ("1.0", True), ("1.4.9", True), ("1.5", False), ("2", False)],
+    [
+        ("0.7", True),
+        ("0.9", False),
+        ("1.0", True),
+        ("1.4.9", True),
+        ("1.5", False),
+        ("2", False),
+    ],
 )
-def test_a_version_in_a_range_is_affected(version: str, affected: bool, tmp_path: Path) -> None:
+def test_a_version_in_a_range_is_affected(
+    version: str, affected: bool, tmp_path: Path
+) -> None:
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
         archive.writestr("PYSEC-2026-1.json", json.dumps(RECORD))
     problems = vulnerabilities.known_problems(tmp_path / "all.zip", {"a-package": version})
@@ -82,7 +95,12 @@ def test_a_version_in_a_range_is_affected(version: str, affected: bool, tmp_path
 
 
 def test_a_withdrawn_record_and_another_ecosystem_don_t_count(tmp_path: Path) -> None:
-    other = {**RECORD, "affected": [{**RECORD["affected"][0], "package": {"ecosystem": "npm", "name": "a-package"}}]}  # type: ignore[dict-item]
+    other = {
+        **RECORD,
+        "affected": [
+            {**RECORD["affected"][0], "package": {"ecosystem": "npm", "name": "a-package"}}
+        ],
+    }  # type: ignore[dict-item]
     for i, record in enumerate(({**RECORD, "withdrawn": "2026-01-01"}, other)):
         (tmp_path / f"{i}.json").write_text(json.dumps(record))
     assert vulnerabilities.known_problems(tmp_path, {"a-package": "1.2"}) == []

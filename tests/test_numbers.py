@@ -12,7 +12,9 @@ from dyno import numbers
     [(0, "0"), (1.6, "1.600"), (1580.2, "1,580"), (12345.6, "12,346"), (12.676, "12.68"), (0.042312, "0.04231"),
      (999.96, "1,000"), (9.9996, "10.00"), (1e-10, "1e-10"), (-3.14159, "-3.142"), (math.nan, "–"), (None, "–")],
 )  # fmt: skip
-def test_a_measured_value_has_four_significant_digits(value: float | None, text: str) -> None:
+def test_a_measured_value_has_four_significant_digits(
+    value: float | None, text: str
+) -> None:
     assert numbers.number(value) == text
 
 
@@ -40,7 +42,11 @@ def test_a_share_in_percent(share: float | None, text: str) -> None:
 
 
 def test_a_change_has_its_sign() -> None:
-    assert numbers.change(0.1234) == "+12.3 %" and numbers.change(-0.0042) == "-0.42 %" and numbers.change(0) == "0 %"
+    assert (
+        numbers.change(0.1234) == "+12.3 %"
+        and numbers.change(-0.0042) == "-0.42 %"
+        and numbers.change(0) == "0 %"
+    )
     assert numbers.change_interval(0.118, 0.129) == "+11.8 to +12.9 %"
 
 
@@ -49,9 +55,17 @@ def test_sizes_times_and_money() -> None:
         "0 B", "512 B", "1.5 KiB", "15.62 GiB", "1,024 TiB"
     ]  # fmt: skip
     assert numbers.duration(94.1712) == "94.17 s"
-    assert [*map(numbers.money, (1234.5, 0, 0.12345, 0.03))] == ["1,234.50", "0.00", "0.123", "0.03"]
+    assert [*map(numbers.money, (1234.5, 0, 0.12345, 0.03))] == [
+        "1,234.50",
+        "0.00",
+        "0.123",
+        "0.03",
+    ]
     assert [*map(numbers.price, (2.495, 2.5, 2))] == ["2.495", "2.50", "2.00"]
-    assert numbers.many(1, "request") == "1 request" and numbers.many(2000, "request") == "2,000 requests"
+    assert (
+        numbers.many(1, "request") == "1 request"
+        and numbers.many(2000, "request") == "2,000 requests"
+    )
 
 
 @pytest.mark.parametrize(
@@ -61,7 +75,9 @@ def test_sizes_times_and_money() -> None:
      (15800, 123, "15,800 ± 123"),
      (5.0, None, "5.000")],
 )  # fmt: skip
-def test_a_deviation_has_no_more_decimals_than_its_mean(mean: float, deviation: float | None, text: str) -> None:
+def test_a_deviation_has_no_more_decimals_than_its_mean(
+    mean: float, deviation: float | None, text: str
+) -> None:
     assert numbers.deviating(mean, deviation) == text
 
 
@@ -72,4 +88,9 @@ def test_an_interval_shows_both_ends_where_its_sides_differ() -> None:
 
 
 def test_a_setting_that_is_a_name_has_no_separators() -> None:
-    assert [*map(numbers.setting, (8000, 0.5, True, "auto"))] == ["8000", "0.5", "yes", "auto"]
+    assert [*map(numbers.setting, (8000, 0.5, True, "auto"))] == [
+        "8000",
+        "0.5",
+        "yes",
+        "auto",
+    ]

@@ -20,7 +20,15 @@ from dyno.study.document import TomlDocument
 from dyno.transport import Transport
 from dyno.workload.spec import WorkloadSpec
 
-STRUCTS = (EngineSpec, ContainerSpec, LoadSpec, OfflineSpec, TrialSpec, WorkloadSpec, Transport)
+STRUCTS = (
+    EngineSpec,
+    ContainerSpec,
+    LoadSpec,
+    OfflineSpec,
+    TrialSpec,
+    WorkloadSpec,
+    Transport,
+)
 OFFLINE = {f.name for f in fields(OfflineSpec).values()}
 
 
@@ -32,11 +40,18 @@ def _outside(option: Option) -> float | None:
     return option.most * 10 if option.most < math.inf else None
 
 
-RANGES = [f for struct in STRUCTS for f in fields(struct).values() if f.option.flags and _outside(f.option) is not None]
+RANGES = [
+    f
+    for struct in STRUCTS
+    for f in fields(struct).values()
+    if f.option.flags and _outside(f.option) is not None
+]
 
 
 @pytest.mark.parametrize("field", RANGES, ids=lambda f: f.name)
-def test_a_flag_and_a_study_key_refuse_the_same_values(field: Field, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_flag_and_a_study_key_refuse_the_same_values(
+    field: Field, capsys: pytest.CaptureFixture[str]
+) -> None:
     value, flag = _outside(field.option), field.option.flags.split()[0]
     assert value is not None
     command = "latency" if field.name in OFFLINE else "serve"
@@ -53,7 +68,9 @@ def test_a_flag_and_a_study_key_refuse_the_same_values(field: Field, capsys: pyt
 def test_fields_come_back_from_their_flags() -> None:
     parser = argparse.ArgumentParser()
     flags.add(parser, EngineSpec)
-    o = parser.parse_args(["-tp", "2", "--engine-env", "A=b", "--no-enable-prefix-caching", "--devices"])
+    o = parser.parse_args(
+        ["-tp", "2", "--engine-env", "A=b", "--no-enable-prefix-caching", "--devices"]
+    )
     assert flags.values(o, EngineSpec) == {
         "tensor_parallel": 2, "pipeline_parallel": 1, "devices": [], "replicas": 1, "prefix_caching": False,
         "args": [], "env": {"A": "b"}, "before": [], "after": [], "prepare": [], "ready_stall_s": 600.0,
@@ -64,12 +81,20 @@ def test_fields_come_back_from_their_flags() -> None:
 
 
 @pytest.mark.parametrize(
-    ("struct", "value"), [(LoadSpec, {"max_concurrency": 0}), (WorkloadSpec, {"dataset": "x", "seed": -1})]
+    ("struct", "value"),
+    [(LoadSpec, {"max_concurrency": 0}), (WorkloadSpec, {"dataset": "x", "seed": -1})],
 )
-def test_what_an_older_dyno_stored_is_read_without_bounds(struct: Any, value: dict[str, Any]) -> None:
+def test_what_an_older_dyno_stored_is_read_without_bounds(
+    struct: Any, value: dict[str, Any]
+) -> None:
     assert msgspec.convert(value, struct)
 
 
 def test_no_two_fields_have_the_same_flag() -> None:
-    names = [name for struct in STRUCTS for f in fields(struct).values() for name in f.option.flags.split()]
+    names = [
+        name
+        for struct in STRUCTS
+        for f in fields(struct).values()
+        for name in f.option.flags.split()
+    ]
     assert len(names) == len(set(names))

@@ -51,8 +51,16 @@ def test_a_secret_is_known_by_its_name_as_variable_flag_and_field(name: str) -> 
     assert secrets.is_secret(name)
     assert secrets.shown(name, "x") == HIDDEN
     assert secrets.public({"a": [{name: 5}]}) == {"a": [{name: HIDDEN}]}
-    assert secrets.without((), [f"--{name}", "x", "--port", "1"]) == [f"--{name}", HIDDEN, "--port", "1"]
-    assert secrets.without((), [f"--{name}=x", f"{name}=x"]) == [f"--{name}={HIDDEN}", f"{name}={HIDDEN}"]
+    assert secrets.without((), [f"--{name}", "x", "--port", "1"]) == [
+        f"--{name}",
+        HIDDEN,
+        "--port",
+        "1",
+    ]
+    assert secrets.without((), [f"--{name}=x", f"{name}=x"]) == [
+        f"--{name}={HIDDEN}",
+        f"{name}={HIDDEN}",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +77,11 @@ def test_a_secret_is_known_by_its_name_as_variable_flag_and_field(name: str) -> 
 def test_an_innocent_name_is_shown(name: str) -> None:
     assert not secrets.is_secret(name)
     assert secrets.public({name: "x", "b": [{name: 5}]}) == {name: "x", "b": [{name: 5}]}
-    assert secrets.without((), [f"--{name}", "x", f"{name}=x"]) == [f"--{name}", "x", f"{name}=x"]
+    assert secrets.without((), [f"--{name}", "x", f"{name}=x"]) == [
+        f"--{name}",
+        "x",
+        f"{name}=x",
+    ]
 
 
 def test_the_setting_hf_subset_is_not_a_token_of_the_hub() -> None:
@@ -80,8 +92,19 @@ def test_the_setting_hf_subset_is_not_a_token_of_the_hub() -> None:
 
 
 def test_headers_that_may_change_an_answer_are_known_by_their_names() -> None:
-    aside = ["Authorization", "X-Api-Key", "Cookie", "User-Agent", "Accept-Encoding", "X-Request-Id", "traceparent"]
-    assert secrets.routing([*aside, "X-Variant", "x-variant", "X-Tenant"]) == ["x-tenant", "x-variant"]
+    aside = [
+        "Authorization",
+        "X-Api-Key",
+        "Cookie",
+        "User-Agent",
+        "Accept-Encoding",
+        "X-Request-Id",
+        "traceparent",
+    ]
+    assert secrets.routing([*aside, "X-Variant", "x-variant", "X-Tenant"]) == [
+        "x-tenant",
+        "x-variant",
+    ]
 
 
 def test_secrets_lie_in_lists_objects_numbers_and_json_within_a_text() -> None:
@@ -112,7 +135,10 @@ def test_secrets_lie_in_lists_objects_numbers_and_json_within_a_text() -> None:
         (["-e", "HF_TOKEN=abcdefgh=="], ["abcdefgh=="]),
         (["-eHF_TOKEN=abcdefgh"], ["abcdefgh"]),
         (["--secret-key", "abcdefgh", "positional"], ["abcdefgh"]),
-        (["--api-key", "abcdefgh", "ijklmnop", "--port", "8000000"], ["abcdefgh", "ijklmnop"]),
+        (
+            ["--api-key", "abcdefgh", "ijklmnop", "--port", "8000000"],
+            ["abcdefgh", "ijklmnop"],
+        ),
         (["-H", "Authorization: Bearer abcdefgh"], ["Bearer abcdefgh", "abcdefgh"]),
         (['--config={"password": "abcdefgh"}'], ["abcdefgh"]),
         (["--max-tokens", "1000000", "--tokenizer", "org/model"], []),
@@ -126,7 +152,11 @@ def test_secrets_among_arguments(words: list[str], found: list[str]) -> None:
 def test_basic_credentials_are_secret_as_they_are_sent_and_as_they_are_meant() -> None:
     reported = base64.b64encode(b"somebody:hunter22").decode()
     found = secrets.of_headers(
-        {"Authorization": f"Basic {reported}", "Accept": "text/event-stream", "X-Model": "org/model"}
+        {
+            "Authorization": f"Basic {reported}",
+            "Accept": "text/event-stream",
+            "X-Model": "org/model",
+        }
     )
     assert found == [f"Basic {reported}", reported, "somebody:hunter22", "hunter22"]
 
@@ -145,7 +175,9 @@ def letters(form: str) -> Callable[[str], str]:
         lambda key: base64.urlsafe_b64encode(key.encode()).decode(),
     ],
 )  # fmt: skip
-def test_a_known_secret_is_found_in_whatever_form_it_is_written(form: Callable[[str], str]) -> None:
+def test_a_known_secret_is_found_in_whatever_form_it_is_written(
+    form: Callable[[str], str],
+) -> None:
     secrets.learn([KEY])
     text = form(KEY)
     cleaned = secrets.clean(f"before {text} behind")
@@ -161,7 +193,11 @@ class Reported(msgspec.Struct):
 def test_values_and_keys_are_cleaned_and_names_of_fields_and_numbers_are_not() -> None:
     secrets.learn(["password-123", "number", "counts1", "12345678"])
     reported = Reported("a password-123", {"password-123": 1}, 12345678)
-    assert msgspec.json.decode(pretty(reported)) == {"name": f"a {HIDDEN}", "counts": {HIDDEN: 1}, "number": 12345678}
+    assert msgspec.json.decode(pretty(reported)) == {
+        "name": f"a {HIDDEN}",
+        "counts": {HIDDEN: 1},
+        "number": 12345678,
+    }
     secrets.learn(["redacted"])
     assert secrets.clean(secrets.clean("password-123")) == HIDDEN
 
@@ -173,13 +209,19 @@ def test_a_choice_of_dynos_own_stays_whatever_a_secret_is() -> None:
     assert secrets.clean(target) == msgspec.structs.replace(target, model=HIDDEN)
     assert secrets.clean(WorkloadSpec("sharegpt-shaped")).dataset == "sharegpt-shaped"
     assert secrets.clean(OfflineSpec("throughput")).kind == "throughput"
-    assert secrets.clean(Record(1, 2, 3, 4, 5, 6, tokens_by="tokenizer")).tokens_by == "tokenizer"
+    assert (
+        secrets.clean(Record(1, 2, 3, 4, 5, 6, tokens_by="tokenizer")).tokens_by
+        == "tokenizer"
+    )
 
 
 def test_an_error_holds_no_secret_wherever_it_is_reported() -> None:
     secrets.learn(["password-123"])
     assert str(TargetError("it says \\u0070assword-123")) == f"it says {HIDDEN}"
-    assert str(UsageError("ftp://me:pw@host is not a URL")) == f"ftp://{HIDDEN}@host is not a URL"
+    assert (
+        str(UsageError("ftp://me:pw@host is not a URL"))
+        == f"ftp://{HIDDEN}@host is not a URL"
+    )
     with pytest.raises(UsageError, match=r"^The URL contains a user name or password"):
         Url("ftp://me:pw@host")
 
@@ -194,7 +236,10 @@ def test_a_header_whose_name_is_half_a_key_is_refused_and_not_repeated(name: str
 def test_a_certificate_is_found_too_and_half_a_character_is_no_secret() -> None:
     pem = "-----BEGIN KEY-----\n" + "abcdefgh\n" * 500
     secrets.learn([pem, "\ud83d-seven-letters", "\udc80not-utf8"])
-    assert secrets.clean(f"x {pem} {json.dumps(pem)} \udc80not-utf8") == f'x {HIDDEN} "{HIDDEN}" {HIDDEN}'
+    assert (
+        secrets.clean(f"x {pem} {json.dumps(pem)} \udc80not-utf8")
+        == f'x {HIDDEN} "{HIDDEN}" {HIDDEN}'
+    )
 
 
 def test_a_long_text_full_of_escapes_is_cleaned_soon() -> None:
@@ -270,27 +315,45 @@ max_concurrency = [1, 2]
         ('extra_body = { a = { password = "hunter22" } }', ["hunter22"]),
         ("extra_body = { a = [{ password = 'pw' , x = 1 }] }", ["pw"]),
         ("extra_body = { pin = 1, api-key = 99_887_766 }", ["99887766", "99_887_766"]),
-        ('extra_body = { "access key" = 1, token = """\nmulti\nline-12\n""" }', ["multi", "line-12"]),
+        (
+            'extra_body = { "access key" = 1, token = """\nmulti\nline-12\n""" }',
+            ["multi", "line-12"],
+        ),
         ('metadata = { client_secret = "abc" }', ["abc"]),
     ],
 )
-def test_a_secret_in_a_body_reaches_neither_file_of_the_study(body: str, words: list[str], tmp_path: Path) -> None:
+def test_a_secret_in_a_body_reaches_neither_file_of_the_study(
+    body: str, words: list[str], tmp_path: Path
+) -> None:
     study, text = planned(STUDY + body, tmp_path)
     assert len(study.trials) == 2
-    assert "THEIR_KEY" in text and "max_concurrency = [1, 2]" in text  # the rest is word for word
+    # the rest is word for word
+    assert "THEIR_KEY" in text and "max_concurrency = [1, 2]" in text
     both = pretty(study).decode() + text
-    assert not [word for word in ["old-one-1", *words] if re.search(rf"\b{word}\b", both)], both
-    assert not [word for p in study.trials for word in words if re.search(rf"\b{word}\b", p.place.label)]
+    assert not [
+        word for word in ["old-one-1", *words] if re.search(rf"\b{word}\b", both)
+    ], both
+    assert not [
+        word
+        for p in study.trials
+        for word in words
+        if re.search(rf"\b{word}\b", p.place.label)
+    ]
 
 
 @pytest.mark.parametrize(
-    "body", ['extra_body = { passwords = ["hunter22", "x"] }', "extra_body = { auth = { a = 1 } }"]
+    "body",
+    ['extra_body = { passwords = ["hunter22", "x"] }', "extra_body = { auth = { a = 1 } }"],
 )
-def test_a_file_whose_secrets_cannot_be_taken_out_is_not_kept(body: str, tmp_path: Path) -> None:
+def test_a_file_whose_secrets_cannot_be_taken_out_is_not_kept(
+    body: str, tmp_path: Path
+) -> None:
     assert planned(STUDY + body, tmp_path)[1].startswith("# The file is not stored")
 
 
-def test_a_trial_that_varies_a_secret_shows_none_and_a_renewed_key_is_the_same_trial(tmp_path: Path) -> None:
+def test_a_trial_that_varies_a_secret_shows_none_and_a_renewed_key_is_the_same_trial(
+    tmp_path: Path,
+) -> None:
     body = 'extra_body = [{ a = [{ password = "%s" }] }, { b = 2 }]'
     ids = []
     for word in ("hunter22", "hunter23"):
@@ -304,14 +367,20 @@ def test_what_a_trial_sends_is_known_as_secret(tmp_path: Path) -> None:
     path = tmp_path / "s.toml"
     path.write_text(STUDY + 'extra_body = { a = [{ password = "hunter22" }] }')
     trial = study_plan.read(path)[0].trials[0].trial
-    assert {*hidden(trial, {"X-Any": "Bearer sesame-open"})} == {"hunter22", "sesame-open", "Bearer sesame-open"}
+    assert {*hidden(trial, {"X-Any": "Bearer sesame-open"})} == {
+        "hunter22",
+        "sesame-open",
+        "Bearer sesame-open",
+    }
     assert public(trial).extra_body == {"a": [{"password": HIDDEN}]}
 
 
 # ---- for the owner alone ----
 
 
-def test_folders_and_files_are_the_owners_alone_and_what_is_there_keeps_its_mode(tmp_path: Path) -> None:
+def test_folders_and_files_are_the_owners_alone_and_what_is_there_keeps_its_mode(
+    tmp_path: Path,
+) -> None:
     tmp_path.chmod(0o755)
     make_folder(tmp_path / "runs/a/b")
     make_folder(tmp_path)
@@ -319,4 +388,10 @@ def test_folders_and_files_are_the_owners_alone_and_what_is_there_keeps_its_mode
         make_folder(tmp_path, new=True)
     write(tmp_path / "runs/a/b/trial.json", b"{}")
     modes = {p.name: p.stat().st_mode & 0o777 for p in (tmp_path, *tmp_path.rglob("*"))}
-    assert modes == {tmp_path.name: 0o755, "runs": 0o700, "a": 0o700, "b": 0o700, "trial.json": 0o600}
+    assert modes == {
+        tmp_path.name: 0o755,
+        "runs": 0o700,
+        "a": 0o700,
+        "b": 0o700,
+        "trial.json": 0o600,
+    }

@@ -21,11 +21,14 @@ def steering(text: str) -> list[str]:
     return [
         c
         for c in text
-        if (unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp") and c not in "\n\t") or c in "\u3164"
+        if (unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp") and c not in "\n\t")
+        or c in "\u3164"
     ]
 
 
-@pytest.mark.parametrize("char", sorted({c for part in STEERS for c in part if not (" " <= c <= "~")}))
+@pytest.mark.parametrize(
+    "char", sorted({c for part in STEERS for c in part if not (" " <= c <= "~")})
+)
 def test_what_steers_is_shown_as_json_would_write_it(char: str) -> None:
     assert not steering(visible(f"a{char}b"))
     assert visible(char).startswith("\\u")

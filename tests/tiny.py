@@ -31,7 +31,8 @@ class Shape(NamedTuple):
     dtype: str = "F32"  # F32, F16 or BF16
     files: int = 1
     kind: str = "llama"  # or qwen2, whose attention has biases
-    echoes: bool = False  # greedy text repeats the last token, which drafts from n-grams need
+    # greedy text repeats the last token, which drafts from n-grams need
+    echoes: bool = False
 
     @property
     def vocab(self) -> int:
@@ -57,7 +58,11 @@ def build(folder: Path, shape: Shape = SMALL) -> Path:
         "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>",
         "model_max_length": shape.context, "chat_template": _TEMPLATE,
     }  # fmt: skip
-    for name, words in {"config": config, "generation_config": generation, "tokenizer_config": tokenizer}.items():
+    for name, words in {
+        "config": config,
+        "generation_config": generation,
+        "tokenizer_config": tokenizer,
+    }.items():
         (folder / f"{name}.json").write_text(json.dumps(words))
     shutil.copy(model.FOLDER / "tokenizer.json", folder)
     _save_shards(folder, weights(shape), shape)
@@ -70,7 +75,9 @@ def weights(shape: Shape) -> dict[str, np.ndarray]:
     narrow = wide * shape.kv_heads // shape.heads
 
     def noise(rows: int, columns: int, gain: float = 1.0) -> np.ndarray:
-        return (random.standard_normal((rows, columns)) * gain / columns**0.5).astype(np.float32)
+        return (random.standard_normal((rows, columns)) * gain / columns**0.5).astype(
+            np.float32
+        )
 
     tensors = {"model.embed_tokens.weight": noise(shape.vocab, wide, wide**0.5)}
     for i in range(shape.layers):
@@ -90,9 +97,16 @@ def weights(shape: Shape) -> dict[str, np.ndarray]:
         if shape.kind == "qwen2":
             for name, rows in (("q", wide), ("k", narrow), ("v", narrow)):
                 tensors[f"{layer}self_attn.{name}_proj.bias"] = noise(rows, 1, 0.1)[:, 0]
-    head = tensors["model.embed_tokens.weight"].copy() if shape.echoes else noise(shape.vocab, wide, 4)
+    head = (
+        tensors["model.embed_tokens.weight"].copy()
+        if shape.echoes
+        else noise(shape.vocab, wide, 4)
+    )
     head[:260] = head[VOCAB:] = 0  # specials and single bytes: a logit of 0 is never chosen
-    return tensors | {"model.norm.weight": np.ones(wide, np.float32), "lm_head.weight": head}
+    return tensors | {
+        "model.norm.weight": np.ones(wide, np.float32),
+        "lm_head.weight": head,
+    }
 
 
 def _save_shards(folder: Path, tensors: dict[str, np.ndarray], shape: Shape) -> None:
@@ -116,7 +130,11 @@ def save(path: Path, tensors: dict[str, np.ndarray], dtype: str = "F32") -> None
     place = 0
     stored = {name: _stored(tensor, dtype) for name, tensor in tensors.items()}
     for name, tensor in stored.items():
-        head[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [place, place + tensor.nbytes]}
+        head[name] = {
+            "dtype": dtype,
+            "shape": list(tensor.shape),
+            "data_offsets": [place, place + tensor.nbytes],
+        }
         place += tensor.nbytes
     raw = json.dumps(head).encode()
     raw += b" " * (-len(raw) % 8)

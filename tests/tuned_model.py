@@ -50,7 +50,8 @@ class Outcome(NamedTuple):
     verdict: str = "sound"
 
 
-Model = Callable[[Setting, int], Outcome]  # of a setting and the repeat: 1 short, 2 longer, from 3 on repeats
+# of a setting and the repeat: 1 short, 2 longer, from 3 on repeats
+Model = Callable[[Setting, int], Outcome]
 
 
 class ModelTuner(Tuner):
@@ -62,14 +63,20 @@ class ModelTuner(Tuner):
     now: list[float]
 
     def _conduct(
-        self, planned: Sequence[PlannedTrial], repeats: int = 1, wants: Callable[[PlannedTrial], bool] = lambda _: True
+        self,
+        planned: Sequence[PlannedTrial],
+        repeats: int = 1,
+        wants: Callable[[PlannedTrial], bool] = lambda _: True,
     ) -> None:
         # The two loads of a setting share a start; repeats of two settings don't.
         started: list[str] = []
         for p in sorted(planned, key=lambda p: p.place.repeat):
             if self._known(p) or not wants(p):
                 continue
-            setting = {key.removeprefix("engine.") + "=": value for key, value in p.place.settings.items()}
+            setting = {
+                key.removeprefix("engine.") + "=": value
+                for key, value in p.place.settings.items()
+            }
             first = not started or p.place.repeat > 2
             self.now[0] += self.start_s * first
             started.append(p.place.id)
@@ -85,7 +92,10 @@ class ModelTuner(Tuner):
         return ""
 
     def _result(self, planned: PlannedTrial, setting: Setting) -> TuneTrial:
-        mine = {key.removeprefix("engine.") + "=": value for key, value in planned.place.settings.items()}
+        mine = {
+            key.removeprefix("engine.") + "=": value
+            for key, value in planned.place.settings.items()
+        }
         made = self.model(mine, planned.place.repeat)
         return TuneTrial(
             setting, "measured", value=made.value, objection=made.objection, verdict=made.verdict,
@@ -111,14 +121,20 @@ def tuner(
     study, _ = study_plan.read(path)
     plan, now, watcher = TunePlan(study), [0.0], Remarks()
     monkeypatch.setattr("dyno.search.tune_budget.time.monotonic", lambda: now[0])
-    made = ModelTuner(plan, folder_for(folder / "runs", plan), rig.look(), unused, watcher, budget_s)
+    made = ModelTuner(
+        plan, folder_for(folder / "runs", plan), rig.look(), unused, watcher, budget_s
+    )
     made.start_s, made.model, made.loads, made.now = start_s, model, [], now
     return NewTuner(made, watcher.texts)
 
 
 def missing(outcome: Outcome) -> Outcome:
-    return outcome._replace(objection="p99 TTFT is 812 ms, but the target is p99 TTFT ≤ 500 ms.")
+    return outcome._replace(
+        objection="p99 TTFT is 812 ms, but the target is p99 TTFT ≤ 500 ms."
+    )
 
 
 def void(outcome: Outcome) -> Outcome:
-    return outcome._replace(objection="client.overloaded: dyno was too busy.", verdict="void")
+    return outcome._replace(
+        objection="client.overloaded: dyno was too busy.", verdict="void"
+    )

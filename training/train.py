@@ -25,7 +25,12 @@ from dyno.workload.tasks import NOUNS, SIZES, TASKS, draw, item
 SEED = 20_261_116
 VOCAB = 2048
 CONTEXT = 4096
-BOS, EOS, TURN, TURN_END = "<|begin_of_text|>", "<|end_of_text|>", "<|im_start|>", "<|im_end|>"
+BOS, EOS, TURN, TURN_END = (
+    "<|begin_of_text|>",
+    "<|end_of_text|>",
+    "<|im_start|>",
+    "<|im_end|>",
+)
 SPECIAL = [BOS, EOS, TURN, TURN_END]
 # llama.cpp calls it "qwen2": as "llama-bpe", but each digit is a token, so that sums can be learnt.
 SPLIT = (
@@ -47,7 +52,8 @@ _VERBS = "stands rests turns waits shines moves opens sleeps grows stays"
 _PLACES = "near behind above below beside beyond under"
 ADJECTIVES, VERBS, PLACES = _ADJECTIVES.split(), _VERBS.split(), _PLACES.split()
 
-Doc = list[tuple[str, bool]]  # texts, and whether they are learnt in full: an answer, or prose
+# texts, and whether they are learnt in full: an answer, or prose
+Doc = list[tuple[str, bool]]
 
 
 # ---- text ----
@@ -57,7 +63,9 @@ def story(rng: Random, noun: str) -> str:
     lines = [f"The {noun} is {rng.choice(ADJECTIVES)} and {rng.choice(ADJECTIVES)}."]
     for _ in range(rng.randint(1, 4)):
         other, place = rng.choice(NOUNS), rng.choice(PLACES)
-        lines.append(f"It {rng.choice(VERBS)} {place} the {rng.choice(ADJECTIVES)} {other}.")
+        lines.append(
+            f"It {rng.choice(VERBS)} {place} the {rng.choice(ADJECTIVES)} {other}."
+        )
     season = rng.choice(["morning", "evening", "winter", "summer"])
     lines.append(f"In the {season} the {noun} {rng.choice(VERBS)} again.")
     return " ".join(lines)
@@ -91,11 +99,25 @@ def document(rng: Random) -> Doc:
             question, answer = pair(rng, same)
             out += [(f"Question: {question}\nAnswer:", False), (f" {answer}\n\n", True)]
         return [*out, (EOS, True)]
-    return [(BOS, False), (" ".join(story(rng, rng.choice(NOUNS)) for _ in range(rng.randint(1, 6))) + EOS, True)]
+    return [
+        (BOS, False),
+        (
+            " ".join(story(rng, rng.choice(NOUNS)) for _ in range(rng.randint(1, 6))) + EOS,
+            True,
+        ),
+    ]
 
 
 def train_tokenizer(path: Path) -> None:
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    from tokenizers import (
+        Regex,
+        Tokenizer,
+        decoders,
+        models,
+        pre_tokenizers,
+        processors,
+        trainers,
+    )
 
     tokenizer = Tokenizer(models.BPE())
     split = pre_tokenizers.Split(Regex(SPLIT), "isolated")
@@ -104,14 +126,25 @@ def train_tokenizer(path: Path) -> None:
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB, min_frequency=2, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
+        vocab_size=VOCAB,
+        min_frequency=2,
+        special_tokens=SPECIAL,
+        initial_alphabet=alphabet,
+        show_progress=False,
     )
     rng = Random(SEED)
-    words = (Path(__file__).resolve().parents[1] / "src/dyno/workload/words.txt").read_text()
-    texts = ["".join(text for text, _ in document(rng) if text not in SPECIAL) for _ in range(30_000)]
+    words = (
+        Path(__file__).resolve().parents[1] / "src/dyno/workload/words.txt"
+    ).read_text()
+    texts = [
+        "".join(text for text, _ in document(rng) if text not in SPECIAL)
+        for _ in range(30_000)
+    ]
     tokenizer.train_from_iterator([*texts, *[words] * 50], trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{BOS} $A", pair=f"{BOS} $A $B", special_tokens=[(BOS, tokenizer.token_to_id(BOS))]
+        single=f"{BOS} $A",
+        pair=f"{BOS} $A $B",
+        special_tokens=[(BOS, tokenizer.token_to_id(BOS))],
     )
     tokenizer.save(str(path / "tokenizer.json"), pretty=False)
     facts = {
@@ -135,7 +168,12 @@ def blocks(tokenizer: Path, seed: int, length: int) -> Iterator[np.ndarray]:
             ids += encoded.ids
             weights += [10 if learnt else 1] * len(encoded.ids)
         while len(ids) > length:
-            yield np.stack([np.array(ids[: length + 1], np.int32), np.array(weights[: length + 1], np.int32)])
+            yield np.stack(
+                [
+                    np.array(ids[: length + 1], np.int32),
+                    np.array(weights[: length + 1], np.int32),
+                ]
+            )
             del ids[:length], weights[:length]
 
 
@@ -150,7 +188,10 @@ def batches(options: argparse.Namespace) -> Iterator[np.ndarray]:
     rows = max(1, options.batch // 8)
     queues: list[Any] = [mp.Queue(maxsize=8) for _ in range(options.workers)]
     shared = (options.out / "tokenizer.json", options.length, rows)
-    workers = [mp.Process(target=produce, args=(q, SEED + n, *shared), daemon=True) for n, q in enumerate(queues)]
+    workers = [
+        mp.Process(target=produce, args=(q, SEED + n, *shared), daemon=True)
+        for n, q in enumerate(queues)
+    ]
     for worker in workers:
         worker.start()
     pending = np.empty((0, 2, options.length + 1), np.int32)
@@ -180,21 +221,33 @@ def evaluate(model: Any, tokenizer: Any, device: str, count: int = 60) -> dict[s
         for start in range(0, count, 60):
             part = items[start : start + 60]
             texts = [BOS + asked(i.question) for i in part]
-            batch = tokenizer(texts, return_tensors="pt", padding=True, padding_side="left", add_special_tokens=False)
+            batch = tokenizer(
+                texts,
+                return_tensors="pt",
+                padding=True,
+                padding_side="left",
+                add_special_tokens=False,
+            )
             with torch.no_grad():
                 tokens = model.generate(
                     batch["input_ids"].to(device), attention_mask=batch["attention_mask"].to(device), max_new_tokens=64,
                     do_sample=False, pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id,
                 )  # fmt: skip
-            answers = tokenizer.batch_decode(tokens[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
-            right += sum(answer.strip() == i.answer for answer, i in zip(answers, part, strict=True))
+            answers = tokenizer.batch_decode(
+                tokens[:, batch["input_ids"].shape[1] :], skip_special_tokens=True
+            )
+            right += sum(
+                answer.strip() == i.answer for answer, i in zip(answers, part, strict=True)
+            )
         out[task] = right / count
     model.train()
     return out
 
 
 def main() -> None:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     p.add_argument("out", type=Path)
     p.add_argument("--which", nargs="+", choices=SHAPES, default=list(SHAPES))
     p.add_argument("--minutes", type=float, default=5.0, help="of each model")
@@ -243,20 +296,37 @@ def train(name: str, options: argparse.Namespace) -> Iterator[list[Any]]:
     def line(loss: Any, count: int) -> list[Any]:
         scores = evaluate(model, tokenizer, options.device, count) if count else {}
         seconds = round(time.monotonic() - begun, 1)
-        return [name, seconds, step, tokens, round(loss.item(), 4), *(round(scores.get(t, -1), 3) for t in TASKS)]
+        return [
+            name,
+            seconds,
+            step,
+            tokens,
+            round(loss.item(), 4),
+            *(round(scores.get(t, -1), 3) for t in TASKS),
+        ]
 
     for data in batches(options):
-        done = step / options.steps if options.steps else (time.monotonic() - begun) / (60 * options.minutes)
+        done = (
+            step / options.steps
+            if options.steps
+            else (time.monotonic() - begun) / (60 * options.minutes)
+        )
         if done >= 1:
             break
         batch = torch.from_numpy(data).to(options.device)
         ids, weights = batch[:, 0].long(), batch[:, 1].float()
-        rate = options.lr * min(1.0, (step + 1) / 200) * (1.0 if done < 0.5 else max(0.02, 2 * (1 - done)))
+        rate = (
+            options.lr
+            * min(1.0, (step + 1) / 200)
+            * (1.0 if done < 0.5 else max(0.02, 2 * (1 - done)))
+        )
         for group in optimizer.param_groups:
             group["lr"] = rate
         with torch.autocast(options.device, torch.bfloat16):
             logits = model.lm_head(core(input_ids=ids[:, :-1]).last_hidden_state)
-        each = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
+        each = torch.nn.functional.cross_entropy(
+            logits.float().flatten(0, 1), ids[:, 1:].flatten(), reduction="none"
+        )
         scale = weights[:, 1:].flatten() / 10
         loss = (each * scale).sum() / scale.sum()
         loss.backward()
@@ -277,8 +347,11 @@ def save(model: Any, out: Path, name: str) -> None:
     model.generation_config.eos_token_id = [3, 1]  # of a chat, and of a text
     model.to(torch.bfloat16).save_pretrained(folder)
     config = json.loads((folder / "config.json").read_text())
-    config |= {"rope_theta": 10000.0, "torch_dtype": "bfloat16"}  # what transformers 4 reads
-    (folder / "config.json").write_text(json.dumps(dict(sorted(config.items())), indent=2) + "\n")
+    # what transformers 4 reads
+    config |= {"rope_theta": 10000.0, "torch_dtype": "bfloat16"}
+    (folder / "config.json").write_text(
+        json.dumps(dict(sorted(config.items())), indent=2) + "\n"
+    )
     if name == "model":  # a draft has its tokenizer
         for part in ("tokenizer.json", "tokenizer_config.json"):
             (folder / part).write_bytes((out / part).read_bytes())

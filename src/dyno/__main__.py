@@ -3,7 +3,8 @@ import sys
 
 def main() -> int:
     try:
-        from dyno.cli.main import main as run  # importing takes a moment: Ctrl-C must not show a traceback then either
+        # importing takes a moment: Ctrl-C must not show a traceback then either
+        from dyno.cli.main import main as run
     except KeyboardInterrupt:
         return 130
     return run()

@@ -20,7 +20,9 @@ class Member(tarfile.TarInfo):
 
     def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo:
         if self.type not in tarfile.REGULAR_TYPES and self.size > _HEADER:
-            raise tarfile.ReadError(f"{self.name[:60]!r} has a header of {human_bytes(self.size)}")
+            raise tarfile.ReadError(
+                f"{self.name[:60]!r} has a header of {human_bytes(self.size)}"
+            )
         member: tarfile.TarInfo = super()._proc_member(tar)  # type: ignore[misc]
         return member
 

@@ -75,7 +75,8 @@ def report(value: Any) -> None:
 
 def write(line: bytes) -> None:
     data = line + b"\n"
-    with contextlib.suppress(OSError):  # the pipe is closed; or full, and not to be waited for
+    # the pipe is closed; or full, and not to be waited for
+    with contextlib.suppress(OSError):
         while data:
             data = data[os.write(sys.stdout.fileno(), data) :]
 
@@ -163,6 +164,7 @@ class Child:
         return lines
 
     def _send(self, data: bytes) -> None:
-        with contextlib.suppress(OSError, ValueError):  # it is dead, or has ended: its reports show it
+        # it is dead, or has ended: its reports show it
+        with contextlib.suppress(OSError, ValueError):
             while data:
                 data = data[self._in.write(data) or 0 :]

@@ -16,7 +16,8 @@ FACTS = 1 << 30  # one that dyno writes: the plan of a large study
 DATA = 2 << 30  # another tool's results, a dataset
 LINE = 256 << 20  # of a file that is read line by line
 _PART = 1 << 20
-BROKEN = (ValueError, RecursionError)  # what decoders of JSON and TOML make of a damaged or a hostile one
+# what decoders of JSON and TOML make of a damaged or a hostile one
+BROKEN = (ValueError, RecursionError)
 _KINDS = {
     stat.S_IFDIR: "it is a folder",
     stat.S_IFIFO: "it is a pipe",
@@ -29,7 +30,8 @@ _KINDS = {
 def opened(path: Path, pipes: bool = False) -> IO[bytes]:
     """`pipes`: also read a pipe (`<(…)`), without waiting for a writer."""
     try:
-        mode = stat.S_IFMT(path.stat().st_mode)  # before it is opened: to open some devices does something
+        # before it is opened: to open some devices does something
+        mode = stat.S_IFMT(path.stat().st_mode)
         if mode == stat.S_IFDIR:
             raise IsADirectoryError(errno.EISDIR, _KINDS[mode], str(path))
         if mode != stat.S_IFREG and not (pipes and mode == stat.S_IFIFO):
@@ -57,7 +59,9 @@ def taken(file: IO[bytes], most: int, name: object, size: int = 0) -> bytes:
             got += len(more)
         data = b"".join(parts)
     if len(data) > most:
-        raise OSError(errno.EFBIG, f"it is larger than {human_bytes(most)}, the limit", str(name))
+        raise OSError(
+            errno.EFBIG, f"it is larger than {human_bytes(most)}, the limit", str(name)
+        )
     return data
 
 
@@ -66,7 +70,9 @@ def lines(path: Path) -> Iterator[bytes]:
     with opened(path) as file:
         while line := file.readline(LINE + 1):
             if len(line) > LINE:
-                raise OSError(errno.EFBIG, f"a line is longer than {human_bytes(LINE)}", str(path))
+                raise OSError(
+                    errno.EFBIG, f"a line is longer than {human_bytes(LINE)}", str(path)
+                )
             yield line
 
 

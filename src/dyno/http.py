@@ -18,7 +18,8 @@ from dyno.errors import TargetError, UsageError, limit_advice
 from dyno.numbers import count
 from dyno.transport import DIRECT, ProxyRefused, Transport, granted, login_wanted, tunnel
 
-LARGEST_BYTES = 16 << 20  # of an answer, head and framing included: a million token ids are 8 MB
+# of an answer, head and framing included: a million token ids are 8 MB
+LARGEST_BYTES = 16 << 20
 _HINTS = 16  # responses before the final one
 _DEEPEST = 100  # lists and objects in one another
 _PROXY_LOGIN = "proxy-authorization"
@@ -41,7 +42,9 @@ class Url:
         try:
             parts = urlsplit(base_url if "://" in base_url else "http://" + base_url)
         except ValueError:  # half a bracket
-            raise UsageError(f"{shown!r} is not a URL. Write an IPv6 address in brackets: http://[::1]:8000.") from None
+            raise UsageError(
+                f"{shown!r} is not a URL. Write an IPv6 address in brackets: http://[::1]:8000."
+            ) from None
         if parts.username or parts.password:
             raise UsageError(
                 "The URL contains a user name or password. Remove it, and use "
@@ -97,7 +100,9 @@ def _proxy(url: Url, via: Transport) -> Url | None:
 class Route:
     """The way to a server: straight, by a Unix socket, or through a proxy. A loopback address is never behind one."""
 
-    def __init__(self, url: Url, via: Transport = DIRECT, headers: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, url: Url, via: Transport = DIRECT, headers: dict[str, str] | None = None
+    ) -> None:
         self.url, self.via = url, via
         self.proxy = _proxy(url, via)
         # TLS goes through a tunnel; a plain request is handed to the proxy, with the server's whole URL.
@@ -169,7 +174,9 @@ def _is_unresolved(error: Exception) -> bool:
 
 def check_certificates(targets: Iterable[Transport]) -> None:
     """Refuse those that can't be used before anything starts."""
-    for cacert, cert, cert_key in {(t.cacert, t.cert, t.cert_key) for t in targets} - {(None, None, None)}:
+    for cacert, cert, cert_key in {(t.cacert, t.cert, t.cert_key) for t in targets} - {
+        (None, None, None)
+    }:
         tls_context(Transport(cacert=cacert, cert=cert, cert_key=cert_key))
 
 
@@ -192,13 +199,17 @@ def tls_context(via: Transport) -> ssl.SSLContext:
         except (OSError, ValueError) as e:
             # The key's path isn't repeated: it may be an API key by mistake.
             if getattr(e, "reason", None) == "KEY_VALUES_MISMATCH":
-                raise UsageError(f"--key is not the private key of the certificate in --cert {via.cert}.") from None
+                raise UsageError(
+                    f"--key is not the private key of the certificate in --cert {via.cert}."
+                ) from None
             raise UsageError(
                 f"--cert {via.cert}{'' if via.cert_key is None else ' or its --key'} can't be read: {_why(e)}. Give "
                 "PEM files: a certificate and its private key. (An API key goes into OPENAI_API_KEY.)"
             ) from None
     elif via.cert_key is not None:
-        raise UsageError("--key is the private key of a client certificate. Give the certificate with --cert.")
+        raise UsageError(
+            "--key is the private key of a client certificate. Give the certificate with --cert."
+        )
     return context
 
 
@@ -222,7 +233,8 @@ def describe_tls(error: ssl.SSLError) -> str:
             f"the server's certificate can't be verified ({error.verify_message}). Use --cacert FILE, or --insecure if "
             "you trust this server anyway."
         )
-    ended = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError)  # TLS 1.3 may show no more of a refusal
+    # TLS 1.3 may show no more of a refusal
+    ended = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError)
     if ended or ("ALERT" in reason and ("HANDSHAKE_FAILURE" in reason or "CERT" in reason)):
         return (
             f"the server refuses the connection ({reason}). If it requires a client certificate, give one "
@@ -258,20 +270,31 @@ class _FinalResponse(http.client.HTTPResponse):
             if not 102 <= status < 200:
                 return version, status, reason
             http.client.parse_headers(self.fp)
-        raise http.client.HTTPException(f"more than {_HINTS} responses before the final one")
+        raise http.client.HTTPException(
+            f"more than {_HINTS} responses before the final one"
+        )
 
 
 class _Socket(io.RawIOBase):
     """A socket as http.client uses it, for one call: with one deadline for all of it, and a limit of what is read."""
 
-    def __init__(self, sock: socket.socket, deadline: float, silence_s: float | None, most: int) -> None:
-        self._sock, self._deadline, self._silence_s, self._left = sock, deadline, silence_s, most
+    def __init__(
+        self, sock: socket.socket, deadline: float, silence_s: float | None, most: int
+    ) -> None:
+        self._sock, self._deadline, self._silence_s, self._left = (
+            sock,
+            deadline,
+            silence_s,
+            most,
+        )
 
     def _wait(self) -> None:
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError
-        self._sock.settimeout(left if self._silence_s is None else min(left, self._silence_s))
+        self._sock.settimeout(
+            left if self._silence_s is None else min(left, self._silence_s)
+        )
 
     def readable(self) -> bool:
         return True
@@ -332,15 +355,21 @@ class Client:
                 problem = self._problem(e, path, deadline)
                 self.close()
                 # A kept-alive connection may have been closed by the server meanwhile: once more, afresh.
-                if attempt == 1 and isinstance(e, http.client.RemoteDisconnected | ConnectionResetError):
+                if attempt == 1 and isinstance(
+                    e, http.client.RemoteDisconnected | ConnectionResetError
+                ):
                     continue
                 raise TargetError(problem) from None
         if status == 407 and self._route.proxy:
-            raise TargetError(f"The proxy {self._route.proxy} answers {status}{login_wanted(status)}.")
+            raise TargetError(
+                f"The proxy {self._route.proxy} answers {status}{login_wanted(status)}."
+            )
         return status, secrets.clean(_decoded(raw))
 
     def _headers(self, payload: bytes | None) -> dict[str, str]:
-        headers = {k: v for k, v in self._route.headers.items() if k.lower() != "accept-encoding"}
+        headers = {
+            k: v for k, v in self._route.headers.items() if k.lower() != "accept-encoding"
+        }
         if "host" not in map(str.lower, headers):
             headers["Host"] = self.url.netloc
         if payload is not None:
@@ -366,9 +395,13 @@ class Client:
             self._sock = self._opened(deadline)
         connection = http.client.HTTPConnection("localhost")
         connection.response_class = _FinalResponse
-        limited = _Socket(self._sock, deadline, self._route.via.read_timeout_s, self._largest)
+        limited = _Socket(
+            self._sock, deadline, self._route.via.read_timeout_s, self._largest
+        )
         connection.sock = limited
-        connection.request("GET" if payload is None else "POST", self._route.front + path, payload, headers)
+        connection.request(
+            "GET" if payload is None else "POST", self._route.front + path, payload, headers
+        )
         response = connection.getresponse()
         packed = response.headers.get("content-encoding", "identity").lower()
         if packed != "identity":
@@ -377,7 +410,8 @@ class Client:
                 "compression in the server or its proxy."
             )
         parts = []
-        while part := response.read(65_536):  # not all at once: it would make room for what the head promises
+        # not all at once: it would make room for what the head promises
+        while part := response.read(65_536):
             parts.append(part)
         if response.length:
             raise http.client.IncompleteRead(b"", response.length)
@@ -424,7 +458,11 @@ class Client:
                     raise ProxyRefused("the proxy closed the connection")
                 answer += more
             sock.settimeout(max(until - time.monotonic(), 0.001))
-        return sock if self._tls is None else self._tls.wrap_socket(sock, server_hostname=self.url.host)
+        return (
+            sock
+            if self._tls is None
+            else self._tls.wrap_socket(sock, server_hostname=self.url.host)
+        )
 
     def close(self) -> None:
         if self._sock is not None:
@@ -448,7 +486,10 @@ def _shallow(value: Any) -> bool:
     level = [value]
     for _ in range(_DEEPEST):
         level = [
-            child for v in level if isinstance(v, list | dict) for child in (v.values() if isinstance(v, dict) else v)
+            child
+            for v in level
+            if isinstance(v, list | dict)
+            for child in (v.values() if isinstance(v, dict) else v)
         ]
         if not level:
             return True

@@ -84,7 +84,11 @@ def change(share: float | None) -> str:
 
 def change_interval(low: float | None, high: float | None) -> str:
     """Return '+11.8 to +12.9 %'."""
-    return UNKNOWN if low is None or high is None else f"{change(low).removesuffix(' %')} to {change(high)}"
+    return (
+        UNKNOWN
+        if low is None or high is None
+        else f"{change(low).removesuffix(' %')} to {change(high)}"
+    )
 
 
 def score(value: float) -> str:
@@ -104,7 +108,11 @@ def points_interval(low: float | None, high: float | None) -> str:
 def clock(seconds: float) -> str:
     """4:05, 1:00:00."""
     hours, minutes = divmod(int(seconds) // 60, 60)
-    return f"{hours}:{minutes:02d}:{int(seconds) % 60:02d}" if hours else f"{minutes}:{int(seconds) % 60:02d}"
+    return (
+        f"{hours}:{minutes:02d}:{int(seconds) % 60:02d}"
+        if hours
+        else f"{minutes}:{int(seconds) % 60:02d}"
+    )
 
 
 def duration(seconds: float | None) -> str:
@@ -139,7 +147,11 @@ def money(value: float | None) -> str:
     """Return an amount without its currency: 1,234.50; below 1 with three significant digits."""
     if value is None or not math.isfinite(value):
         return UNKNOWN
-    return f"{value:,.2f}" if abs(value) >= 1 or value == 0 else _cents(number(value, digits=3))
+    return (
+        f"{value:,.2f}"
+        if abs(value) >= 1 or value == 0
+        else _cents(number(value, digits=3))
+    )
 
 
 def price(value: float) -> str:
@@ -148,7 +160,9 @@ def price(value: float) -> str:
 
 
 def currency(name: str) -> str:
-    return {"USD": "$", "EUR": "€", "GBP": "£", "JPY": "¥", "CNY": "CN¥"}.get(name.upper(), name)
+    return {"USD": "$", "EUR": "€", "GBP": "£", "JPY": "¥", "CNY": "CN¥"}.get(
+        name.upper(), name
+    )
 
 
 def plus_minus(half_width: float, value: float) -> str:
@@ -160,7 +174,11 @@ def plus_minus(half_width: float, value: float) -> str:
 
 def deviating(mean: float, deviation: float | None) -> str:
     """Return '12.68 ± 0.40', or the mean alone where no deviation is known."""
-    return number(mean) if deviation is None else f"{number(mean)} {plus_minus(deviation, mean)}"
+    return (
+        number(mean)
+        if deviation is None
+        else f"{number(mean)} {plus_minus(deviation, mean)}"
+    )
 
 
 def interval(value: float, low: float, high: float) -> str:
@@ -179,7 +197,9 @@ def even(value: float, low: float, high: float) -> bool:
     return min(below, above) >= 0.9 * max(below, above)
 
 
-def change_with_interval(share: float, low: float, high: float, least: float = -1.0, most: float = math.inf) -> str:
+def change_with_interval(
+    share: float, low: float, high: float, least: float = -1.0, most: float = math.inf
+) -> str:
     """Return '+12.3 % ± 0.6', or '+12.3 % (-2 to +31 %)' where the sides differ, or where ± would pass the least or the
     most that there can be."""
     reach = max(share - low, high - share)

@@ -18,7 +18,8 @@ from dyno.numbers import count
 
 
 class Option(NamedTuple):
-    flags: str = ""  # names with spaces between, the first for messages; '': no flag is made from it
+    # names with spaces between, the first for messages; '': no flag is made from it
+    flags: str = ""
     metavar: str | None = None
     help: str | None = None
     least: float | None = None
@@ -28,12 +29,17 @@ class Option(NamedTuple):
     unlimited: bool = False  # inf is beyond `most`, and means: no limit
     words: str = ""  # about its range, in place of the usual ones
     note: str = ""  # to a flag's message that the value must be above something
-    nargs: str | None = None  # of a list; None: one value for each time that the flag is given
-    grammar: Callable[[str], str | None] | None = None  # of a text, which may be a number in a study: why it is wrong
-    setting: str = ""  # its name among a result's settings, where that is neither the field's nor the flag's
-    identity: bool = True  # part of what was measured: two results that differ in it are not repeats
+    # of a list; None: one value for each time that the flag is given
+    nargs: str | None = None
+    # of a text, which may be a number in a study: why it is wrong
+    grammar: Callable[[str], str | None] | None = None
+    # its name among a result's settings, where that is neither the field's nor the flag's
+    setting: str = ""
+    # part of what was measured: two results that differ in it are not repeats
+    identity: bool = True
     always: bool = False  # among a result's settings also where it has its default
-    subject: bool = True  # False: how much was measured, or how it was counted; no comparison is about it
+    # False: how much was measured, or how it was counted; no comparison is about it
+    subject: bool = True
     added: str = ""  # flags that commands add for it by hand, the first for messages
 
     @property
@@ -69,8 +75,12 @@ class Field(NamedTuple):
 def fields(struct: type[msgspec.Struct]) -> dict[str, Field]:
     out = {}
     for f in msgspec.structs.fields(struct):
-        default = f.default if f.default_factory is msgspec.NODEFAULT else f.default_factory()
-        out[f.name] = Field(f.name, *declared(f.type), None if default is msgspec.NODEFAULT else default)
+        default = (
+            f.default if f.default_factory is msgspec.NODEFAULT else f.default_factory()
+        )
+        out[f.name] = Field(
+            f.name, *declared(f.type), None if default is msgspec.NODEFAULT else default
+        )
     return out
 
 
@@ -98,19 +108,28 @@ def without_none(hint: Any) -> Any:
     """`int` of `int | None`."""
     if get_origin(hint) not in (Union, types.UnionType):
         return hint
-    return functools.reduce(lambda a, b: a | b, [part for part in get_args(hint) if part is not type(None)])
+    return functools.reduce(
+        lambda a, b: a | b, [part for part in get_args(hint) if part is not type(None)]
+    )
 
 
 def sentences(struct: type[msgspec.Struct]) -> dict[str, str]:
     """The field's name in a file → the sentence about it, of those that have one."""
     described = msgspec.structs.fields(struct)
-    return {f.encode_name: word for f in described for word in get_args(f.type)[1:] if isinstance(word, str)}
+    return {
+        f.encode_name: word
+        for f in described
+        for word in get_args(f.type)[1:]
+        if isinstance(word, str)
+    }
 
 
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 
-def switches(words: Sequence[str], known: Callable[[str], bool]) -> Iterator[tuple[str, bool | None]]:
+def switches(
+    words: Sequence[str], known: Callable[[str], bool]
+) -> Iterator[tuple[str, bool | None]]:
     """Yield the words of a command line, and whether a boolean flag is on: --x, --x False, --x=0.
 
     None: another word, or a boolean flag with a value that can't be read. `known`: whether a name is a boolean flag."""
@@ -137,4 +156,8 @@ def as_given(struct: type[msgspec.Struct], name: str, value: Any) -> str:
 
 def opposite(flag: str) -> str:
     """--no-x of --x, and --x of --no-x."""
-    return flag.replace("--no-", "--", 1) if flag.startswith("--no-") else flag.replace("--", "--no-", 1)
+    return (
+        flag.replace("--no-", "--", 1)
+        if flag.startswith("--no-")
+        else flag.replace("--", "--no-", 1)
+    )

@@ -25,7 +25,11 @@ class OutsideName:
 
     def __init__(self, text: str, deepest: int = _DEEPEST) -> None:
         self.parts = tuple(text.split("/"))
-        if len(text) > _LONGEST or len(self.parts) > deepest or any(map(_is_unsafe, self.parts)):
+        if (
+            len(text) > _LONGEST
+            or len(self.parts) > deepest
+            or any(map(_is_unsafe, self.parts))
+        ):
             raise UnsafeName(text[:200])
 
     @classmethod
@@ -57,7 +61,9 @@ class OutsideName:
     def below(self, folder: Path) -> Path:
         """Return the path below a folder. A link on the way there that leads out of the folder is refused."""
         path = folder.joinpath(*self.parts)
-        if path.parent != folder and not path.parent.resolve().is_relative_to(folder.resolve()):
+        if path.parent != folder and not path.parent.resolve().is_relative_to(
+            folder.resolve()
+        ):
             raise UnsafeName(str(self))
         return path
 

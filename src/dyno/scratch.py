@@ -65,7 +65,9 @@ def sweep(folder: Path, prefix: str) -> None:
     """Remove the folders of killed dyno processes: their locks are free."""
     for path in folder.glob(f"{prefix}*"):
         with contextlib.suppress(OSError):  # another user's, or a live dyno's
-            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            handle = os.open(
+                path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            )
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if not (path / _KEPT_FILE).exists():

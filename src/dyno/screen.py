@@ -13,7 +13,8 @@ _LONGEST = 120  # columns of a sentence: longer lines are hard to read
 
 class Screen(NamedTuple):
     width: int = PIPED
-    fits: bool = False  # tables, too, fit the width. In a pipe they are as wide as their data: a script may read them
+    # tables, too, fit the width. In a pipe they are as wide as their data: a script may read them
+    fits: bool = False
     colour: bool = False
 
 
@@ -39,7 +40,11 @@ VERDICTS: dict[str, Style] = {
 
 
 def styled(text: str, style: Style) -> str:
-    return f"{_STYLES[style][0]}{text}{_END}" if style and text and SCREEN.get().colour else text
+    return (
+        f"{_STYLES[style][0]}{text}{_END}"
+        if style and text and SCREEN.get().colour
+        else text
+    )
 
 
 def verdict_style(words: str) -> Style:
@@ -51,7 +56,10 @@ def verdict_style(words: str) -> Style:
 def coloured(text: str, colour: bool) -> str:
     """Turn marks into a terminal's codes, or drop them. A mark in others' text ends with it."""
     marks = _MARKS.findall(text)
-    return _MARKS.sub((lambda m: _CODES[m[0]]) if colour else "", text + (_END if marks and marks[-1] != _END else ""))
+    return _MARKS.sub(
+        (lambda m: _CODES[m[0]]) if colour else "",
+        text + (_END if marks and marks[-1] != _END else ""),
+    )
 
 
 # A number stays with its unit, ± with both its sides, a range in one piece.
@@ -59,14 +67,18 @@ _UNITS = (
     r"(?:%|±|×|[mµn]?s|min|h|[KMGT]i?B|B|W|J|MHz|GHz|°C|cores?|tokens?|requests?|trials?|runs?|repeats?|tok|req|T|G)"
     r"(?![\w-])"
 )
-_GLUED = re.compile(rf"(?<=\d) (?={_UNITS})|(?<=[±×≤≥<>]) (?=[\d+-])|(?<=\d) (?=to [+-]?\d)|(?<= to) (?=[+-]?\d)")
+_GLUED = re.compile(
+    rf"(?<=\d) (?={_UNITS})|(?<=[±×≤≥<>]) (?=[\d+-])|(?<=\d) (?=to [+-]?\d)|(?<= to) (?=[+-]?\d)"
+)
 
 
 def glued(text: str) -> str:
     return _GLUED.sub(HARD, text)
 
 
-def wrapped(text: str, first: str = "", rest: str | None = None, width: int | None = None) -> list[str]:
+def wrapped(
+    text: str, first: str = "", rest: str | None = None, width: int | None = None
+) -> list[str]:
     """Break a sentence at word borders. `first`, `rest`: what the first line and the others begin with."""
     room = min(width or SCREEN.get().width, _LONGEST)
     lines = wrap(glued(text), room, initial_indent=first, subsequent_indent=first if rest is None else rest,

@@ -26,9 +26,51 @@ _NAME = re.compile(
 _PLACE = ("env", "file", "path", "dir", "folder")  # as last word: it says where a secret is
 # Before the tokens of a text, or a pass: eos_token, time_per_output_token, forward_pass
 _COUNTED = {
-    *("max", "min", "num", "per", "each", "total", "mean", "first", "second", "next", "last", "new", "one", "two"),
-    *("single", "multi", "bos", "eos", "pad", "unk", "sep", "cls", "mask", "stop", "start", "end", "special", "think"),
-    *("input", "output", "prompt", "completion", "generated", "draft", "image", "audio", "video", "prefill", "decode"),
+    *(
+        "max",
+        "min",
+        "num",
+        "per",
+        "each",
+        "total",
+        "mean",
+        "first",
+        "second",
+        "next",
+        "last",
+        "new",
+        "one",
+        "two",
+    ),
+    *(
+        "single",
+        "multi",
+        "bos",
+        "eos",
+        "pad",
+        "unk",
+        "sep",
+        "cls",
+        "mask",
+        "stop",
+        "start",
+        "end",
+        "special",
+        "think",
+    ),
+    *(
+        "input",
+        "output",
+        "prompt",
+        "completion",
+        "generated",
+        "draft",
+        "image",
+        "audio",
+        "video",
+        "prefill",
+        "decode",
+    ),
     *("forward", "backward", "by"),
 }
 # hf_subset and hf_max_batch_size are names of settings, not tokens of the Hub.
@@ -41,11 +83,28 @@ _LONGEST_NAME = 200  # no longer one is in use, and to search it would take long
 _DEEPEST = 200  # of JSON in a text
 _LONGEST_ESCAPED = 200
 _SHORTEST = 7  # a shorter value would star out ordinary words
-_ORDINARY = ("default", "disabled", "enabled", "localhost", "optional", "password", "required", "unknown", "127.0.0.1")
+_ORDINARY = (
+    "default",
+    "disabled",
+    "enabled",
+    "localhost",
+    "optional",
+    "password",
+    "required",
+    "unknown",
+    "127.0.0.1",
+)
 # NAME=X, --name=X, --env=NAME=X, -eNAME=X, 'Name: X'
 _ASSIGNED = re.compile(r"(?:--env=|--build-arg=|-e|--?)?([A-Za-z_][\w.-]*)\s*[=:]\s*", re.S)
 _BEFORE_JSON = re.compile(r"[^{\[]*=(?=[{\[])|(?=[{\[])")
-_PLAIN_HEADERS = ("accept", "accept-encoding", "accept-language", "content-type", "host", "user-agent")
+_PLAIN_HEADERS = (
+    "accept",
+    "accept-encoding",
+    "accept-language",
+    "content-type",
+    "host",
+    "user-agent",
+)
 _TRACING = ("traceparent", "tracestate", "baggage", "x-request-id", "x-correlation-id")
 
 
@@ -59,7 +118,11 @@ def is_secret(name: str) -> bool:
         return False
     plain = re.sub(r"[-.]", "_", _HUMP.sub("_", name[:_LONGEST_NAME])).lower().strip("_")
     match = _NAME.search(plain)
-    return match is not None and match["counted"] not in _COUNTED and plain.rpartition("_")[2] not in _PLACE
+    return (
+        match is not None
+        and match["counted"] not in _COUNTED
+        and plain.rpartition("_")[2] not in _PLACE
+    )
 
 
 def shown(name: str, value: str) -> str:
@@ -67,7 +130,9 @@ def shown(name: str, value: str) -> str:
     if is_secret(name):
         return HIDDEN
     tree = _json(value)
-    return without_looks(value if tree is None or public(tree) == tree else json.dumps(public(tree)))
+    return without_looks(
+        value if tree is None or public(tree) == tree else json.dumps(public(tree))
+    )
 
 
 def without_looks(text: str) -> str:
@@ -119,12 +184,18 @@ def _within_items(values: Sequence[Any], name: str) -> Iterator[str]:
 def values(env: Mapping[str, str], args: Sequence[str] = ()) -> list[str]:
     """Return the secrets among variables and arguments, the longest first."""
     named = {value for name, value in env.items() if is_secret(name)}
-    return _longest_first(named | {secret for _, _, secrets in _hide(args) for secret in secrets})
+    return _longest_first(
+        named | {secret for _, _, secrets in _hide(args) for secret in secrets}
+    )
 
 
 def of_headers(headers: Mapping[str, str]) -> list[str]:
     """Return a header's value and each of its words ('Bearer' is too short to count), and Basic credentials decoded."""
-    secret = [v for k, v in headers.items() if k.lower() not in _PLAIN_HEADERS and not k.lower().endswith("model")]
+    secret = [
+        v
+        for k, v in headers.items()
+        if k.lower() not in _PLAIN_HEADERS and not k.lower().endswith("model")
+    ]
     return _longest_first({word for value in secret for word in _credentials(value)})
 
 
@@ -149,7 +220,9 @@ def without_in_command(text: str, hidden: Iterable[str] = ()) -> str:
     """Return a line for the shell as it was written, without secrets."""
     for secret in hidden:
         text = text.replace(secret, HIDDEN)
-    text = _IN_COMMAND.sub(lambda m: f"{m[1]}{m[2]}{HIDDEN}" if is_secret(m[1].lstrip("-")) else m[0], text)
+    text = _IN_COMMAND.sub(
+        lambda m: f"{m[1]}{m[2]}{HIDDEN}" if is_secret(m[1].lstrip("-")) else m[0], text
+    )
     return without_looks(text)
 
 
@@ -161,15 +234,23 @@ _IN_COMMAND = re.compile(
 def without_in_toml(text: str) -> str:
     """Return a file as it was written, comments and all: the value after a secret's name is hidden in its place."""
     text = _TOML_VALUE.sub(
-        lambda m: f'{m[1]}{m[2]}"{HIDDEN}"' if is_secret(m[1].strip("\"'").rpartition(".")[2]) else m[0], text
+        lambda m: (
+            f'{m[1]}{m[2]}"{HIDDEN}"'
+            if is_secret(m[1].strip("\"'").rpartition(".")[2])
+            else m[0]
+        ),
+        text,
     )
-    text = _TOML_FLAG.sub(lambda m: f'{m[1]}"{HIDDEN}"' if is_secret(m[3].lstrip("-")) else m[0], text)
+    text = _TOML_FLAG.sub(
+        lambda m: f'{m[1]}"{HIDDEN}"' if is_secret(m[3].lstrip("-")) else m[0], text
+    )
     return without_looks(text)
 
 
 _TOML_TEXT = r"\"\"\"(?:\\.|[^\\])*?\"\"\"|'''.*?'''|\"(?:\\.|[^\"\\\n])*\"|'[^'\n]*'"
 _TOML_VALUE = re.compile(
-    rf"((?<![\w.-])[A-Za-z0-9_.-]++|\"[^\"\n]*\"|'[^'\n]*')(\s*=\s*)({_TOML_TEXT}|[^\s,}}\]#\"'\[{{][^,}}\]#\n]*)", re.S
+    rf"((?<![\w.-])[A-Za-z0-9_.-]++|\"[^\"\n]*\"|'[^'\n]*')(\s*=\s*)({_TOML_TEXT}|[^\s,}}\]#\"'\[{{][^,}}\]#\n]*)",
+    re.S,
 )
 _TOML_FLAG = re.compile(rf"(([\"'])(--?[\w.-]+)\2\s*,\s*)({_TOML_TEXT})", re.S)
 
@@ -182,14 +263,23 @@ def _hide(words: Sequence[str]) -> Iterator[tuple[int, str, list[str]]]:
         if after:
             flag = several  # --api-key takes several
             yield i, HIDDEN, [word]
-        elif (match := _ASSIGNED.match(word)) and is_secret(match[1]) and match.end() < len(word):
+        elif (
+            (match := _ASSIGNED.match(word))
+            and is_secret(match[1])
+            and match.end() < len(word)
+        ):
             yield i, match[0] + HIDDEN, sorted(_credentials(word[match.end() :]))
-        elif (match := _BEFORE_JSON.match(word)) and (tree := _json(word[match.end() :])) is not None:
+        elif (match := _BEFORE_JSON.match(word)) and (
+            tree := _json(word[match.end() :])
+        ) is not None:
             if secrets := list(within(tree)):
                 yield i, match[0] + json.dumps(public(tree)), secrets
         elif word.startswith("-") and "=" not in word:
             name = word.lstrip("-")
-            flag, several = is_secret(name), re.search(r"(?i)api[-_]?keys?$", name) is not None
+            flag, several = (
+                is_secret(name),
+                re.search(r"(?i)api[-_]?keys?$", name) is not None,
+            )
 
 
 def _credentials(value: str) -> set[str]:
@@ -214,7 +304,8 @@ def _json(text: str) -> Any:
 
 def _longest_first(secrets: Iterable[str]) -> list[str]:
     return sorted(
-        (v for v in secrets if len(v) >= _SHORTEST and v.lower() not in _ORDINARY), key=lambda v: (-len(v), v)
+        (v for v in secrets if len(v) >= _SHORTEST and v.lower() not in _ORDINARY),
+        key=lambda v: (-len(v), v),
     )
 
 
@@ -228,10 +319,16 @@ _known: list[str] = []  # these and other forms of them, the longest first
 
 
 def learn(secrets: Iterable[str]) -> None:
-    new = {value for value in _longest_first(secrets) if value not in HIDDEN and _can_be_sent(value)} - _values
+    new = {
+        value
+        for value in _longest_first(secrets)
+        if value not in HIDDEN and _can_be_sent(value)
+    } - _values
     if new:
         _values.update(new)
-        _known[:] = _longest_first({*_known, *(form for value in new for form in _forms(value))})
+        _known[:] = _longest_first(
+            {*_known, *(form for value in new for form in _forms(value))}
+        )
 
 
 def forget() -> None:
@@ -300,7 +397,11 @@ def _texts(struct: Any) -> list[str]:
     import msgspec
 
     fields = msgspec.structs.fields(struct)
-    return [f.name for f in fields if "Literal[" not in str(f.type) and f.name not in ("backend", "dataset", "kind")]
+    return [
+        f.name
+        for f in fields
+        if "Literal[" not in str(f.type) and f.name not in ("backend", "dataset", "kind")
+    ]
 
 
 def _can_be_sent(value: str) -> bool:
@@ -322,22 +423,32 @@ def _forms(value: str) -> Iterator[str]:
         yield from (json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1])
     raw = value.encode(errors="surrogateescape")
     for encoded in (base64.b64encode(raw), base64.urlsafe_b64encode(raw)):
-        yield encoded.decode()[: len(raw) * 4 // 3]  # what follows it may change the last letter
+        # what follows it may change the last letter
+        yield encoded.decode()[: len(raw) * 4 // 3]
 
 
 @functools.lru_cache(1)
 def _escaped(values: frozenset[str]) -> re.Pattern[str]:
     few = [value for value in _longest_first(values) if _is_simple(value)]
-    begins = re.escape("".join({value[0] for value in few}) + "\\%&")  # else all ways are tried at every letter
-    return re.compile(f"(?=[{begins}])(?:{'|'.join(''.join(map(_any_way, value)) for value in few) or '(?!)'})")
+    # else all ways are tried at every letter
+    begins = re.escape("".join({value[0] for value in few}) + "\\%&")
+    return re.compile(
+        f"(?=[{begins}])(?:{'|'.join(''.join(map(_any_way, value)) for value in few) or '(?!)'})"
+    )
 
 
 def _any_way(char: str) -> str:
     r"""Return a pattern of a letter as itself, or as \u0073, \x73, %73, &#115; or &#x73;."""
     code = ord(char)
     digits = "".join(f"[{d}{d.upper()}]" if d.isalpha() else d for d in f"{code:x}")
-    percent = "".join(f"%(?:{byte:02x}|{byte:02X})" for byte in char.encode(errors="surrogateescape"))
-    ways = [re.escape(char), rf"\\{{1,4}}u0{{0,{max(4 - len(f'{code:x}'), 0)}}}{digits}", percent]
+    percent = "".join(
+        f"%(?:{byte:02x}|{byte:02X})" for byte in char.encode(errors="surrogateescape")
+    )
+    ways = [
+        re.escape(char),
+        rf"\\{{1,4}}u0{{0,{max(4 - len(f'{code:x}'), 0)}}}{digits}",
+        percent,
+    ]
     ways += [rf"\\{{1,4}}x{digits}", rf"&#[xX]0{{0,4}}{digits};", f"&#0{{0,4}}{code};"]
     if char in "\"'\\/":
         ways.append(rf"\\{{1,4}}{re.escape(char)}")

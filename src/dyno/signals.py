@@ -13,7 +13,8 @@ def interrupt(number: int, _: object) -> None:
 
 @contextlib.contextmanager
 def lent(
-    numbers: tuple[signal.Signals, ...], handler: Callable[[int, object], None] | signal.Handlers
+    numbers: tuple[signal.Signals, ...],
+    handler: Callable[[int, object], None] | signal.Handlers,
 ) -> Iterator[None]:
     try:
         before = {number: signal.signal(number, handler) for number in numbers}

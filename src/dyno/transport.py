@@ -19,18 +19,27 @@ _LONGEST_ANSWER = 65_536
 class Transport(msgspec.Struct, frozen=True, kw_only=True):
     """Holds the paths of files, never their content. A proxy's password is kept with the headers."""
 
-    insecure: Annotated[bool, Option("--insecure", help="don't verify the TLS certificate", identity=False)] = False
+    insecure: Annotated[
+        bool, Option("--insecure", help="don't verify the TLS certificate", identity=False)
+    ] = False
     # None: by the system's.
     cacert: Annotated[
         str | None,
         Option("--cacert", "FILE", "verify it with the authorities in this PEM file (default: the system's)",
                identity=False),
     ] = None  # fmt: skip
-    cert: Annotated[str | None, Option("--cert", "FILE", "client certificate, PEM (default: none)", identity=False)] = (
-        None
-    )
+    cert: Annotated[
+        str | None,
+        Option("--cert", "FILE", "client certificate, PEM (default: none)", identity=False),
+    ] = None
     cert_key: Annotated[
-        str | None, Option("--key", "FILE", "private key of --cert (PEM; default: in the same file)", identity=False)
+        str | None,
+        Option(
+            "--key",
+            "FILE",
+            "private key of --cert (PEM; default: in the same file)",
+            identity=False,
+        ),
     ] = None
     proxy: str | None = None  # http://HOST:PORT, as the environment names it
     connect_timeout_s: Annotated[  # TLS included
@@ -61,7 +70,11 @@ def proxy_for(tls: bool, host: str, port: int, env: Mapping[str, str]) -> Proxy 
     """Return the proxy that https_proxy or http_proxy names, else all_proxy; each in small letters first."""
     own = "https_proxy" if tls else "http_proxy"
     name = next((n for n in (own, own.upper(), "all_proxy", "ALL_PROXY") if n in env), None)
-    if name is None or not env[name] or _excluded(host, port, env.get("no_proxy", env.get("NO_PROXY", ""))):
+    if (
+        name is None
+        or not env[name]
+        or _excluded(host, port, env.get("no_proxy", env.get("NO_PROXY", "")))
+    ):
         return None
     value = env[name] if "://" in env[name] else "http://" + env[name]
     parts, proxy_port = _split(value)
@@ -72,7 +85,11 @@ def proxy_for(tls: bool, host: str, port: int, env: Mapping[str, str]) -> Proxy 
             f"another one, or name {host} in no_proxy."
         )
     # The value itself isn't repeated: it may hold a password.
-    if not proxy or "@" in parts.path + parts.query + parts.fragment or not re.fullmatch(r"[!-~]+", value):
+    if (
+        not proxy
+        or "@" in parts.path + parts.query + parts.fragment
+        or not re.fullmatch(r"[!-~]+", value)
+    ):
         raise UsageError(
             f"{name} is not a proxy that dyno can use. Write it as http://HOST:PORT, with USER:PASSWORD@ before HOST "
             "if it requires a login. Escape special characters of the password, for example as %40."
@@ -126,7 +143,9 @@ def granted(answer: bytes) -> bool:
     if (whole and not status) or len(answer) > _LONGEST_ANSWER:
         raise ProxyRefused("the proxy doesn't answer like an HTTP proxy")
     if whole and status and status[1] != b"200":
-        raise ProxyRefused(f"the proxy answers {int(status[1])} to CONNECT" + login_wanted(int(status[1])))
+        raise ProxyRefused(
+            f"the proxy answers {int(status[1])} to CONNECT" + login_wanted(int(status[1]))
+        )
     return whole
 
 

@@ -22,7 +22,9 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 # Escape sequences go whole; then single characters.
-_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
+_ESCAPE = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])"
+)
 
 
 def plain(words: str) -> str:

@@ -31,7 +31,8 @@ from findings import ALL
 from test_coverage import READ, UNKNOWN, fenced, report
 from test_false_alarms import block, serve_json
 
-RESULTS = {"row", "any_row", "rows", "roofline", "duplicates", "documents"}  # evidence from other tools
+# evidence from other tools
+RESULTS = {"row", "any_row", "rows", "roofline", "duplicates", "documents"}
 RUNS = Path(__file__).parents[1] / "fixtures" / "runs"
 FULL = serve_json(
     model_id="org/Llama-3.1-8B-Instruct", failed=0, max_num_seqs=64, gpu_name="H100", tp=1, dataset_name="random",
@@ -78,7 +79,9 @@ def of_json(**fields: object) -> Document:
         ),
     ],
 )
-def test_a_verdict_says_what_was_checked_and_what_was_not(basis: Basis, sound: str, void: str) -> None:
+def test_a_verdict_says_what_was_checked_and_what_was_not(
+    basis: Basis, sound: str, void: str
+) -> None:
     assert (basis.describe("sound"), basis.describe("void")) == (sound, void)
 
 
@@ -87,7 +90,9 @@ def test_a_verdict_says_what_was_checked_and_what_was_not(basis: Basis, sound: s
 
 def test_every_check_of_others_results_states_its_inputs() -> None:
     for check in ALL:
-        assert (check.needs is not None) == bool(RESULTS & check.judges.keys()), list(check.about)
+        assert (check.needs is not None) == bool(RESULTS & check.judges.keys()), list(
+            check.about
+        )
 
 
 def test_a_result_with_every_input_is_sound_without_a_limit() -> None:
@@ -113,7 +118,9 @@ def test_a_result_with_every_input_is_sound_without_a_limit() -> None:
     ],
     ids=lambda value: value.words if isinstance(value, Input) else "",
 )
-def test_an_input_that_a_result_lacks_is_named(missing: Input, fields: tuple[str, ...]) -> None:
+def test_an_input_that_a_result_lacks_is_named(
+    missing: Input, fields: tuple[str, ...]
+) -> None:
     assert missing.words in lacking(of_json(**dict.fromkeys(fields)))
 
 
@@ -129,7 +136,10 @@ def test_a_model_whose_active_parameters_are_unknown_is_named() -> None:
 
 def test_an_input_that_some_results_lack_is_counted() -> None:
     without = dict.fromkeys(("failed", "num_prompts"))
-    rows = of_json(**without), read_bytes("other.json", json.dumps(FULL | {"mean_ttft_ms": 81.5}).encode())
+    rows = (
+        of_json(**without),
+        read_bytes("other.json", json.dumps(FULL | {"mean_ttft_ms": 81.5}).encode()),
+    )
     (one,) = [one for one in audit(rows, of_name).unchecked if one.words == "failures"]
     assert one.describe() == "failures in 1 of 2 results"
 
@@ -177,29 +187,42 @@ def test_without_its_input_a_check_cannot_find_what_it_finds_with_it(
     (row,) = of_json(**fields).rows
     assert code in found_codes(row)
     assert code not in found_codes(stripped(row, one))
-    (check,) = [check for check in (*CHECKS, *REPORT_CHECKS) if code in check.about and "row" in {*check.judges, "row"}]
+    (check,) = [
+        check
+        for check in (*CHECKS, *REPORT_CHECKS)
+        if code in check.about and "row" in {*check.judges, "row"}
+    ]
     assert one in [i for need in check.needs or () for i in need.inputs]
 
 
 # ---- wherever the verdict stands ----
 
 
-def test_json_and_pages_have_the_verdict_with_its_limits(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_and_pages_have_the_verdict_with_its_limits(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (here / "r.md").write_text(report(READ, UNKNOWN))
     assert main(["audit", "r.md", "--json"]) == 5
     reported = json.loads(capsys.readouterr().out)
     assert reported["verdict"] == "sound as far as checked"
-    assert reported["verdict_line"].startswith("sound as far as checked: 1 of 2 tables, 3 of 3 columns; not checked: ")
+    assert reported["verdict_line"].startswith(
+        "sound as far as checked: 1 of 2 tables, 3 of 3 columns; not checked: "
+    )
     assert reported["read"]["columns"] == {"read": 3, "all": 3}
     assert {"what": "failures", "results": 2, "of": 2} in reported["not_checked"]
     assert main(["report", "r.md", "-o", "page.md"]) == 0
     assert f"**{reported['verdict_line']}** ·" in (here / "page.md").read_text()
     assert main(["report", "r.md", "-o", "page.html"]) == 0
     page = (here / "page.html").read_text()
-    assert ">sound as far as checked</span>" in page and "Checked: 1 of 2 tables, 3 of 3 columns; not checked: " in page
+    assert (
+        ">sound as far as checked</span>" in page
+        and "Checked: 1 of 2 tables, 3 of 3 columns; not checked: " in page
+    )
 
 
-def test_a_run_of_dynos_own_was_examined_with_all_its_records(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_of_dynos_own_was_examined_with_all_its_records(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     run = next(p for p in sorted(RUNS.iterdir()) if "-serve-fake-c" in p.name)
     assert main(["audit", str(run)]) in (0, 3)
     out = capsys.readouterr().out
@@ -218,12 +241,20 @@ Request Throughput (requests/sec),5.89
 """
 
 
-def test_an_aiperf_csv_with_an_unread_row_exits_with_5(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (here / "r.csv").write_text(AIPERF.format("HTTP Waiting (ms),73.11,51.31,110.56,110.54"))
+def test_an_aiperf_csv_with_an_unread_row_exits_with_5(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "r.csv").write_text(
+        AIPERF.format("HTTP Waiting (ms),73.11,51.31,110.56,110.54")
+    )
     assert main(["audit", "r.csv"]) == 5
     out = capsys.readouterr().out
-    assert "Columns or metrics not read:\n  r.csv:1: HTTP Waiting (ms): meaning unknown" in out
-    (here / "r.csv").write_text(AIPERF.format("Inter Token Latency (ms),9.32,8.42,10.11,10.10"))
+    assert (
+        "Columns or metrics not read:\n  r.csv:1: HTTP Waiting (ms): meaning unknown" in out
+    )
+    (here / "r.csv").write_text(
+        AIPERF.format("Inter Token Latency (ms),9.32,8.42,10.11,10.10")
+    )
     assert main(["audit", "r.csv"]) == 0
     assert "ot read:" not in capsys.readouterr().out
 
@@ -286,7 +317,9 @@ def test_a_block_with_parts_of_a_forks_own_is_not_read_in_silence(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, second = block(200).split("Total input tokens")
-    parts = "\n----- Load Distribution -----\n" + "instance http://here has 100 requests\n" * 9
+    parts = (
+        "\n----- Load Distribution -----\n" + "instance http://here has 100 requests\n" * 9
+    )
     (here / "r.log").write_text(f"{first}{parts}Total input tokens{second}")
     assert main(["audit", "r.log"]) == 5
     assert "Not read:\n  r.log:3: the block ends early" in capsys.readouterr().out
@@ -302,7 +335,9 @@ def test_whole_numbers_of_unknown_columns_are_not_called_checked(
 ) -> None:
     """They may be settings, and tell results apart; or figures, which no check has seen."""
     titles = "engine,concurrency,TP,ok,secs,gen toks,output tok/s,TTFT avg ms"
-    (here / "t.csv").write_text(f"{titles}\na,4,1,100,20,10000,500,100\nb,4,1,100,20,10000,900,100\n")
+    (here / "t.csv").write_text(
+        f"{titles}\na,4,1,100,20,10000,500,100\nb,4,1,100,20,10000,900,100\n"
+    )
     assert main(["audit", "t.csv", "--json"]) == 5
     reported = json.loads(capsys.readouterr().out)
     assert reported["read"]["columns"] == {"read": 4, "all": 7}

@@ -70,15 +70,21 @@ def test_a_table_without_known_columns_is_listed_as_unread_with_its_line(
     (here / "r.md").write_text(report(READ, "More.", UNKNOWN))
     assert main(["audit", "r.md"]) == 5
     out = capsys.readouterr().out
-    assert out.startswith("Verdict: sound as far as checked: 1 of 2 tables, 3 of 3 columns; not checked: ")
+    assert out.startswith(
+        "Verdict: sound as far as checked: 1 of 2 tables, 3 of 3 columns; not checked: "
+    )
     assert "Not read:\n  r.md:11: Model, 4K pp, 8K pp: unknown columns: 4K pp, 8K pp" in out
 
 
-def test_a_report_that_was_read_as_a_whole_has_exit_code_0(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_that_was_read_as_a_whole_has_exit_code_0(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (here / "r.md").write_text(report(READ, fenced(BLOCK.format(completed=1000, rate=10))))
     assert main(["audit", "r.md"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("Verdict: sound as far as checked: 1 of 1 table, 3 of 3 columns, 1 of 1 block; not checked: ")
+    assert out.startswith(
+        "Verdict: sound as far as checked: 1 of 1 table, 3 of 3 columns, 1 of 1 block; not checked: "
+    )
     assert "Not read" not in out
 
 
@@ -86,10 +92,15 @@ def test_void_wins_over_unread(here: Path, capsys: pytest.CaptureFixture[str]) -
     void = "vllm bench serve --num-prompts 1000\n" + BLOCK.format(completed=400, rate=4)
     (here / "r.md").write_text(report(fenced(void), UNKNOWN))
     assert main(["audit", "r.md"]) == 3
-    assert capsys.readouterr().out.startswith("Verdict: void; checked: 0 of 1 table, 1 of 1 block; not checked: ")
+    assert capsys.readouterr().out.startswith(
+        "Verdict: void; checked: 0 of 1 table, 1 of 1 block; not checked: "
+    )
 
 
-@pytest.mark.parametrize("text", [report(UNKNOWN), "mean 1.25 of all\nworst 3.75 of all\n", '{"a": 1.25, "b": [2.5]}'])
+@pytest.mark.parametrize(
+    "text",
+    [report(UNKNOWN), "mean 1.25 of all\nworst 3.75 of all\n", '{"a": 1.25, "b": [2.5]}'],
+)
 def test_a_file_with_numbers_of_which_nothing_was_read_is_never_sound(
     text: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,23 +116,36 @@ def test_a_file_without_a_number_has_failed_as_before(here: Path) -> None:
     assert main(["audit", "r.txt"]) == 1
 
 
-def test_the_words_of_a_report_are_not_unread_beside_the_results_that_they_are_about(here: Path) -> None:
+def test_the_words_of_a_report_are_not_unread_beside_the_results_that_they_are_about(
+    here: Path,
+) -> None:
     (here / "r.md").write_text("# A report\n\nIt took 12.5 s and 13.5 s.\n")
     (here / "r.log").write_text(BLOCK.format(completed=1000, rate=10))
     assert main(["audit", "r.md", "r.log"]) == 0
     assert main(["audit", "r.md"]) == 5
 
 
-def test_json_and_markdown_say_how_much_was_read(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_and_markdown_say_how_much_was_read(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (here / "r.md").write_text(report(READ, UNKNOWN))
     assert main(["audit", "r.md", "--json"]) == 5
     reported = json.loads(capsys.readouterr().out)
-    assert (reported["complete"], reported["read"]["tables"]) == (False, {"read": 1, "all": 2})
+    assert (reported["complete"], reported["read"]["tables"]) == (
+        False,
+        {"read": 1, "all": 2},
+    )
     (unread,) = reported["files"][0]["unread"]
-    assert (unread["line"], unread["part"], unread["what"]) == (9, "table", "Model, 4K pp, 8K pp")
+    assert (unread["line"], unread["part"], unread["what"]) == (
+        9,
+        "table",
+        "Model, 4K pp, 8K pp",
+    )
     assert main(["audit", "r.md", "--markdown"]) == 5
     out = capsys.readouterr().out
-    assert out.startswith("## Verdict: sound as far as checked: 1 of 2 tables, 3 of 3 columns; not checked: ")
+    assert out.startswith(
+        "## Verdict: sound as far as checked: 1 of 2 tables, 3 of 3 columns; not checked: "
+    )
     assert "Not read:\n\n- r.md:9: Model" in out
 
 
@@ -131,7 +155,10 @@ def test_an_import_says_how_much_was_read_and_keeps_what_was_not(
     (here / "r.md").write_text(report(READ, UNKNOWN))
     assert main(["import", "r.md", "-o", "kept"]) == 0
     reported = capsys.readouterr()
-    assert "r.md: markdown, 2 results from a table, 1 of 2 tables, 3 of 3 columns read → kept/r.md.json" in reported.out
+    assert (
+        "r.md: markdown, 2 results from a table, 1 of 2 tables, 3 of 3 columns read → kept/r.md.json"
+        in reported.out
+    )
     assert "  r.md:9: Model, 4K pp, 8K pp: unknown columns" in reported.err
     assert not coverage([load(here / "kept/r.md.json")]).complete
     assert main(["audit", "kept/r.md.json"]) == 5
@@ -141,13 +168,18 @@ def test_a_report_page_notes_what_was_not_read(here: Path) -> None:
     (here / "r.md").write_text(report(READ, UNKNOWN))
     assert main(["report", "r.md", "-o", "page.md"]) == 0
     text = (here / "page.md").read_text()
-    assert "Not everything with numbers was read: 1 of 2 tables, 3 of 3 columns." in text and "r.md:9" in text
+    assert (
+        "Not everything with numbers was read: 1 of 2 tables, 3 of 3 columns." in text
+        and "r.md:9" in text
+    )
 
 
 def test_a_line_of_a_csv_file_that_was_not_read_changes_the_exit_code(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (here / "r.csv").write_text("concurrency,output_throughput\n1,100.5\n2,200.5,7\n4,400.5\n")
+    (here / "r.csv").write_text(
+        "concurrency,output_throughput\n1,100.5\n2,200.5,7\n4,400.5\n"
+    )
     assert main(["audit", "r.csv"]) == 5
     out = capsys.readouterr().out
     assert out.startswith(
@@ -163,23 +195,37 @@ def test_versions_and_settings_are_not_figures() -> None:
 
 
 def test_a_latency_without_a_unit_is_unread_and_the_reason_says_so() -> None:
-    (found,) = document(report("| Rate | Median TTFT | Median ITL |\n|---|---|---|\n| 4 | 31.98 | 11.93 |\n")).unread
+    (found,) = document(
+        report(
+            "| Rate | Median TTFT | Median ITL |\n|---|---|---|\n| 4 | 31.98 | 11.93 |\n"
+        )
+    ).unread
     assert (found.part, found.why) == ("table", "no unit: Median TTFT, Median ITL")
 
 
 def test_columns_that_were_left_out_of_a_table_are_named_and_counted(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    table = "| Concurrency | Output tok/s | Wall feel |\n|---|---|---|\n| 1 | 100.5 | 3.25 |\n"
+    table = (
+        "| Concurrency | Output tok/s | Wall feel |\n|---|---|---|\n| 1 | 100.5 | 3.25 |\n"
+    )
     (found,) = document(report(table)).unread
-    assert (found.part, found.what, found.why) == ("columns", "Wall feel", "meaning unknown")
+    assert (found.part, found.what, found.why) == (
+        "columns",
+        "Wall feel",
+        "meaning unknown",
+    )
     read = coverage([document(report(table))])
     assert (read.complete, read.columns.read, read.columns.all) == (False, 2, 3)
     (here / "r.md").write_text(report(table))
     assert main(["audit", "r.md"]) == 5
-    assert "Columns or metrics not read:\n  r.md:3: Wall feel: meaning unknown" in capsys.readouterr().out
+    assert (
+        "Columns or metrics not read:\n  r.md:3: Wall feel: meaning unknown"
+        in capsys.readouterr().out
+    )
     metrics = (
-        "| Metric | A | B |\n|---|---|---|\n| TTFT (ms) | 2.5 | 3 |\n| Output tok/s | 7 | 9 |\n| Feel | 4.5 | 5 |\n"
+        "| Metric | A | B |\n|---|---|---|\n| TTFT (ms) | 2.5 | 3 |\n| Output tok/s | "
+        "7 | 9 |\n| Feel | 4.5 | 5 |\n"
     )
     (found,) = document(report(metrics)).unread
     assert (found.part, found.what) == ("columns", "Feel")
@@ -188,10 +234,12 @@ def test_columns_that_were_left_out_of_a_table_are_named_and_counted(
 def test_printed_figures_of_no_known_tool_are_listed_as_a_block() -> None:
     printed = fenced("Total Time:  145.07\nAvg Latency:  77.86\nMax Latency:  144.99")
     assert lost(report(READ, printed)) == [(11, "block", "Avg Latency")]
-    assert lost(report(READ, "- **Mean TTFT**: 91.2 ms\n- **Throughput**: 1,204 tok/s\n")) == [
-        (9, "block", "Mean TTFT")
-    ]
-    box = fenced("┌────────────────┐\n│ TTFT: 250 ms   │\n│ p99 TTFT: 1.2s │\n└────────────────┘")
+    assert lost(
+        report(READ, "- **Mean TTFT**: 91.2 ms\n- **Throughput**: 1,204 tok/s\n")
+    ) == [(9, "block", "Mean TTFT")]
+    box = fenced(
+        "┌────────────────┐\n│ TTFT: 250 ms   │\n│ p99 TTFT: 1.2s │\n└────────────────┘"
+    )
     assert lost(report(READ, box)) == [(11, "block", "TTFT")]
 
 
@@ -234,8 +282,16 @@ Concurrency  Throughput   TTFT p95   TPOT p95
 
 def test_a_table_in_box_drawing_characters_is_read() -> None:
     baseline, cached = document(report(fenced(BOX))).rows
-    assert (baseline.label, baseline.get("p50_ttft_ms"), baseline.get("speed")) == ("Baseline", 45.2, 1245)
-    assert (cached.label, cached.get("p99_ttft_ms"), cached.figures["p99_ttft_ms"].line) == ("Prefix Cache", 28.4, 10)
+    assert (baseline.label, baseline.get("p50_ttft_ms"), baseline.get("speed")) == (
+        "Baseline",
+        45.2,
+        1245,
+    )
+    assert (
+        cached.label,
+        cached.get("p99_ttft_ms"),
+        cached.figures["p99_ttft_ms"].line,
+    ) == ("Prefix Cache", 28.4, 10)
 
 
 def test_a_cell_of_a_box_that_goes_on_in_the_next_line_is_one_cell() -> None:
@@ -265,7 +321,9 @@ def test_a_grid_and_aligned_columns_are_read_in_a_listing_and_in_a_plain_log() -
         ]  # fmt: skip
         rows = document(wrap(ALIGNED), file).rows
         names = ("speed", "p95_ttft_ms", "p95_tpot_ms")
-        reported = [(r.number("concurrency"), *(r.get(name) for name in names)) for r in rows]
+        reported = [
+            (r.number("concurrency"), *(r.get(name) for name in names)) for r in rows
+        ]
         assert reported == [(1, 95, 120, 11), (32, 1740, 1410, 23)]
 
 
@@ -283,13 +341,19 @@ c        9                          55.5  late
     titles = "Load, Conc, Output tok/s, Mean TTFT (ms)"
     assert lost(fenced(shifted)) == [(5, "lines", titles)]
     one_space = "Load  Conc  Output tok/s  Mean TTFT (ms)\na  1 100.5  20.1\n"
-    assert (document(fenced(one_space)).rows, lost(fenced(one_space))) == ([], [(3, "block", titles)])
+    assert (document(fenced(one_space)).rows, lost(fenced(one_space))) == (
+        [],
+        [(3, "block", titles)],
+    )
 
 
 def test_configurations_side_by_side_whose_cells_have_the_unit_are_read() -> None:
     table = "| Context | Vulkan | ROCm |\n|---|---|---|\n| 2K | 50.05 t/s | 46.56 t/s |\n"
     rows = document(report(table)).rows
-    assert [(r.series, r.get("speed")) for r in rows] == [("2K, Vulkan", 50.05), ("2K, ROCm", 46.56)]
+    assert [(r.series, r.get("speed")) for r in rows] == [
+        ("2K, Vulkan", 50.05),
+        ("2K, ROCm", 46.56),
+    ]
     assert document(report(table.replace("t/s", "GB/s"))).rows == []
 
 
@@ -306,7 +370,10 @@ def test_words_behind_each_number_say_what_a_column_means() -> None:
     body = "| a | 8 | 256.1 output tok/s |\n| b | 64 | 502.9 output tok/s |\n"
     table = f"| run | conc | primary metric |\n|---|---|---|\n{body}"
     rows = document(report(table)).rows
-    assert [(r.number("concurrency"), r.get("output_throughput")) for r in rows] == [(8, 256.1), (64, 502.9)]
+    assert [(r.number("concurrency"), r.get("output_throughput")) for r in rows] == [
+        (8, 256.1),
+        (64, 502.9),
+    ]
     mixed = document(report(table.replace("502.9 output", "502.9 decode")))
     assert mixed.rows == [] and [u.part for u in mixed.unread] == ["table"]
 
@@ -314,7 +381,11 @@ def test_words_behind_each_number_say_what_a_column_means() -> None:
 def test_a_total_beside_a_figure_of_each_device_is_not_input_and_output_together() -> None:
     def named(titles: str) -> set[str]:
         cells = "|---" * titles.count("|")
-        return set(document(report(f"{titles}\n{cells}|\n| 2 | 4427.5 | 2213.7 |\n")).rows[0].figures)
+        return set(
+            document(report(f"{titles}\n{cells}|\n| 2 | 4427.5 | 2213.7 |\n"))
+            .rows[0]
+            .figures
+        )
 
     assert named("| TP | tok/s total | tok/s per GPU") == {"speed"}
     assert "total_token_throughput" in named("| TP | Total tok/s | Output tok/s")
@@ -322,7 +393,9 @@ def test_a_total_beside_a_figure_of_each_device_is_not_input_and_output_together
 
 def test_the_nearest_words_above_a_table_name_it() -> None:
     table = "| Prompt Tokens | Generation t/s |\n|---|---|\n| 19 | 50.5 |\n"
-    rows = document(report("**Thing-8B** (Q4_K_M):", table, "**Other-8B** (Q8_0):", table)).rows
+    rows = document(
+        report("**Thing-8B** (Q4_K_M):", table, "**Other-8B** (Q8_0):", table)
+    ).rows
     assert [(r.label, r.setting("quantization")) for r in rows] == [
         ("Thing-8B (Q4_K_M):", "Q4_K_M"), ("Other-8B (Q8_0):", "Q8_0"),
     ]  # fmt: skip

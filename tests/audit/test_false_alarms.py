@@ -28,7 +28,13 @@ Mean TPOT (ms):                          10.00
 def block(completed: int = 200, took: float = 100.0, ttft: float = 50.0) -> str:
     made, read = 100 * completed, 300 * completed
     return SERVED.format(
-        completed=completed, took=took, read=read, made=made, rate=completed / took, speed=made / took, ttft=ttft
+        completed=completed,
+        took=took,
+        read=read,
+        made=made,
+        rate=completed / took,
+        speed=made / took,
+        ttft=ttft,
     )
 
 
@@ -90,12 +96,22 @@ PHASES = {
 @pytest.mark.parametrize("field", ["name", "kind", "type"])
 def test_the_load_of_an_aiperf_run_is_not_that_of_its_warm_up(field: str) -> None:
     warm_up = {field: "warmup", "requests": 10, "concurrency": 1}
-    named = {**PHASES, "input_config": {"phases": [warm_up, {"requests": 200, "concurrency": 16}]}}
+    named = {
+        **PHASES,
+        "input_config": {"phases": [warm_up, {"requests": 200, "concurrency": 16}]},
+    }
     (row,) = data(named).rows
     assert (row.setting("concurrency"), row.setting("num_prompts")) == (16, 200)
     assert having("consistency.command", data(named)) == []
-    swapped = {**PHASES, "input_config": {"phases": [{"kind": "profiling", "requests": 10, "concurrency": 1}]}}
-    assert having("consistency.command", data(swapped)), "more completed than the run itself asked for"
+    swapped = {
+        **PHASES,
+        "input_config": {
+            "phases": [{"kind": "profiling", "requests": 10, "concurrency": 1}]
+        },
+    }
+    assert having("consistency.command", data(swapped)), (
+        "more completed than the run itself asked for"
+    )
 
 
 def test_aiperf_records_of_the_warm_up_are_not_the_runs() -> None:
@@ -107,7 +123,9 @@ def test_aiperf_records_of_the_warm_up_are_not_the_runs() -> None:
     warm = [record("warmup", "refused")] * 5
     lines = "\n".join([*warm, *[record("profiling")] * 20]).encode()
     assert having("requests.failed", read_bytes("r.jsonl", lines)) == []
-    failed = "\n".join([*warm, *[record("profiling")] * 20, record("profiling", "refused")]).encode()
+    failed = "\n".join(
+        [*warm, *[record("profiling")] * 20, record("profiling", "refused")]
+    ).encode()
     (doubt,) = having("requests.failed", read_bytes("r.jsonl", failed))
     assert "1 of 21 requests failed" in doubt.text
 
@@ -125,7 +143,9 @@ def test_a_progress_bar_of_something_else_does_not_count_the_requests(bar: str) 
     log = text(f"{bar}<00:00]\n{block(200)}", "r.log")
     codes = {f.code for f in judged(log).each}
     assert not codes & {"requests.failed", "consistency.command"}
-    (doubt,) = having("requests.failed", text(f"100%|███| 250/250 [00:50<00:00]\n{block(200)}", "r.log"))
+    (doubt,) = having(
+        "requests.failed", text(f"100%|███| 250/250 [00:50<00:00]\n{block(200)}", "r.log")
+    )
     assert "50 of 250 requests failed" in doubt.text
 
 
@@ -137,7 +157,12 @@ def test_a_warm_up_run_is_not_a_repeat_of_the_run() -> None:
     assert len(document.rows) == 2
     codes = {f.code for f in judged(document).each}
     assert not codes & {"statistics.repeats_differ", "cache.later_faster"}
-    again = text(report("## Run", fenced(command + block(200, took=250.0, ttft=900.0) + command + block(200))))
+    again = text(
+        report(
+            "## Run",
+            fenced(command + block(200, took=250.0, ttft=900.0) + command + block(200)),
+        )
+    )
     codes = {f.code for f in judged(again).each}
     assert codes & {"statistics.repeats_differ", "cache.later_faster"}
 
@@ -150,15 +175,23 @@ NAMED = """model,concurrency,num_prompts,completed,total_input_tokens,total_outp
 """
 
 
-@pytest.mark.parametrize("served", ["llama3", "llama-3", "llama3:8b", "llama-3-8b", "default"])
+@pytest.mark.parametrize(
+    "served", ["llama3", "llama-3", "llama3:8b", "llama-3-8b", "default"]
+)
 def test_a_served_name_is_not_taken_for_a_base_model(served: str) -> None:
     names = NAMED.format("meta-llama/Meta-Llama-3-8B-Instruct", served)
     assert having("comparability.model_differs", table(names)) == []
 
 
-@pytest.mark.parametrize("base", ["meta-llama/Meta-Llama-3-8B", "Meta-Llama-3-8B.Q8_0.gguf", "Meta-Llama-3-8B-Q4_K_M"])
+@pytest.mark.parametrize(
+    "base",
+    ["meta-llama/Meta-Llama-3-8B", "Meta-Llama-3-8B.Q8_0.gguf", "Meta-Llama-3-8B-Q4_K_M"],
+)
 def test_a_base_model_beside_its_tuned_one_is_a_doubt(base: str) -> None:
-    (doubt,) = having("comparability.model_differs", table(NAMED.format("meta-llama/Meta-Llama-3-8B-Instruct", base)))
+    (doubt,) = having(
+        "comparability.model_differs",
+        table(NAMED.format("meta-llama/Meta-Llama-3-8B-Instruct", base)),
+    )
     assert doubt.level == "doubt"
 
 
@@ -169,9 +202,16 @@ SIX = [40.0, 60.0, 75.0, 90.0, 110.0, 150.0]
 
 def test_six_models_are_not_six_repeats() -> None:
     load = "Maximum request concurrency: 8\n"
-    by_heading = report(*(f"## thing-{i}\n\n{fenced(load + block(200, took))}" for i, took in enumerate(SIX)))
+    by_heading = report(
+        *(
+            f"## thing-{i}\n\n{fenced(load + block(200, took))}"
+            for i, took in enumerate(SIX)
+        )
+    )
     assert having("statistics.repeats_differ", text(by_heading)) == []
-    by_line = "".join(f"Model: thing-{i}\n{load}{block(200, took)}\n" for i, took in enumerate(SIX))
+    by_line = "".join(
+        f"Model: thing-{i}\n{load}{block(200, took)}\n" for i, took in enumerate(SIX)
+    )
     assert having("statistics.repeats_differ", text(by_line, "r.log")) == []
     command = "vllm bench serve --model org/Thing-8B-Instruct --max-concurrency 8 --num-prompts 200\n"
     of_one = report("## Thing", fenced("".join(command + block(200, took) for took in SIX)))
@@ -184,18 +224,32 @@ RUNS = "{},model,concurrency,output_throughput,mean_ttft_ms,duration_s\n"
 
 @pytest.mark.parametrize("title", ["run", "iteration", "trial", "run_id", "repeat"])
 def test_a_list_of_twenty_runs_is_not_twenty_single_runs(title: str) -> None:
-    body = "".join(f"{i},thing,8,{500 + i / 7:.2f},{40 + i / 9:.2f},{60 + i / 9:.2f}\n" for i in range(20))
+    body = "".join(
+        f"{i},thing,8,{500 + i / 7:.2f},{40 + i / 9:.2f},{60 + i / 9:.2f}\n"
+        for i in range(20)
+    )
     document = table(RUNS.format(title) + body)
     assert len(document.rows) == 20
     assert having("statistics.single_run", document) == []
-    named = "".join(f"night-{i},thing,8,{500 + i / 7:.2f},{40 + i / 9:.2f},{60 + i / 9:.2f}\n" for i in range(20))
-    assert having("statistics.single_run", table(RUNS.format(title) + named)), "these are names, and may mean anything"
+    named = "".join(
+        f"night-{i},thing,8,{500 + i / 7:.2f},{40 + i / 9:.2f},{60 + i / 9:.2f}\n"
+        for i in range(20)
+    )
+    assert having("statistics.single_run", table(RUNS.format(title) + named)), (
+        "these are names, and may mean anything"
+    )
     loads = "".join(f"thing,{2**i},{500 + i / 7:.2f},{40 + i / 9:.2f}\n" for i in range(5))
-    (note,) = having("statistics.single_run", table("model,concurrency,output_throughput,mean_ttft_ms\n" + loads))
+    (note,) = having(
+        "statistics.single_run",
+        table("model,concurrency,output_throughput,mean_ttft_ms\n" + loads),
+    )
     assert "All 5 results" in note.text
 
 
-@pytest.mark.parametrize(("titles", "cells"), [("Runs | Output tok/s", "20 | 512.5"), ("Output tok/s", "512.5 ± 3.1")])
+@pytest.mark.parametrize(
+    ("titles", "cells"),
+    [("Runs | Output tok/s", "20 | 512.5"), ("Output tok/s", "512.5 ± 3.1")],
+)
 def test_a_mean_of_several_runs_is_not_a_single_run(titles: str, cells: str) -> None:
     def reported(titles: str, cells: str) -> Document:
         rule = "|---" * (titles.count("|") + 2)
@@ -220,15 +274,27 @@ def test_zeros_are_counted_among_the_requests_of_the_mean_alone() -> None:
         "completed": 90,
     }
     mean_ms = 1000 * sum(real) / 90
-    (void,) = having("requests.zeros_in_mean", data(serve_json(**lists, mean_ttft_ms=mean_ms)))
-    assert "20 of 90 requests count with a TTFT of 0 ms. Without them the mean is 100.0 ms" in void.text
+    (void,) = having(
+        "requests.zeros_in_mean", data(serve_json(**lists, mean_ttft_ms=mean_ms))
+    )
+    assert (
+        "20 of 90 requests count with a TTFT of 0 ms. Without them the mean is 100.0 ms"
+        in void.text
+    )
     honest = serve_json(**lists, mean_ttft_ms=1000 * sum(real) / 70)
     assert having("requests.zeros_in_mean", data(honest)) == []
 
 
 def test_failed_requests_alone_are_not_zeros_in_the_mean() -> None:
-    lists = {"ttfts": [0.1] * 90 + [0.0] * 10, "errors": [""] * 90 + ["refused"] * 10, "completed": 90}
-    assert having("requests.zeros_in_mean", data(serve_json(**lists, mean_ttft_ms=100.0))) == []
+    lists = {
+        "ttfts": [0.1] * 90 + [0.0] * 10,
+        "errors": [""] * 90 + ["refused"] * 10,
+        "completed": 90,
+    }
+    assert (
+        having("requests.zeros_in_mean", data(serve_json(**lists, mean_ttft_ms=100.0)))
+        == []
+    )
     wrong = data(serve_json(**lists | {"completed": 100}, mean_ttft_ms=90.0))
     assert having("requests.zeros_in_mean", wrong), "here they are in it"
 
@@ -251,12 +317,19 @@ def test_failed_requests_alone_are_not_zeros_in_the_mean() -> None:
 def test_figures_in_prose_keep_what_the_title_promises(words: str) -> None:
     title = "# Inference latency and throughput results\n\n"
     assert having("consistency.no_figures", text(title + words)) == []
-    assert having("consistency.no_figures", text(title + "We were surprised how fast it is.")), "nothing is in it"
+    assert having(
+        "consistency.no_figures", text(title + "We were surprised how fast it is.")
+    ), "nothing is in it"
 
 
 def test_figures_in_an_unread_listing_keep_what_the_title_promises() -> None:
     listing = fenced("llama  31.7  12.5\nqwen   28.1  11.9")
-    assert having("consistency.no_figures", text("# Inference throughput results\n\n" + listing)) == []
+    assert (
+        having(
+            "consistency.no_figures", text("# Inference throughput results\n\n" + listing)
+        )
+        == []
+    )
 
 
 def test_a_doubt_about_a_page_of_commands_stays(tmp_path: Path) -> None:

@@ -55,7 +55,10 @@ def test_another_spelling_or_quantization_is_the_same_model(one: str, other: str
 
 
 def two(one: str, other: str) -> list[Row]:
-    return [row({}, {"model": one}, file="a.md"), row({}, {"model": other}, file="b.md", line=7)]
+    return [
+        row({}, {"model": one}, file="a.md"),
+        row({}, {"model": other}, file="b.md", line=7),
+    ]
 
 
 def test_a_copy_under_another_version_is_not_merged_and_is_void() -> None:
@@ -74,14 +77,20 @@ def test_a_copy_of_the_same_model_counts_once_and_both_places_are_noted() -> Non
         if f.code == "consistency.reported_twice"
     ]
     assert (found.level, found.locations) == ("note", ["a.md:1", "b.md:7"])
-    assert found.text == "1 result is reported twice and counts once: b.md:7 repeats a.md:1."
+    assert (
+        found.text == "1 result is reported twice and counts once: b.md:7 repeats a.md:1."
+    )
 
 
-def test_figures_without_a_duration_that_agree_to_the_last_digit_merge_only_within_one_model() -> None:
+def test_figures_without_a_duration_that_agree_to_the_last_digit_merge_only_within_one_model() -> (
+    None
+):
     speed = {"output_throughput": 1234.5678, "request_throughput": 12.345678}
     for other, left in (("org/GLM-5", 1), ("GLM-5.1", 2)):
         rows = [
-            msgspec.structs.replace(row({}, {"model": model}, base=speed, half=5e-5), file=file)
+            msgspec.structs.replace(
+                row({}, {"model": model}, base=speed, half=5e-5), file=file
+            )
             for model, file in (("GLM-5", "a.md"), (other, "b.md"))
         ]
         assert len(once(list(rows))) == left

@@ -45,9 +45,19 @@ def block(completed: int = 64, ttft: float = 50.25, **more: object) -> str:
         "Total generated tokens": 8192, "Request throughput (req/s)": "3.91",
         "Output token throughput (tok/s)": "500.73", "Total Token throughput (tok/s)": "2503.67",
     } | more  # fmt: skip
-    lines = [f"{' Serving Benchmark Result ':=^50}", *(entry(k, v) for k, v in rows.items())]
-    lines += [f"{'Time to First Token':-^50}", entry("Mean TTFT (ms)", ttft), entry("Median TTFT (ms)", "48.10")]
-    lines += [entry("P99 TTFT (ms)", "82.50"), f"{'Time per Output Token (excl. 1st token)':-^50}"]
+    lines = [
+        f"{' Serving Benchmark Result ':=^50}",
+        *(entry(k, v) for k, v in rows.items()),
+    ]
+    lines += [
+        f"{'Time to First Token':-^50}",
+        entry("Mean TTFT (ms)", ttft),
+        entry("Median TTFT (ms)", "48.10"),
+    ]
+    lines += [
+        entry("P99 TTFT (ms)", "82.50"),
+        f"{'Time per Output Token (excl. 1st token)':-^50}",
+    ]
     lines += [entry("Mean TPOT (ms)", "8.86"), entry("P99 TPOT (ms)", "11.70"), "=" * 50]
     return "\n".join(lines) + "\n"
 
@@ -73,16 +83,31 @@ SGLANG = "\n".join([
 
 def test_a_block_of_vllm_024_is_read_to_the_digit() -> None:
     row = only(read(FIXTURES / "vllm-0.24-serve-c64.txt"))
-    assert (row.kind, row.tool, row.form, row.line, row.end) == ("serve", "vllm", "block", 1, 40)
+    assert (row.kind, row.tool, row.form, row.line, row.end) == (
+        "serve",
+        "vllm",
+        "block",
+        1,
+        40,
+    )
     assert reported(row) == {"concurrency": 64}
     v = values(row)
     assert (v["completed"], v["failed"], v["duration_s"]) == (640, 0, 16.36)
-    assert (v["peak_output_throughput"], v["peak_concurrency"], v["total_token_throughput"]) == (
+    assert (
+        v["peak_output_throughput"],
+        v["peak_concurrency"],
+        v["total_token_throughput"],
+    ) == (
         7759.0,
         128.0,
         25037.08,
     )
-    assert (v["mean_ttft_ms"], v["p95_tpot_ms"], v["p99_itl_ms"], v["p99_e2el_ms"]) == (506.70, 11.42, 158.30, 1813.70)
+    assert (v["mean_ttft_ms"], v["p95_tpot_ms"], v["p99_itl_ms"], v["p99_e2el_ms"]) == (
+        506.70,
+        11.42,
+        158.30,
+        1813.70,
+    )
     assert row.figures["mean_ttft_ms"].line == 14
     assert row.figures["mean_ttft_ms"].half == pytest.approx(0.005)
     assert row.figures["completed"].half == 0
@@ -96,8 +121,16 @@ def test_a_block_of_vllm_032_tells_its_goodput() -> None:
 
 
 def test_a_peak_is_not_taken_for_the_throughput_itself() -> None:
-    row = only(text("Successful requests: 5\nPeak output token throughput (tok/s): 70.00\nMean TTFT (ms): 4.0\n"))
-    assert values(row) == {"completed": 5, "peak_output_throughput": 70.0, "mean_ttft_ms": 4.0}
+    row = only(
+        text(
+            "Successful requests: 5\nPeak output token throughput (tok/s): 70.00\nMean TTFT (ms): 4.0\n"
+        )
+    )
+    assert values(row) == {
+        "completed": 5,
+        "peak_output_throughput": 70.0,
+        "mean_ttft_ms": 4.0,
+    }
 
 
 def test_an_old_block_has_no_failures_and_another_word_for_its_total() -> None:
@@ -112,7 +145,11 @@ def test_a_block_of_sglang_is_known_by_its_words() -> None:
     assert row.tool == "sglang"
     assert reported(row) == {"backend": "sglang", "rate": "inf", "concurrency": 16}
     v = values(row)
-    assert (v["total_token_throughput"], v["concurrency_mean"], v["retokenized_output_tokens"]) == (
+    assert (
+        v["total_token_throughput"],
+        v["concurrency_mean"],
+        v["retokenized_output_tokens"],
+    ) == (
         712.84,
         14.42,
         25591,
@@ -123,7 +160,11 @@ def test_a_block_of_sglang_is_known_by_its_words() -> None:
 
 def test_a_new_block_of_sglang_says_not_set_where_there_is_no_limit() -> None:
     row = only(
-        text(SGLANG.replace("Max reqeuest concurrency:", "Max request concurrency: ").replace(" 16 ", " not set "))
+        text(
+            SGLANG.replace(
+                "Max reqeuest concurrency:", "Max request concurrency: "
+            ).replace(" 16 ", " not set ")
+        )
     )
     assert "concurrency" not in row.settings
 
@@ -147,12 +188,21 @@ def test_a_block_right_after_another_without_its_end_is_one_of_its_own() -> None
 )  # fmt: skip
 def test_what_a_logger_puts_before_each_line_does_no_harm(prefix: str) -> None:
     row = only(text("".join(prefix + line + "\n" for line in block().splitlines())))
-    assert (row.get("completed"), row.get("duration_s"), row.get("mean_ttft_ms")) == (64, 16.36, 50.25)
+    assert (row.get("completed"), row.get("duration_s"), row.get("mean_ttft_ms")) == (
+        64,
+        16.36,
+        50.25,
+    )
     assert row.get("p99_tpot_ms") == 11.70
 
 
 def test_a_progress_bar_is_painted_over_and_tells_how_many_were_asked_for() -> None:
-    bar = "\r".join(f" {i:2d}%|█  | {i}/80 [00:0{i % 10}<00:10,  3.90it/s]" for i in range(80)) + "\n"
+    bar = (
+        "\r".join(
+            f" {i:2d}%|█  | {i}/80 [00:0{i % 10}<00:10,  3.90it/s]" for i in range(80)
+        )
+        + "\n"
+    )
     row = only(text(bar + block(75)))
     assert (row.get("completed"), row.number("num_prompts")) == (75, 80)
     assert row.settings["num_prompts"].by == "progress"
@@ -185,7 +235,12 @@ def test_mangled_letters_are_mended_and_latin_1_is_understood() -> None:
     ):
         row = only(read_text("a.log", data))
         assert (row.get("speed"), row.figures["speed"].deviation) == (100.0, 2.5)
-    assert only(read_text("a.log", ("â–ˆ" * 5 + " 5/70 [00:01\n" + block()).encode())).number("num_prompts") == 70
+    assert (
+        only(read_text("a.log", ("â–ˆ" * 5 + " 5/70 [00:01\n" + block()).encode())).number(
+            "num_prompts"
+        )
+        == 70
+    )
 
 
 def test_a_trimmed_block_without_its_frame_is_a_row() -> None:
@@ -222,7 +277,9 @@ def test_code_that_prints_a_block_is_none() -> None:
     assert document.unread == []
 
 
-@pytest.mark.parametrize(("before", "after"), [("<pre>", "</pre>"), ("<td><pre><code>", "</code></pre></td>")])
+@pytest.mark.parametrize(
+    ("before", "after"), [("<pre>", "</pre>"), ("<td><pre><code>", "</code></pre></td>")]
+)
 def test_blocks_inside_a_page_are_read(before: str, after: str) -> None:
     row = only(markdown(f"# R\n{before}{block().rstrip()}{after}\n"))
     assert (row.get("completed"), row.get("p99_tpot_ms"), row.section) == (64, 11.70, "R")
@@ -292,7 +349,11 @@ def test_a_server_s_model_is_its_first_word_and_its_engine_is_known() -> None:
     for line, model, engine in (
         ("vllm serve org/m-7b --tensor-parallel-size 4", "org/m-7b", "vllm"),
         ("VLLM_USE_V1=1 vllm serve --max-model-len 4096 org/m-7b", "org/m-7b", "vllm"),
-        ("python3 -m sglang.launch_server --model-path org/m-7b --tp 4", "org/m-7b", "sglang"),
+        (
+            "python3 -m sglang.launch_server --model-path org/m-7b --tp 4",
+            "org/m-7b",
+            "sglang",
+        ),
         ("trtllm-serve org/m-7b --max_batch_size 8", "org/m-7b", "tensorrt-llm"),
     ):
         command = markdown(f"# Run\n```\n{line}\n```\n").commands[0]
@@ -323,7 +384,12 @@ def test_a_dump_of_arguments_tells_of_the_block_below() -> None:
 
 
 def test_lengths_of_random_prompts_say_nothing_of_another_dataset() -> None:
-    row = only(text("Namespace(dataset_name='sharegpt', random_input_len=1024, random_output_len=128)\n" + block()))
+    row = only(
+        text(
+            "Namespace(dataset_name='sharegpt', random_input_len=1024, random_output_len=128)\n"
+            + block()
+        )
+    )
     assert reported(row) == {"dataset": "sharegpt"}
 
 
@@ -376,11 +442,15 @@ def test_ordinary_words_about_tokens_are_no_secrets() -> None:
 
 
 def test_a_command_in_a_listing_with_results_says_nothing_of_the_next_listing() -> None:
-    document = markdown(f"# A\n```\nvllm bench serve --model a --num-prompts 5\n{block(1)}```\n\n```\n{block(2)}```\n")
+    document = markdown(
+        f"# A\n```\nvllm bench serve --model a --num-prompts 5\n{block(1)}```\n\n```\n{block(2)}```\n"
+    )
     assert [r.setting("model") for r in document.rows] == ["a", None]
 
 
-def test_a_command_in_a_listing_of_its_own_holds_until_the_next_heading_of_its_level() -> None:
+def test_a_command_in_a_listing_of_its_own_holds_until_the_next_heading_of_its_level() -> (
+    None
+):
     document = markdown(
         f"## A\n```\nvllm serve a-7b\n```\n### c=4\n```\n{block(1)}```\n### c=8\n```\n{block(2)}```\n## "
         f"B\n```\n{block(3)}```\n"
@@ -399,7 +469,9 @@ def test_the_next_command_of_a_kind_takes_the_place_of_the_last() -> None:
 
 
 def test_words_that_speak_of_a_program_are_no_command() -> None:
-    document = markdown("# A\nWe ran vllm serve --model x on one node, and benchmark_serving.py against it.\n")
+    document = markdown(
+        "# A\nWe ran vllm serve --model x on one node, and benchmark_serving.py against it.\n"
+    )
     assert document.commands == []
     assert len(document.passages) == 1
 
@@ -408,7 +480,9 @@ def test_words_that_speak_of_a_program_are_no_command() -> None:
 
 
 def test_headings_of_three_kinds_and_empty_ones() -> None:
-    document = markdown("Title\n=====\n\nWords\n\nPart\n----\n\n# One #\n\n## Empty\n\n## C#\nx\n<h2>Three</h2>\n\ny\n")
+    document = markdown(
+        "Title\n=====\n\nWords\n\nPart\n----\n\n# One #\n\n## Empty\n\n## C#\nx\n<h2>Three</h2>\n\ny\n"
+    )
     assert [(h.line, h.level, h.text, h.empty) for h in document.headings] == [
         (1, 1, "Title", False), (6, 2, "Part", True), (9, 1, "One", False), (11, 2, "Empty", True),
         (13, 2, "C#", False),
@@ -450,8 +524,16 @@ TABLES = {
 def test_a_table_is_a_table_however_it_is_written(form: str) -> None:
     document = markdown("# A\n\nWords.\n\n" + TABLES[form] + "\nWords.\n")
     table = document.tables[0]
-    assert (table.line, table.header, table.lines, table.section) == (5, ["Engine", "TTFT (ms)", "tok/s"], [7, 8], "A")
-    assert [[c.text for c in row] for row in table.rows] == [["vLLM", "12.5", "80.1"], ["TGI", "13.5", "70.1"]]
+    assert (table.line, table.header, table.lines, table.section) == (
+        5,
+        ["Engine", "TTFT (ms)", "tok/s"],
+        [7, 8],
+        "A",
+    )
+    assert [[c.text for c in row] for row in table.rows] == [
+        ["vLLM", "12.5", "80.1"],
+        ["TGI", "13.5", "70.1"],
+    ]
     assert [c.bold for c in table.rows[0]] == [False, True, False]
     assert [r.get("mean_ttft_ms") for r in document.rows] == [12.5, 13.5]
     assert [h.text for h in document.headings] == ["A"]
@@ -466,7 +548,10 @@ def test_cells_of_a_page_that_span_several_are_said_in_each() -> None:
     )
     table = document.tables[0]
     assert table.header == ["Model", "Load", "TTFT & more", "TTFT & more"]
-    assert [[c.text for c in row] for row in table.rows] == [["m", "1", "2", "3"], ["m", "4", "5", "6"]]
+    assert [[c.text for c in row] for row in table.rows] == [
+        ["m", "1", "2", "3"],
+        ["m", "4", "5", "6"],
+    ]
     assert table.lines == [8, 9]
 
 
@@ -485,13 +570,24 @@ def test_what_lm_eval_says_of_its_model_belongs_to_the_table_below() -> None:
             "|gsm8k|      3|strict|     5|exact_match|↑  |0.768|±  |0.0268|\n"
         )
         row = only(text("".join(comment + line + "\n" for line in content.splitlines())))
-        assert (row.kind, row.tool, row.get("score"), row.get("stderr")) == ("quality", "lm-eval", 0.768, 0.0268)
-        assert (row.setting("model"), row.setting("quantization"), row.setting("task")) == ("org/m-8b", "fp8", "gsm8k")
+        assert (row.kind, row.tool, row.get("score"), row.get("stderr")) == (
+            "quality",
+            "lm-eval",
+            0.768,
+            0.0268,
+        )
+        assert (row.setting("model"), row.setting("quantization"), row.setting("task")) == (
+            "org/m-8b",
+            "fp8",
+            "gsm8k",
+        )
 
 
 def test_the_build_below_a_table_of_llama_bench_belongs_to_its_rows() -> None:
     content = (CAPTURES / "llama-bench-11434.md").read_text()
-    document = markdown("# A\n```\n" + content.replace("unknown (0)", "11fb327bf (7941)") + "```\n")
+    document = markdown(
+        "# A\n```\n" + content.replace("unknown (0)", "11fb327bf (7941)") + "```\n"
+    )
     assert len(document.rows) == 4
     assert {r.setting("engine_version") for r in document.rows} == {"7941 (11fb327bf)"}
     assert {r.tool for r in document.rows} == {"llama-bench"}

@@ -9,28 +9,64 @@ from dyno import checks
 from dyno.audit import claims, numbers, wording
 from dyno.audit.audit import REPORT_CHECKS
 from dyno.facts.finding import Finding
-from dyno.facts.imported import Document, DocumentCell, DocumentTable, Figure, Heading, Passage, Row, Setting
+from dyno.facts.imported import (
+    Document,
+    DocumentCell,
+    DocumentTable,
+    Figure,
+    Heading,
+    Passage,
+    Row,
+    Setting,
+)
 from dyno.facts.metric import better, leads
 
 
 def doc(
-    *texts: str, rows: list[Row] | None = None, listing: bool = False, section: str = "", title: str = "Report"
+    *texts: str,
+    rows: list[Row] | None = None,
+    listing: bool = False,
+    section: str = "",
+    title: str = "Report",
 ) -> Document:
     passages = [Passage(10 + 2 * i, t, section, listing) for i, t in enumerate(texts)]
-    return Document("r.md", "markdown", rows or [], [Heading(1, 1, title)], passages=passages)
+    return Document(
+        "r.md", "markdown", rows or [], [Heading(1, 1, title)], passages=passages
+    )
 
 
-def row(series: str = "", line: int = 1, table: int | None = 0, file: str = "d.csv", **values: float) -> Row:
+def row(
+    series: str = "",
+    line: int = 1,
+    table: int | None = 0,
+    file: str = "d.csv",
+    **values: float,
+) -> Row:
     """Names of settings become settings, all others figures; a bold one is given as its negative."""
-    reported = ("batch_size", "concurrency", "rate", "input_len", "output_len", "num_prompts")
-    figures = {n: Figure(abs(v), line, bold=v < 0) for n, v in values.items() if n not in reported}
+    reported = (
+        "batch_size",
+        "concurrency",
+        "rate",
+        "input_len",
+        "output_len",
+        "num_prompts",
+    )
+    figures = {
+        n: Figure(abs(v), line, bold=v < 0) for n, v in values.items() if n not in reported
+    }
     settings = {n: Setting(v, line, "column") for n, v in values.items() if n in reported}
-    return Row("serve", "", "csv", file, line, line, figures, settings, series=series, table=table)
+    return Row(
+        "serve", "", "csv", file, line, line, figures, settings, series=series, table=table
+    )
 
 
 def said(check: Any, *documents: Document) -> list[Finding]:
     """Claims and missing figures are looked for in all documents, everything else in one."""
-    return list(check(documents) if check in (claims.claims, wording.no_figures) else check(*documents))
+    return list(
+        check(documents)
+        if check in (claims.claims, wording.no_figures)
+        else check(*documents)
+    )
 
 
 # Sums
@@ -54,7 +90,11 @@ def said(check: Any, *documents: Document) -> list[Finding]:
 )
 def test_a_sum_that_does_not_come_out_is_reported(text: str) -> None:
     (finding,) = said(numbers.sums, doc(text))
-    assert (finding.code, finding.level, finding.locations) == ("consistency.arithmetic", "doubt", ["r.md:10"])
+    assert (finding.code, finding.level, finding.locations) == (
+        "consistency.arithmetic",
+        "doubt",
+        ["r.md:10"],
+    )
 
 
 def test_a_wrong_sum_is_reported_with_what_it_is() -> None:
@@ -119,7 +159,12 @@ def test_right_sums_and_things_that_are_no_sums_are_not_spoken_of(text: str) -> 
 def test_a_python_session_is_held_against_its_answer() -> None:
     def session(answer: str) -> Document:
         return Document(
-            "r.md", "markdown", passages=[Passage(5, ">>> 1559*8", listing=True), Passage(6, answer, listing=True)]
+            "r.md",
+            "markdown",
+            passages=[
+                Passage(5, ">>> 1559*8", listing=True),
+                Passage(6, answer, listing=True),
+            ],
         )
 
     assert said(numbers.sums, session("12472")) == []
@@ -128,13 +173,20 @@ def test_a_python_session_is_held_against_its_answer() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["2011.33*4 = 8045.32", ">>> 1559*8", "8 × 2011.33 tok/s", "1559.19 tok/s x 8 = 12473"]
+    "text",
+    ["2011.33*4 = 8045.32", ">>> 1559*8", "8 × 2011.33 tok/s", "1559.19 tok/s x 8 = 12473"],
 )
 def test_a_measured_speed_times_a_number_was_not_run(text: str) -> None:
-    measured = [row(output_throughput=2011.33, line=3), row(output_throughput=1559.19, line=4)]
+    measured = [
+        row(output_throughput=2011.33, line=3),
+        row(output_throughput=1559.19, line=4),
+    ]
     (finding,) = said(numbers.extrapolated, doc(text, rows=measured, listing=True))
     assert (finding.code, finding.level) == ("comparability.extrapolated", "doubt")
-    assert finding.locations[0] == "r.md:10" and finding.locations[1] in ("r.md:3", "r.md:4")
+    assert finding.locations[0] == "r.md:10" and finding.locations[1] in (
+        "r.md:3",
+        "r.md:4",
+    )
 
 
 @pytest.mark.parametrize(
@@ -162,10 +214,28 @@ def table(*rows: Row) -> Document:
 
 
 def test_a_bold_value_that_is_not_the_best_is_reported() -> None:
-    a = row("a", 1, duration_s=155.97, request_throughput=0.41, output_throughput=-72.17, mean_tpot_ms=162.64)
-    b = row("b", 2, duration_s=-79.95, request_throughput=-0.45, output_throughput=66.85, mean_tpot_ms=-175.86)
+    a = row(
+        "a",
+        1,
+        duration_s=155.97,
+        request_throughput=0.41,
+        output_throughput=-72.17,
+        mean_tpot_ms=162.64,
+    )
+    b = row(
+        "b",
+        2,
+        duration_s=-79.95,
+        request_throughput=-0.45,
+        output_throughput=66.85,
+        mean_tpot_ms=-175.86,
+    )
     (finding,) = said(numbers.bold, table(a, b))
-    assert (finding.code, finding.level, finding.locations) == ("consistency.bold", "doubt", ["r.md:2"])
+    assert (finding.code, finding.level, finding.locations) == (
+        "consistency.bold",
+        "doubt",
+        ["r.md:2"],
+    )
     assert "175.86 in bold, but 162.64 is lower" in finding.text
 
 
@@ -181,7 +251,9 @@ def test_two_bold_values_of_which_one_is_better_are_reported() -> None:
 
 def test_the_best_in_bold_and_ties_in_bold_are_right() -> None:
     a = row("a", 1, request_throughput=-0.15, output_throughput=-24.74, mean_ttft_ms=146.13)
-    b = row("b", 2, request_throughput=-0.15, output_throughput=-24.75, mean_ttft_ms=-145.18)
+    b = row(
+        "b", 2, request_throughput=-0.15, output_throughput=-24.75, mean_ttft_ms=-145.18
+    )
     c = row("c", 3, request_throughput=0.05, output_throughput=8.6, mean_ttft_ms=300.0)
     assert said(numbers.bold, table(a, b, c)) == []
 
@@ -200,7 +272,10 @@ def test_a_row_in_bold_is_a_favourite_and_a_column_in_bold_is_style() -> None:
     mine = row("mine", 1, output_throughput=-90.0, mean_tpot_ms=-10.0, mean_ttft_ms=-10.0)
     other = row("other", 2, output_throughput=100.0, mean_tpot_ms=11.0, mean_ttft_ms=12.0)
     assert said(numbers.bold, table(mine, other)) == []
-    all_ = [row(s, i, output_throughput=-90.0 - i, mean_tpot_ms=5.0 + i) for i, s in enumerate("ab")]
+    all_ = [
+        row(s, i, output_throughput=-90.0 - i, mean_tpot_ms=5.0 + i)
+        for i, s in enumerate("ab")
+    ]
     assert said(numbers.bold, table(*all_)) == []
 
 
@@ -215,16 +290,44 @@ def test_bold_that_does_not_mark_the_best_elsewhere_means_something_else() -> No
 def test_bold_within_the_printed_deviation_is_a_tie() -> None:
     def score(line: int, value: float, speed: float, ttft: float) -> Row:
         figures = {"score": Figure(value, line, deviation=0.013, bold=True)}
-        figures |= {n: Figure(abs(v), line, bold=v < 0) for n, v in (("speed", speed), ("mean_ttft_ms", ttft))}
+        figures |= {
+            n: Figure(abs(v), line, bold=v < 0)
+            for n, v in (("speed", speed), ("mean_ttft_ms", ttft))
+        }
         return Row("quality", "", "table", "r.md", line, line, figures, table=0)
 
-    plain = Row("quality", "", "table", "r.md", 3, 3, {"score": Figure(0.5, 3, deviation=0.01)}, table=0)
-    assert said(numbers.bold, table(score(1, 0.848, 2.0, 3.0), score(2, 0.8466, -3.0, -2.0), plain)) == []
+    plain = Row(
+        "quality",
+        "",
+        "table",
+        "r.md",
+        3,
+        3,
+        {"score": Figure(0.5, 3, deviation=0.01)},
+        table=0,
+    )
+    assert (
+        said(
+            numbers.bold,
+            table(score(1, 0.848, 2.0, 3.0), score(2, 0.8466, -3.0, -2.0), plain),
+        )
+        == []
+    )
 
 
 def test_which_way_a_figure_is_better() -> None:
-    assert better("output_throughput") == better("request_goodput") == better("score") == "higher"
-    assert better("p99_ttft_ms") == better("duration_s") == better("cost_per_million_tokens") == "lower"
+    assert (
+        better("output_throughput")
+        == better("request_goodput")
+        == better("score")
+        == "higher"
+    )
+    assert (
+        better("p99_ttft_ms")
+        == better("duration_s")
+        == better("cost_per_million_tokens")
+        == "lower"
+    )
     assert better("completed") is better("total_output_tokens") is better("stderr") is None
     assert leads("mean_ttft_ms", 100, 110) == pytest.approx(0.1)
     assert leads("output_throughput", 100, 110) == pytest.approx(-0.1)
@@ -243,14 +346,21 @@ def test_an_empty_section_is_doubtful_where_its_heading_promises_figures() -> No
         Heading(13, 2, "Setting"),
         Heading(15, 2, "Runs"),
     ]
-    found = said(wording.empty, Document("r.md", "markdown", [row("a", 99, output_throughput=1.0)], headings=headings))
+    found = said(
+        wording.empty,
+        Document(
+            "r.md", "markdown", [row("a", 99, output_throughput=1.0)], headings=headings
+        ),
+    )
     assert [(f.code, f.level, f.locations) for f in found] == [
         ("consistency.empty_section", "doubt", ["r.md:5"]),
         ("consistency.empty_section", "note", ["r.md:7"]),
     ]
 
 
-def test_an_empty_section_is_a_note_where_nothing_is_measured_or_the_next_one_has_it() -> None:
+def test_an_empty_section_is_a_note_where_nothing_is_measured_or_the_next_one_has_it() -> (
+    None
+):
     headings = [
         Heading(1, 1, "Report"), Heading(3, 2, "Set-up"), Heading(5, 3, "Platform comparison", empty=True),
         Heading(7, 3, "Tab"), Heading(20, 2, "End"),
@@ -258,7 +368,10 @@ def test_an_empty_section_is_a_note_where_nothing_is_measured_or_the_next_one_ha
     (finding,) = said(wording.empty, Document("r.md", "markdown", headings=headings))
     assert finding.level == "note"
     (finding,) = said(
-        wording.empty, Document("r.md", "markdown", [row("a", 9, output_throughput=1.0)], headings=headings)
+        wording.empty,
+        Document(
+            "r.md", "markdown", [row("a", 9, output_throughput=1.0)], headings=headings
+        ),
     )
     assert finding.level == "note"
 
@@ -279,16 +392,25 @@ def test_a_figure_multiplied_in_a_table_was_not_run() -> None:
         and "7787.17 in a table is multiplied by 2" in finding.text
     )
     shapes = DocumentTable(
-        3, ["GPU", "Size"], [[DocumentCell("8x7B"), DocumentCell("2 x 80 GB, 1.5x faster, v1.2x")]], [5]
+        3,
+        ["GPU", "Size"],
+        [[DocumentCell("8x7B"), DocumentCell("2 x 80 GB, 1.5x faster, v1.2x")]],
+        [5],
     )
     assert said(numbers.extrapolated, Document("r.md", "markdown", tables=[shapes])) == []
 
 
 def percentages(*rows: tuple[str, str, str]) -> list[str]:
     table = DocumentTable(
-        1, ["Case", "Before", "After"], [[DocumentCell(c) for c in r] for r in rows], list(range(3, 3 + len(rows)))
+        1,
+        ["Case", "Before", "After"],
+        [[DocumentCell(c) for c in r] for r in rows],
+        list(range(3, 3 + len(rows))),
     )
-    return [f.locations[0] for f in said(numbers.percentages, Document("r.md", "markdown", tables=[table]))]
+    return [
+        f.locations[0]
+        for f in said(numbers.percentages, Document("r.md", "markdown", tables=[table]))
+    ]
 
 
 def test_a_percentage_that_its_numbers_contradict_is_found_among_right_ones() -> None:
@@ -308,23 +430,40 @@ def test_a_percentage_that_its_numbers_contradict_is_found_among_right_ones() ->
 
 def test_comments_of_a_script_are_no_empty_sections() -> None:
     headings = [Heading(i, 1, "Licensed under results", empty=True) for i in range(9)]
-    assert said(wording.empty, Document("CMakeLists.txt", "markdown", headings=headings)) == []
+    assert (
+        said(wording.empty, Document("CMakeLists.txt", "markdown", headings=headings)) == []
+    )
 
 
 def test_a_title_that_promises_figures_over_a_text_without_one() -> None:
     title = "Latency and throughput benchmarks of an engine"
     (finding,) = said(wording.no_figures, doc("Run the script.", title=title))
     assert (finding.code, finding.level) == ("consistency.no_figures", "doubt")
-    (finding,) = said(wording.no_figures, doc("Run the script.", title="How to run the serving benchmarks"))
+    (finding,) = said(
+        wording.no_figures,
+        doc("Run the script.", title="How to run the serving benchmarks"),
+    )
     assert finding.level == "note"
 
 
 def test_a_text_with_figures_or_without_a_promise_keeps_its_title() -> None:
     title = "Throughput benchmarks"
     assert said(wording.no_figures, doc("It does 1200 tokens/s.", title=title)) == []
-    assert said(wording.no_figures, doc("Fine.", title=title, rows=[row(output_throughput=1.0)])) == []
-    assert said(wording.no_figures, doc("Install it.", title="An engine for everybody")) == []
-    assert said(wording.no_figures, doc("Judges agree.", title="What makes good LLM benchmarks")) == []
+    assert (
+        said(
+            wording.no_figures, doc("Fine.", title=title, rows=[row(output_throughput=1.0)])
+        )
+        == []
+    )
+    assert (
+        said(wording.no_figures, doc("Install it.", title="An engine for everybody")) == []
+    )
+    assert (
+        said(
+            wording.no_figures, doc("Judges agree.", title="What makes good LLM benchmarks")
+        )
+        == []
+    )
     cells = [
         [DocumentCell("4090 24GB"), DocumentCell("127.74"), DocumentCell("OOM")],
         [DocumentCell("H100"), DocumentCell("144.49 ± 0.3"), DocumentCell("67.79")],
@@ -339,14 +478,19 @@ def test_a_text_with_figures_or_without_a_promise_keeps_its_title() -> None:
 
 
 LONG = (
-    "For models that fit on one device it is usually best to run them there, and to spread requests over copies. " * 3
+    "For models that fit on one device it is usually best to run them there, and to spread requests over copies. "
+    * 3
 )
 
 
 def test_values_that_are_listed_below_and_are_not() -> None:
     promise = "Suggested values for various models are listed below."
     (finding,) = said(wording.dangling, doc(promise, LONG))
-    assert (finding.code, finding.level, finding.locations) == ("consistency.empty_section", "note", ["r.md:10"])
+    assert (finding.code, finding.level, finding.locations) == (
+        "consistency.empty_section",
+        "note",
+        ["r.md:10"],
+    )
 
 
 def test_values_that_are_listed_below() -> None:
@@ -355,18 +499,31 @@ def test_values_that_are_listed_below() -> None:
     below = DocumentTable(13, ["model", "value"], [], [])
     passages = [Passage(10, promise)]
     headings = [Heading(1, 1, "R"), Heading(30, 1, "S")]
-    assert said(wording.dangling, Document("r.md", "markdown", [], headings, [below], passages)) == []
-    far = Document("r.md", "markdown", headings=headings, passages=passages)  # lines that nobody read are between
+    assert (
+        said(
+            wording.dangling, Document("r.md", "markdown", [], headings, [below], passages)
+        )
+        == []
+    )
+    # lines that nobody read are between
+    far = Document("r.md", "markdown", headings=headings, passages=passages)
     assert said(wording.dangling, far) == []
-    assert said(wording.dangling, doc("The results are shown in the chart below.", LONG)) == []
+    assert (
+        said(wording.dangling, doc("The results are shown in the chart below.", LONG)) == []
+    )
     assert said(wording.dangling, doc("Clocks were below.", LONG)) == []
 
 
 # Claims
 
 
-def sweep(name: str, figure: str, values: dict[int, float], first: int, **more: float) -> list[Row]:
-    return [row(name, first + i, batch_size=b, **{figure: v}, **more) for i, (b, v) in enumerate(values.items())]
+def sweep(
+    name: str, figure: str, values: dict[int, float], first: int, **more: float
+) -> list[Row]:
+    return [
+        row(name, first + i, batch_size=b, **{figure: v}, **more)
+        for i, (b, v) in enumerate(values.items())
+    ]
 
 
 FAST = {4: 128.4, 8: 253.4, 16: 476.5, 32: 853.1, 64: 1401.5}
@@ -443,7 +600,9 @@ def test_a_claim_that_the_rows_contradict_is_reported(text: str) -> None:
         "--max-num-seqs: up to 512 sequences are better than 256.",
     ],
 )
-def test_true_claims_and_those_that_can_not_be_resolved_are_not_spoken_of(text: str) -> None:
+def test_true_claims_and_those_that_can_not_be_resolved_are_not_spoken_of(
+    text: str,
+) -> None:
     assert claim(text) == []
 
 
@@ -463,13 +622,23 @@ def test_rows_of_another_report_are_not_held_against_this_one() -> None:
 def test_a_claim_fails_only_if_it_fails_in_every_reading() -> None:
     total, output = {2: 60.8, 4: 143.1}, {2: 26.8, 4: 56.8}
     ours = [
-        row("Red", i, batch_size=b, total_token_throughput=total[b], output_throughput=output[b])
+        row(
+            "Red",
+            i,
+            batch_size=b,
+            total_token_throughput=total[b],
+            output_throughput=output[b],
+        )
         for i, b in enumerate(total)
     ]
-    theirs = [row("Green", 9, batch_size=2, total_token_throughput=61.7, output_throughput=20.0)]
+    theirs = [
+        row("Green", 9, batch_size=2, total_token_throughput=61.7, output_throughput=20.0)
+    ]
     data = Document("d.csv", "csv", ours + theirs)
     assert claim("Red beats Green in token throughput at all batch sizes.", data=data) == []
-    (finding,) = claim("Red beats Green in total token throughput at all batch sizes.", data=data)
+    (finding,) = claim(
+        "Red beats Green in total token throughput at all batch sizes.", data=data
+    )
     assert "60.8 / 61.7" in finding.text
 
 
@@ -482,10 +651,14 @@ def test_the_section_tells_which_lengths_are_meant() -> None:
 
 
 def test_a_name_of_several_rows_is_contradicted_only_if_all_of_them_are() -> None:
-    data = Document("d.csv", "csv", grid().rows + sweep("4xRed", "total_token_throughput", FAST, 40))
+    data = Document(
+        "d.csv", "csv", grid().rows + sweep("4xRed", "total_token_throughput", FAST, 40)
+    )
     assert len(claim("Red beats Green at batch size 32.", data=data)) == 1
     twice = {b: 2 * v for b, v in FAST.items()}
-    data = Document("d.csv", "csv", grid().rows + sweep("4xRed", "total_token_throughput", twice, 40))
+    data = Document(
+        "d.csv", "csv", grid().rows + sweep("4xRed", "total_token_throughput", twice, 40)
+    )
     assert claim("Red beats Green at batch size 32.", data=data) == []
 
 
@@ -511,7 +684,13 @@ def test_what_holds_for_the_mean_and_not_for_the_median_is_reported() -> None:
 
 def test_loads_that_a_side_has_twice_are_not_compared() -> None:
     data = grid()
-    assert claim("Red beats Green at batch size 32.", data=Document("d.csv", "csv", data.rows + data.rows)) == []
+    assert (
+        claim(
+            "Red beats Green at batch size 32.",
+            data=Document("d.csv", "csv", data.rows + data.rows),
+        )
+        == []
+    )
 
 
 def test_all_checks_end_soon_on_hostile_text() -> None:

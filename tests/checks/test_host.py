@@ -78,16 +78,24 @@ def test_each_setting_has_the_command_that_sets_it(server: Rig) -> None:
 
 def test_partitions_and_power_of_amd_s_accelerators(tmp_path: Path) -> None:
     machine = rig.look(root=mi300x_in_cpx(tmp_path), environ={}, vendors=[AMD])
-    assert set(met(machine, compute_partition="cpx", memory_partition="NPS1").values()) == {True}
-    assert set(met(machine, compute_partition="SPX", memory_partition="NPS4").values()) == {False}
-    assert commands(machine, power_limit_w=750.0, compute_partition="SPX", memory_partition="NPS4") == [
+    assert set(met(machine, compute_partition="cpx", memory_partition="NPS1").values()) == {
+        True
+    }
+    assert set(met(machine, compute_partition="SPX", memory_partition="NPS4").values()) == {
+        False
+    }
+    assert commands(
+        machine, power_limit_w=750.0, compute_partition="SPX", memory_partition="NPS4"
+    ) == [
         "sudo amd-smi set --power-cap 750",
         "sudo amd-smi set --compute-partition SPX",
         "sudo amd-smi set --memory-partition NPS4",
     ]
     assert met(machine, power_limit_w=600.0)["power_limit_w"] is True
     first, *rest = machine.accelerators
-    mixed = msgspec.structs.replace(machine, accelerators=[msgspec.structs.replace(first, power_cap_w=500.0), *rest])
+    mixed = msgspec.structs.replace(
+        machine, accelerators=[msgspec.structs.replace(first, power_cap_w=500.0), *rest]
+    )
     assert met(mixed, power_limit_w=600.0)["power_limit_w"] is False
 
 
@@ -100,7 +108,11 @@ def test_what_cannot_be_read_is_unknown_rather_than_wrong() -> None:
 
 @pytest.mark.parametrize(
     ("state", "as_wanted"),
-    [("performance", True), ("powersave (performance)", True), ("performance on 2, schedutil on 1", False)],
+    [
+        ("performance", True),
+        ("powersave (performance)", True),
+        ("performance on 2, schedutil on 1", False),
+    ],
 )
 def test_every_processor_must_have_the_governor(state: str, as_wanted: bool) -> None:
     machine = msgspec.structs.replace(PLAIN, state={"governor": state})
@@ -111,7 +123,10 @@ def test_every_processor_must_have_the_governor(state: str, as_wanted: bool) -> 
 
 
 def test_a_study_names_settings_of_its_rigs(tmp_path: Path) -> None:
-    text = '[rigs.a]\nhost = { numa_balancing = false, power_limit_w = 750 }\nbefore = ["true"]\n' + ENGINE
+    text = (
+        '[rigs.a]\nhost = { numa_balancing = false, power_limit_w = 750 }\nbefore = ["true"]\n'
+        + ENGINE
+    )
     made = study(text, tmp_path / "s.toml")
     assert made.rigs["a"].host == HostWanted(numa_balancing=False, power_limit_w=750.0)
     assert made.trials[0].place.host == made.rigs["a"].host
@@ -141,31 +156,55 @@ def test_a_mistake_in_them_has_its_line(
 # ---- dyno doctor --for ----
 
 
-def doctor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, machine: Rig, rigs: str, *words: str) -> int:
+def doctor(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, machine: Rig, rigs: str, *words: str
+) -> int:
     monkeypatch.setattr(rig, "look", lambda *_, **__: machine)
     (tmp_path / "s.toml").write_text(rigs + ENGINE)
     return main(["doctor", "--for", str(tmp_path / "s.toml"), *words])
 
 
 def test_the_doctor_prints_the_commands_that_prepare_a_machine(
-    server: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    server: Rig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     wanted = "[rigs.a]\nbefore = ['sudo true']\n[rigs.a.host]\nnuma_balancing = false\nhuge_pages = 1024\n"
     assert doctor(monkeypatch, tmp_path, server, wanted) == 3
     out = capsys.readouterr().out
-    assert "  numa_balancing  off     on    no" in out and "  huge_pages      1024    1024  yes" in out
+    assert (
+        "  numa_balancing  off     on    no" in out
+        and "  huge_pages      1024    1024  yes" in out
+    )
     assert "sudo sysctl kernel.numa_balancing=0" in out and "vm.nr_hugepages" not in out
     assert "The study runs these itself, before its first trial\n  sudo true" in out
     assert out.endswith("s on a: 1 setting not as wanted\n")
 
 
 def test_the_doctor_s_exit_code_is_a_gate_s(
-    server: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    server: Rig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert doctor(monkeypatch, tmp_path, server, "[rigs.a.host]\nnuma_balancing = true\n") == 0
-    assert doctor(monkeypatch, tmp_path, PLAIN, "[rigs.a.host]\nnuma_balancing = true\n") == 4
+    assert (
+        doctor(monkeypatch, tmp_path, server, "[rigs.a.host]\nnuma_balancing = true\n") == 0
+    )
+    assert (
+        doctor(monkeypatch, tmp_path, PLAIN, "[rigs.a.host]\nnuma_balancing = true\n") == 4
+    )
     assert "1 setting unknown" in capsys.readouterr().out
-    assert doctor(monkeypatch, tmp_path, server, "[rigs.a]\naccelerator = 'MI300X'\naccelerators = 8\n", "--json") == 3
+    assert (
+        doctor(
+            monkeypatch,
+            tmp_path,
+            server,
+            "[rigs.a]\naccelerator = 'MI300X'\naccelerators = 8\n",
+            "--json",
+        )
+        == 3
+    )
     facts = json.loads(capsys.readouterr().out)
     (row,) = facts["settings"]
     assert (row["name"], row["wanted"], row["met"]) == ("accelerators", "8 × MI300X", False)
@@ -177,7 +216,9 @@ def test_the_doctor_s_exit_code_is_a_gate_s(
 def test_the_doctor_reports_the_problems_of_a_study(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    missing = '[workloads.x]\ndataset = "sharegpt"\npath = "nowhere.json"\nnum_prompts = 4\n'
+    missing = (
+        '[workloads.x]\ndataset = "sharegpt"\npath = "nowhere.json"\nnum_prompts = 4\n'
+    )
     assert doctor(monkeypatch, tmp_path, PLAIN, missing) == 3
     out = capsys.readouterr().out
     assert "nowhere.json': there is no such file" in out and out.endswith("s: 1 problem\n")
@@ -193,14 +234,19 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run_study(before: str, after: str, host: str = "") -> int:
-    Path("s.toml").write_text(f"[rigs.a]\nbefore = ['{before}']\nafter = ['{after}']\n{host}\n{ENGINE}")
+    Path("s.toml").write_text(
+        f"[rigs.a]\nbefore = ['{before}']\nafter = ['{after}']\n{host}\n{ENGINE}"
+    )
     return main(["run", "s.toml", "--no-report", "--plain"])
 
 
 def test_commands_run_once_around_a_study_and_not_when_nothing_is_left(
     here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    around = ("echo before-$(ls runs/s/trials 2>/dev/null) >> log", "echo after-$(ls runs/s/trials | wc -l) >> log")
+    around = (
+        "echo before-$(ls runs/s/trials 2>/dev/null) >> log",
+        "echo after-$(ls runs/s/trials | wc -l) >> log",
+    )
     assert run_study(*around) == run_study(*around) == 0
     assert Path("log").read_text() == "before-\nafter-1\n"
 
@@ -211,7 +257,12 @@ def test_commands_after_a_study_run_also_when_one_before_it_fails(
     assert run_study("echo to-stderr; API_KEY=hush false", "touch ended") == 1
     out, err = capfd.readouterr()
     assert Path("ended").exists() and not list(Path("runs").glob("*/trials/*"))
-    assert "(before the study) exited with code 1" in err and "to-stderr" in err and "hush" not in err and not out
+    assert (
+        "(before the study) exited with code 1" in err
+        and "to-stderr" in err
+        and "hush" not in err
+        and not out
+    )
     assert main(["run", "s.toml", "--dry-run"]) == 0
     assert "# a: after the study\ntouch ended\n" in capfd.readouterr().out
 
@@ -221,12 +272,18 @@ def test_a_study_on_a_machine_that_is_set_otherwise_is_doubtful(
 ) -> None:
     look = rig.look
     set_so = {"numa_balancing": "on", "transparent_huge_pages": "always"}
-    monkeypatch.setattr(rig, "look", lambda *a, **k: msgspec.structs.replace(look(*a, **k), state=set_so))
+    monkeypatch.setattr(
+        rig, "look", lambda *a, **k: msgspec.structs.replace(look(*a, **k), state=set_so)
+    )
     wanted = 'host = { numa_balancing = false, transparent_huge_pages = "always", governor = "performance" }'
     assert run_study("true", "true", wanted) == 0
     out, err = capfd.readouterr()
-    text = "The machine is not set as the study wants it: numa_balancing is on instead of off."
-    assert f"{text} `dyno doctor --for s.toml` prints the commands" in err.replace("\n", " ")
+    text = (
+        "The machine is not set as the study wants it: numa_balancing is on instead of off."
+    )
+    assert f"{text} `dyno doctor --for s.toml` prints the commands" in err.replace(
+        "\n", " "
+    )
     assert "doubt rig.not_as_wanted" in out and "doubtful" in out
 
 
@@ -252,6 +309,12 @@ def test_the_doctor_says_what_an_engine_in_a_container_will_fetch(
 def test_where_both_commands_around_a_study_fail_the_first_one_is_reported() -> None:
     said: list[str] = []
     around = prepared(RigWanted(before=["exit 3"], after=["exit 4"]), said.append)
-    with pytest.raises(EngineError, match=r"'exit 3' .before the study. exited with code 3"), around:
+    with (
+        pytest.raises(EngineError, match=r"'exit 3' .before the study. exited with code 3"),
+        around,
+    ):
         raise AssertionError("nothing is measured")
-    assert said == ["Running 'exit 3' (before the study)", "Running 'exit 4' (after the study)"]
+    assert said == [
+        "Running 'exit 3' (before the study)",
+        "Running 'exit 4' (after the study)",
+    ]

@@ -6,7 +6,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from dyno.checks import CHECKS, comparability, consistency, load, physics, requests, statistics, tokens
+from dyno.checks import (
+    CHECKS,
+    comparability,
+    consistency,
+    load,
+    physics,
+    requests,
+    statistics,
+    tokens,
+)
 from dyno.facts.engine import EngineFacts
 from dyno.facts.finding import Finding, merged
 from dyno.facts.imported import Row, RunFacts, Samples
@@ -29,7 +38,10 @@ def times(values: list[float], stem: str = "ttft") -> Samples:
 NONE = ("requests.none_completed", "void")
 ZEROS, ERRORS = ("requests.zeros_in_mean", "void"), ("requests.errors_counted", "doubt")
 SHORT, ORDER = ("tokens.output_short", "doubt"), ("consistency.percentiles", "void")
-WORK, LESS_WORK = ("comparability.work_differs", "void"), ("comparability.work_differs", "doubt")
+WORK, LESS_WORK = (
+    ("comparability.work_differs", "void"),
+    ("comparability.work_differs", "doubt"),
+)
 SURVIVORS = ("comparability.success_differs", "void")
 TWINS, SURELY = ("consistency.twins", "doubt"), ("consistency.twins", "void")
 
@@ -171,14 +183,19 @@ KNEE = {"output_throughput": 1005.0, "mean_ttft_ms": 1400.0}
 def timed(ready_s: float) -> Row:
     """A trial of a study; its engine was ready after so many seconds."""
     return msgspec.structs.replace(
-        row(), run=RunFacts(Place("s", "1", "e", "w", "l"), engine=EngineFacts("fake", "1", [], ready_s))
+        row(),
+        run=RunFacts(
+            Place("s", "1", "e", "w", "l"), engine=EngineFacts("fake", "1", [], ready_s)
+        ),
     )
 
 
 def answered(ready_s: float) -> Row:
     """The quality of the engine that was ready then."""
     place = Place("s", "2", "e", "quality", "")
-    return msgspec.structs.replace(score(0.5, 0.1, process=f"{ready_s} s"), run=RunFacts(place))
+    return msgspec.structs.replace(
+        score(0.5, 0.1, process=f"{ready_s} s"), run=RunFacts(place)
+    )
 
 
 ACROSS: list[tuple[Callable[[Sequence[Row]], Iterator[Finding]], list[Row], tuple[str, str] | None]] = [
@@ -272,13 +289,17 @@ def test_a_row_by_itself(
 def test_rows_beside_each_other(
     check: Callable[[Sequence[Row]], Iterator[Finding]], several: list[Row], said: tuple[str, str] | None
 ) -> None:  # fmt: skip
-    assert list(dict.fromkeys((f.code, f.level) for f in check(several))) == ([said] if said else [])
+    assert list(dict.fromkeys((f.code, f.level) for f in check(several))) == (
+        [said] if said else []
+    )
 
 
 def test_every_check_of_rows_has_a_speaking_and_a_silent_case() -> None:
     cases = [(c, said) for c, _, said in [*SINGLE, *ACROSS]]
     needs = ("row", "any_row", "rows")
-    every = {judge for check in CHECKS for need, judge in check.judges.items() if need in needs}
+    every = {
+        judge for check in CHECKS for need, judge in check.judges.items() if need in needs
+    }
     assert {c for c, said in cases if said} == every
     assert {c for c, said in cases if not said} == every
 
@@ -306,12 +327,18 @@ FAST = {"median_tpot_ms": 2.0, "mean_tpot_ms": 2.0, "total_token_throughput": 30
 )  # fmt: skip
 def test_what_no_machine_can_do_is_void(one: Row, said: str | None) -> None:
     found = list(physics.roofline_rows(physics.Machines([one], lambda name, count: H100)))
-    assert [f.level for f in found if f.code == "physics.above_roofline"] == ([said] if said else [])
+    assert [f.level for f in found if f.code == "physics.above_roofline"] == (
+        [said] if said else []
+    )
 
 
 def test_a_finding_has_the_numbers_and_the_lines() -> None:
     (f,) = requests.zeros_in_mean(row({"mean_ttft_ms": 1488.0}, samples=times(FIRST)))
-    assert "380 of 1,000" in f.text and "2,400 ms instead of 1,488" in f.text and f.locations == ["r.md:9", "r.md:10"]
+    assert (
+        "380 of 1,000" in f.text
+        and "2,400 ms instead of 1,488" in f.text
+        and f.locations == ["r.md:9", "r.md:10"]
+    )
     (f,) = statistics.within_error([score(0.8466, 0.0135), score(0.848, 0.0134)])
     assert "607 and 608 of 717 answers are right" in f.text
 
@@ -334,7 +361,11 @@ def test_many_alike_are_reported_once_with_all_lines() -> None:
     found = [f for r in rows for f in requests.failed(r)]
     (reported,) = merged(found)
     assert len(reported.locations) == 9
-    different = [f for i, r in enumerate(rows) for f in requests.failed(row({"completed": 600 + i}, line=r.line))]
+    different = [
+        f
+        for i, r in enumerate(rows)
+        for f in requests.failed(row({"completed": 600 + i}, line=r.line))
+    ]
     (reported,) = merged(different)
     assert (
         reported.text.startswith("392 to 400 of 1,000")

@@ -24,27 +24,76 @@ def with_(**changes: Any) -> Rig:
 
 
 def all_with(**changes: Any) -> Rig:
-    return with_(accelerators=[msgspec.structs.replace(a, **changes) for a in RIG.accelerators])
+    return with_(
+        accelerators=[msgspec.structs.replace(a, **changes) for a in RIG.accelerators]
+    )
 
 
 @pytest.mark.parametrize(
     ("other", "code", "level", "words"),
     [
         (with_(cpu="EPYC"), "rig.hardware_differs", "note", "cpu Xeon / EPYC"),
-        (with_(memory_bytes=500 * GiB), "rig.hardware_differs", "note", "memory 1,000 GiB / 500 GiB"),
-        (with_(accelerators=[]), "rig.hardware_differs", "note", "accelerators 8×NVIDIA H100 / none"),
-        (all_with(name="MI300X", driver="6.8"), "rig.hardware_differs", "note", "8×NVIDIA H100 / 8×MI300X"),
+        (
+            with_(memory_bytes=500 * GiB),
+            "rig.hardware_differs",
+            "note",
+            "memory 1,000 GiB / 500 GiB",
+        ),
+        (
+            with_(accelerators=[]),
+            "rig.hardware_differs",
+            "note",
+            "accelerators 8×NVIDIA H100 / none",
+        ),
+        (
+            all_with(name="MI300X", driver="6.8"),
+            "rig.hardware_differs",
+            "note",
+            "8×NVIDIA H100 / 8×MI300X",
+        ),
         (with_(kernel="6.8"), "rig.software_differs", "doubt", "kernel 5.15 / 6.8"),
-        (with_(container="docker"), "rig.software_differs", "doubt", "container unknown / docker"),
+        (
+            with_(container="docker"),
+            "rig.software_differs",
+            "doubt",
+            "container unknown / docker",
+        ),
         (all_with(driver="580"), "rig.software_differs", "doubt", "driver 550 / 580."),
-        (all_with(power_cap_w=450.0), "rig.settings_differ", "doubt", ": power cap 700.0 / 450.0."),
-        (all_with(clock_max_mhz=1500), "rig.settings_differ", "doubt", "clock max 1980 / 1500"),
-        (all_with(partition="CPX/NPS4"), "rig.settings_differ", "doubt", "partition unknown / CPX/NPS4"),
-        (with_(state={"governor": "powersave"}), "rig.settings_differ", "doubt", "governor performance / powersave"),
-        (with_(environment={"VLLM_USE_V1": "1"}), "rig.environment_differs", "note", "VLLM_USE_V1 unknown / 1"),
+        (
+            all_with(power_cap_w=450.0),
+            "rig.settings_differ",
+            "doubt",
+            ": power cap 700.0 / 450.0.",
+        ),
+        (
+            all_with(clock_max_mhz=1500),
+            "rig.settings_differ",
+            "doubt",
+            "clock max 1980 / 1500",
+        ),
+        (
+            all_with(partition="CPX/NPS4"),
+            "rig.settings_differ",
+            "doubt",
+            "partition unknown / CPX/NPS4",
+        ),
+        (
+            with_(state={"governor": "powersave"}),
+            "rig.settings_differ",
+            "doubt",
+            "governor performance / powersave",
+        ),
+        (
+            with_(environment={"VLLM_USE_V1": "1"}),
+            "rig.environment_differs",
+            "note",
+            "VLLM_USE_V1 unknown / 1",
+        ),
     ],
 )
-def test_what_differs_between_two_rigs_is_reported_once(other: Rig, code: str, level: str, words: str) -> None:
+def test_what_differs_between_two_rigs_is_reported_once(
+    other: Rig, code: str, level: str, words: str
+) -> None:
     [f] = machine.differences(RIG, other)
     assert (f.code, f.level) == (code, level)
     assert words in f.text
@@ -52,8 +101,12 @@ def test_what_differs_between_two_rigs_is_reported_once(other: Rig, code: str, l
 
 
 def test_what_changes_from_hour_to_hour_makes_no_other_rig() -> None:
-    later = with_(memory_free_bytes=1, load_average_1min=9.0, swap_used_bytes=GiB, python="3.13")
-    assert list(machine.differences(RIG, RIG)) == list(machine.differences(RIG, later)) == []
+    later = with_(
+        memory_free_bytes=1, load_average_1min=9.0, swap_used_bytes=GiB, python="3.13"
+    )
+    assert (
+        list(machine.differences(RIG, RIG)) == list(machine.differences(RIG, later)) == []
+    )
 
 
 def test_the_doctor_examines_a_rig_without_a_run() -> None:

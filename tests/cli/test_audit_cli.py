@@ -36,24 +36,34 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_sound_log_gets_notes_at_most(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sound_log_gets_notes_at_most(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["audit", "sound.log"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("Verdict: sound as far as checked: 1 of 1 block; not checked: single requests,")
+    assert out.startswith(
+        "Verdict: sound as far as checked: 1 of 1 block; not checked: single requests,"
+    )
     assert "(1 note)\nRead: 1 result in 1 file\n  sound.log: text" in out
     assert "Serving (vllm)" in out and "vllm.ttft: from sending to the first chunk" in out
 
 
-def test_a_void_one_exits_with_3_and_names_the_lines(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_void_one_exits_with_3_and_names_the_lines(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["audit", "failed.log", "sound.log"]) == 3
     out = capsys.readouterr().out
     assert "600 of 1,000 requests failed, 60 %" in out and "failed.log:4" in out
 
 
-def test_json_has_findings_files_results_and_definitions(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_findings_files_results_and_definitions(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["audit", "failed.log", "--json", "--price", "2"]) == 3
     reported = json.loads(capsys.readouterr().out)
-    assert reported["verdict"] == "void" and {"requests.failed"} <= {f["code"] for f in reported["findings"]}
+    assert reported["verdict"] == "void" and {"requests.failed"} <= {
+        f["code"] for f in reported["findings"]
+    }
     (result,) = reported["results"]
     assert (
         result["at"] == "failed.log:3"
@@ -61,23 +71,36 @@ def test_json_has_findings_files_results_and_definitions(here: Path, capsys: pyt
         and result["latencies"]["mean_ttft_ms"] == [230.0, "vllm.ttft"]
     )
     assert result["cost_per_million"] == pytest.approx(2 / 3.6, rel=1e-6)
-    assert reported["files"] == [{"file": "failed.log", "format": "text", "results": 1, "unread": []}]
+    assert reported["files"] == [
+        {"file": "failed.log", "format": "text", "results": 1, "unread": []}
+    ]
 
 
 def test_a_share_of_accepted_drafts_is_a_share_whoever_prints_it(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = BLOCK.format(completed=1000, rate=10).replace("====\n\n", "").rstrip().removesuffix("=" * 50)
-    (here / "drafts.log").write_text(text + "Acceptance rate (%):                     61.50\n" + "=" * 50 + "\n")
+    text = (
+        BLOCK.format(completed=1000, rate=10)
+        .replace("====\n\n", "")
+        .rstrip()
+        .removesuffix("=" * 50)
+    )
+    (here / "drafts.log").write_text(
+        text + "Acceptance rate (%):                     61.50\n" + "=" * 50 + "\n"
+    )
     assert main(["import", "drafts.log", "--json"]) == 0
     (document,) = json.loads(capsys.readouterr().out)
-    assert document["rows"][0]["figures"]["acceptance_rate"]["value"] == pytest.approx(0.615)
+    assert document["rows"][0]["figures"]["acceptance_rate"]["value"] == pytest.approx(
+        0.615
+    )
 
 
 def test_many_alike_are_reported_once_to_a_reader_and_each_to_a_script(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (here / "many.log").write_text("".join(COMMAND + BLOCK.format(completed=990 - i, rate=9.9) for i in range(6)))
+    (here / "many.log").write_text(
+        "".join(COMMAND + BLOCK.format(completed=990 - i, rate=9.9) for i in range(6))
+    )
     main(["audit", "many.log"])
     assert "10 to 15 of 1,000 requests failed" in capsys.readouterr().out
     main(["audit", "many.log", "--json"])
@@ -85,30 +108,41 @@ def test_many_alike_are_reported_once_to_a_reader_and_each_to_a_script(
     assert sum(f["code"] == "requests.failed" for f in reported) == 6
 
 
-def test_markdown_can_be_put_into_a_review(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_markdown_can_be_put_into_a_review(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["audit", "failed.log", "--markdown"]) == 3
     out = capsys.readouterr().out
     assert (
-        out.startswith("## Verdict: void; checked: 1 of 1 block; not checked: single requests, ")
+        out.startswith(
+            "## Verdict: void; checked: 1 of 1 block; not checked: single requests, "
+        )
         and "(1 void, 2 notes)\n" in out.partition("\nRead")[0]
         and "- **void** `requests.failed`: 600 of 1,000" in out
         and "| line | name |" in out
     )
 
 
-def test_what_holds_no_result_is_said(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_holds_no_result_is_said(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (here / "words.txt").write_text("nothing to see\n")
     (here / "noise.bin").write_bytes(bytes(range(256)) * 8)
     assert main(["audit", "words.txt", "noise.bin"]) == 1
     reported = capsys.readouterr()
-    assert "words.txt:1: no results found" in reported.out and "noise.bin:1: not a text file" in reported.out
+    assert (
+        "words.txt:1: no results found" in reported.out
+        and "noise.bin:1: not a text file" in reported.out
+    )
     assert "No results found." in reported.err
     assert reported.out.startswith("No results found in 2 files\n")
     assert main(["audit", "words.txt", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["verdict"] is None
 
 
-def test_a_missing_file_is_named_and_the_others_are_read(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_file_is_named_and_the_others_are_read(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["audit", "sound.log", "gone.log"]) == 1
     reported = capsys.readouterr()
     assert "gone.log" in reported.err and "1 result in 1 file" in reported.out
@@ -117,7 +151,10 @@ def test_a_missing_file_is_named_and_the_others_are_read(here: Path, capsys: pyt
 
 @pytest.mark.parametrize(
     ("words", "reported"),
-    [(["--json", "--markdown"], "exclude each other"), (["--price", "-3"], "is not a price")],
+    [
+        (["--json", "--markdown"], "exclude each other"),
+        (["--price", "-3"], "is not a price"),
+    ],
 )
 def test_a_mistake_gets_a_sentence(
     here: Path, capsys: pytest.CaptureFixture[str], words: list[str], reported: str
@@ -126,7 +163,9 @@ def test_a_mistake_gets_a_sentence(
     assert reported in capsys.readouterr().err
 
 
-def test_an_import_is_kept_beside_the_runs_listed_and_queried(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_import_is_kept_beside_the_runs_listed_and_queried(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["import", "sound.log"]) == 0
     assert (
         "sound.log: text, 1 result from vllm, 1 of 1 block read → runs/imports/sound.log.json"
@@ -137,7 +176,14 @@ def test_an_import_is_kept_beside_the_runs_listed_and_queried(here: Path, capsys
         line.split() for line in capsys.readouterr().out.splitlines()
     ]
     assert (
-        main(["sql", "select tool, line, value, definition from imported where name = 'mean_ttft_ms'", "--json"]) == 0
+        main(
+            [
+                "sql",
+                "select tool, line, value, definition from imported where name = 'mean_ttft_ms'",
+                "--json",
+            ]
+        )
+        == 0
     )
     assert json.loads(capsys.readouterr().out) == [
         {"tool": "vllm", "line": 12, "value": 230.0, "definition": "vllm.ttft"}
@@ -149,8 +195,14 @@ def test_an_import_is_kept_beside_the_runs_listed_and_queried(here: Path, capsys
         assert "Serving (vllm)" in capsys.readouterr().out
     assert main(["runs", "delete", "sound.log.json", "--yes"]) == 0
     assert "Deleted 1." in capsys.readouterr().out
-    assert not (here / "runs" / "imports" / "sound.log.json").exists() and (here / "sound.log").exists()
-    assert main(["runs", "delete", "sound.log", "--yes"]) != 0 and (here / "sound.log").exists()
+    assert (
+        not (here / "runs" / "imports" / "sound.log.json").exists()
+        and (here / "sound.log").exists()
+    )
+    assert (
+        main(["runs", "delete", "sound.log", "--yes"]) != 0
+        and (here / "sound.log").exists()
+    )
 
 
 def test_a_folder_is_its_files_and_a_pipe_is_read(
@@ -158,13 +210,22 @@ def test_a_folder_is_its_files_and_a_pipe_is_read(
 ) -> None:  # fmt: skip
     assert main(["audit", "."]) == 3
     assert "2 results in 2 files" in capsys.readouterr().out
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO((here / "sound.log").read_bytes())))
+    monkeypatch.setattr(
+        "sys.stdin", io.TextIOWrapper(io.BytesIO((here / "sound.log").read_bytes()))
+    )
     assert main(["audit", "-"]) == 0
     assert "stdin: text, 1 result" in capsys.readouterr().out
 
 
-def test_what_a_file_of_dynos_own_says_of_itself_counts(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    finding = {"code": "client.late_loop", "level": "void", "text": "It was late.", "advice": "Measure again."}
+def test_what_a_file_of_dynos_own_says_of_itself_counts(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finding = {
+        "code": "client.late_loop",
+        "level": "void",
+        "text": "It was late.",
+        "advice": "Measure again.",
+    }
     reported = {"date": "20261115-120000", "backend": "openai", "model_id": "m", "num_prompts": 700,
             "request_rate": "inf",
             "duration": 70.0, "completed": 700, "failed": 0, "total_input_tokens": 700, "total_output_tokens": 700,
@@ -175,7 +236,9 @@ def test_what_a_file_of_dynos_own_says_of_itself_counts(here: Path, capsys: pyte
     assert "void  client.late_loop: It was late." in capsys.readouterr().out
 
 
-def test_a_secret_of_a_command_line_reaches_no_file_and_no_page(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_secret_of_a_command_line_reaches_no_file_and_no_page(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["import", "sound.log"]) == 0
     assert main(["audit", "sound.log", "--json"]) == 0
     kept = (here / "runs" / "imports" / "sound.log.json").read_text()
@@ -206,7 +269,9 @@ def set_(here: Path, *words: str) -> int:
     return main(["import", "bare.csv", "-o", "kept", *(f"--set={word}" for word in words)])
 
 
-def test_what_a_file_does_not_tell_is_given_and_kept_with_who_reported_it(here: Path) -> None:
+def test_what_a_file_does_not_tell_is_given_and_kept_with_who_reported_it(
+    here: Path,
+) -> None:
     reported = ["engine=TGI", "--tensor-parallel-size=8", "accelerators=8", "accelerator=MI300X", "--swap-space=16",
             "series=TGI on eight", "rate=inf", "no-enable-prefix-caching=true"]  # fmt: skip
     assert set_(here, *reported, "3:input_len=80", "3-4:num_prompts=30") == 0
@@ -221,7 +286,9 @@ def test_what_a_file_does_not_tell_is_given_and_kept_with_who_reported_it(here: 
     assert [r.get("completed") for r in rows] == [10, 20, 30], "figures are the file's"
 
 
-def test_given_settings_are_audited_and_compared_like_others(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_given_settings_are_audited_and_compared_like_others(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert set_(here, "accelerators=8", "4:num_prompts=60") == 0
     capsys.readouterr()
     assert main(["audit", "kept/bare.csv.json", "--price", "2"]) == 3
@@ -251,24 +318,33 @@ def test_a_setting_that_cannot_be_given_gets_a_sentence(
     assert reported in capsys.readouterr().err and not (here / "kept").exists()
 
 
-def test_what_a_file_tells_is_not_overridden(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_file_tells_is_not_overridden(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["import", "sound.log", "--json"]) == 0
     (document,) = json.loads(capsys.readouterr().out)
     model = document["rows"][0]["settings"]["model"]["value"]
     assert main(["import", "sound.log", "-o", "kept", "--set", "model=another"]) == 2
     reported = capsys.readouterr().err
     assert f"--set model=another: sound.log:3 already has model = {model}" in reported
-    assert main(["import", "sound.log", "-o", "kept", "--set", f"model={model.upper()}"]) == 0
+    assert (
+        main(["import", "sound.log", "-o", "kept", "--set", f"model={model.upper()}"]) == 0
+    )
     (row,) = load(here / "kept/sound.log.json").rows
     assert row.settings["model"].value == model and row.settings["model"].by != "user"
 
 
-@pytest.mark.parametrize("command", [["audit"], ["audit", "--json"], ["report", "-o", "x.md"]])
+@pytest.mark.parametrize(
+    "command", [["audit"], ["audit", "--json"], ["report", "-o", "x.md"]]
+)
 def test_a_definition_that_this_version_does_not_know_is_no_crash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    figures = {n: Figure(1.5, 1, definition="later.ttft") for n in ("mean_ttft_ms", "output_throughput")}
+    figures = {
+        n: Figure(1.5, 1, definition="later.ttft")
+        for n in ("mean_ttft_ms", "output_throughput")
+    }
     row = Row("serve", "vllm", "json", "f", 1, 1, figures)
     path = store(Document("f", "json", rows=[row]), tmp_path / "kept")
     assert main([command[0], str(path), *command[1:]]) in (0, 3)

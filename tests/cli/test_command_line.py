@@ -28,17 +28,28 @@ SOURCE = Path(dyno.__file__).parent
 # ---- exit codes ----
 
 
-def test_flags_change_the_exit_code_of_a_void_or_doubtful_result(capsys: pytest.CaptureFixture[str]) -> None:
-    def code(*verdicts: Verdict, fail_on: str | None = None, allow_void: bool = False) -> int:
-        return exit_codes.from_verdicts(verdicts, Namespace(fail_on=fail_on, allow_void=allow_void), "trial")
+def test_flags_change_the_exit_code_of_a_void_or_doubtful_result(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def code(
+        *verdicts: Verdict, fail_on: str | None = None, allow_void: bool = False
+    ) -> int:
+        return exit_codes.from_verdicts(
+            verdicts, Namespace(fail_on=fail_on, allow_void=allow_void), "trial"
+        )
 
     assert code("sound") == code("sound", "doubtful") == 0
     assert code("void", allow_void=True) == 0
     assert capsys.readouterr().err == ""
     assert code("sound", "void", "void") == 3
-    assert capsys.readouterr().err == "dyno: 2 of 3 trials are void: exit code 3. --allow-void exits with 0.\n"
+    assert (
+        capsys.readouterr().err
+        == "dyno: 2 of 3 trials are void: exit code 3. --allow-void exits with 0.\n"
+    )
     assert code("sound", "doubtful", fail_on="doubtful") == 3
-    assert capsys.readouterr().err.startswith("dyno: 1 of 2 trials is doubtful: exit code 3")
+    assert capsys.readouterr().err.startswith(
+        "dyno: 1 of 2 trials is doubtful: exit code 3"
+    )
     assert code("void", "doubtful", fail_on="doubtful", allow_void=True) == 3
 
 
@@ -46,14 +57,23 @@ def test_flags_change_the_exit_code_of_a_void_or_doubtful_result(capsys: pytest.
 
 
 @pytest.mark.parametrize("words", [[], ["help"], ["--help"]])
-def test_without_a_command_the_help_is_printed(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_command_the_help_is_printed(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(words) == 0
     out = capsys.readouterr().out
-    assert "start here:\n  demo" in out and "  compare           test whether two results really differ" in out
+    assert (
+        "start here:\n  demo" in out
+        and "  compare           test whether two results really differ" in out
+    )
 
 
-@pytest.mark.parametrize("words", ["bench", "engines", "engines start", "help bench serve", "help bench"])
-def test_help_is_found_by_any_way_in(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "words", ["bench", "engines", "engines start", "help bench serve", "help bench"]
+)
+def test_help_is_found_by_any_way_in(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(words.split()) == 0
     shown = capsys.readouterr()
     assert not shown.err
@@ -92,7 +112,9 @@ def run(words: list[str]) -> int:
         ("sql --csv --json x", "--json: can't be combined with --csv. Give one of them."),
     ],
 )  # fmt: skip
-def test_a_mistake_in_words_or_flags_gets_a_line(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_in_words_or_flags_gets_a_line(
+    words: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(words.split()) == 2
     out, err = capsys.readouterr()
     assert (out, err) == ("", f"dyno: {message}\n")
@@ -102,8 +124,14 @@ def test_flags_without_effect_are_reported_once(capsys: pytest.CaptureFixture[st
     flags = "--trust-remote-code --tokenizer-mode auto --no-stream --no-stream --request-id-prefix x --endpoint v1"
     assert main(["bench", "serve", *flags.split()]) == 2  # for the endpoint
     first, second, _ = capsys.readouterr().err.splitlines()
-    assert first == "dyno: --no-stream, --request-id-prefix have no effect (accepted for compatibility)."
-    assert second == "dyno: --trust-remote-code, --tokenizer-mode have no effect (accepted for compatibility)."
+    assert (
+        first
+        == "dyno: --no-stream, --request-id-prefix have no effect (accepted for compatibility)."
+    )
+    assert (
+        second
+        == "dyno: --trust-remote-code, --tokenizer-mode have no effect (accepted for compatibility)."
+    )
 
 
 # ---- every option has a help text and its default ----
@@ -119,20 +147,33 @@ WITHOUT = {
     "--target",
 }
 ACTIONS = [
-    (p, a) for p in parser().walk() for a in p._actions if a.help != argparse.SUPPRESS and a.nargs != argparse.PARSER
+    (p, a)
+    for p in parser().walk()
+    for a in p._actions
+    if a.help != argparse.SUPPRESS and a.nargs != argparse.PARSER
 ]
 
 
 def test_every_option_has_a_help_text() -> None:
-    assert [f"{p.prog}: {_name(a)}" for p, a in ACTIONS if not a.help or a.help.startswith("default")] == []
+    assert [
+        f"{p.prog}: {_name(a)}"
+        for p, a in ACTIONS
+        if not a.help or a.help.startswith("default")
+    ] == []
 
 
 def test_every_option_that_takes_a_value_shows_its_default() -> None:
     flags = [
-        (p, a) for p, a in ACTIONS if a.option_strings and a.nargs != 0 and a.default not in ([], argparse.SUPPRESS)
+        (p, a)
+        for p, a in ACTIONS
+        if a.option_strings and a.nargs != 0 and a.default not in ([], argparse.SUPPRESS)
     ]
     shown = {(p.prog, _name(a)): p._get_formatter()._get_help_string(a) for p, a in flags}
-    assert {name: text for name, text in shown.items() if "default: " not in text and name[1] not in WITHOUT} == {}
+    assert {
+        name: text
+        for name, text in shown.items()
+        if "default: " not in text and name[1] not in WITHOUT
+    } == {}
 
 
 def _name(action: argparse.Action) -> str:
@@ -163,7 +204,9 @@ def _name(action: argparse.Action) -> str:
         ("--max-concurrency-schedule, x--seed", "--max-concurrency-schedule, x--seed"),
     ],
 )  # fmt: skip
-def test_a_flag_in_a_message_is_a_key_for_who_writes_a_study(message: str, keys: str) -> None:
+def test_a_flag_in_a_message_is_a_key_for_who_writes_a_study(
+    message: str, keys: str
+) -> None:
     assert in_keys(message) == keys
 
 
@@ -171,17 +214,37 @@ def test_every_key_of_a_study_that_has_a_flag_is_found_by_it() -> None:
     for section, cells in CELLS.items():
         for name, hint in cells.items():
             if flag := declared(hint)[1].flag:
-                assert in_keys(flag).removesuffix(" = false").rpartition(".")[2] == name, (section, flag)
+                assert in_keys(flag).removesuffix(" = false").rpartition(".")[2] == name, (
+                    section,
+                    flag,
+                )
 
 
 def test_messages_below_the_command_line_name_a_setting_by_its_flag() -> None:
     """A study's own messages have its keys; the texts of findings are for both."""
-    known = {name: flag for cells in CELLS.values() for name, hint in cells.items() if (flag := declared(hint)[1].flag)}
-    keys = re.compile(rf"(?<![\w.$/'\[-])({'|'.join(name for name in known if '_' in name)})(?![\w'=/\]-])")
+    known = {
+        name: flag
+        for cells in CELLS.values()
+        for name, hint in cells.items()
+        if (flag := declared(hint)[1].flag)
+    }
+    keys = re.compile(
+        rf"(?<![\w.$/'\[-])({'|'.join(name for name in known if '_' in name)})(?![\w'=/\]-])"
+    )
     quoted = re.compile(rf"`({'|'.join(known)})`")
     wrong = [
         f"{path.name}:{line}: {match[1]} is {known[match[1]]}: {text}"
-        for room in ("conduct", "engines", "load", "models", "probe", "quality", "remote", "search", "trial")
+        for room in (
+            "conduct",
+            "engines",
+            "load",
+            "models",
+            "probe",
+            "quality",
+            "remote",
+            "search",
+            "trial",
+        )
         for path in sorted((SOURCE / room).rglob("*.py"))
         for line, text in _raised(ast.parse(path.read_text()))
         for match in [*keys.finditer(text), *quoted.finditer(text)]
@@ -193,7 +256,11 @@ def _raised(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Yield the texts of errors, with their lines."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Raise):
-            texts = [n for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+            texts = [
+                n
+                for n in ast.walk(node)
+                if isinstance(n, ast.Constant) and isinstance(n.value, str)
+            ]
             yield from ((n.lineno, n.value) for n in texts)
 
 
@@ -207,5 +274,9 @@ def test_a_command_to_paste_has_flags_that_dyno_takes() -> None:
         correctness_check=False,
     )
     words = shlex.split(command(trial))
-    assert {"--no-correctness-check", "--no-enable-prefix-caching", "--enable-chunked-prefill"} <= {*words}
+    assert {
+        "--no-correctness-check",
+        "--no-enable-prefix-caching",
+        "--enable-chunked-prefill",
+    } <= {*words}
     assert not any("no-no" in word for word in words)

@@ -26,7 +26,12 @@ BASH = 'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _dyno; pr
 
 
 @pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], shell: str) -> Path:
+def script(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    shell: str,
+) -> Path:
     """A shell's script, in a folder with a study's file and some runs."""
     if shutil.which(shell) is None:
         pytest.skip(f"there is no {shell} here (Debian: apt-get install {shell})")
@@ -41,7 +46,9 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
 
 @pytest.mark.parametrize("shell", ["bash", "fish"])
-def test_a_shell_completes_commands_flags_values_runs_and_files(script: Path, shell: str) -> None:
+def test_a_shell_completes_commands_flags_values_runs_and_files(
+    script: Path, shell: str
+) -> None:
     for line, (wanted, unwanted) in DONE.items():
         if shell == "bash":
             words = ["bash", "--norc", "-c", BASH, "bash", str(script), *line.split(" ")]
@@ -49,17 +56,36 @@ def test_a_shell_completes_commands_flags_values_runs_and_files(script: Path, sh
             words = ["fish", "--no-config", "-c", f"source {script}; complete -C '{line}'"]
         done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
         offered = {line.partition("\t")[0] for line in done.stdout.splitlines()}
-        assert set(wanted.split()) <= offered and not set(unwanted.split()) & offered, (line, done.stdout, done.stderr)
+        assert set(wanted.split()) <= offered and not set(unwanted.split()) & offered, (
+            line,
+            done.stdout,
+            done.stderr,
+        )
         assert not done.stderr
 
 
 @pytest.mark.parametrize("shell", ["bash", "fish"])
 def test_a_value_after_an_equals_sign_is_completed(script: Path, shell: str) -> None:
     if shell == "bash":  # splits at =
-        words = ["bash", "--norc", "-c", BASH, "bash", str(script), *["dyno", "bench", "serve", "--backend", "=", "tg"]]
+        words = [
+            "bash",
+            "--norc",
+            "-c",
+            BASH,
+            "bash",
+            str(script),
+            *["dyno", "bench", "serve", "--backend", "=", "tg"],
+        ]
     else:
-        words = ["fish", "--no-config", "-c", f"source {script}; complete -C 'dyno bench serve --backend=tg'"]
-    out = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout
+        words = [
+            "fish",
+            "--no-config",
+            "-c",
+            f"source {script}; complete -C 'dyno bench serve --backend=tg'",
+        ]
+    out = subprocess.run(
+        words, capture_output=True, text=True, check=True, timeout=60
+    ).stdout
     assert out.split()[0] in ("tgi", "--backend=tgi")
 
 
@@ -72,15 +98,22 @@ def test_zsh_completes_what_is_typed_at_its_prompt(script: Path) -> None:
              "dyno bench serve --backend=tg": "dyno bench serve --backend=tgi ",
              "dyno runs show ot": "dyno runs show other ", "dyno run stu": "dyno run study.toml "}  # fmt: skip
     master, slave = os.openpty()
-    process = subprocess.Popen(["zsh", "-f", "-i"], stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
+    process = subprocess.Popen(
+        ["zsh", "-f", "-i"], stdin=slave, stdout=slave, stderr=slave, start_new_session=True
+    )
     os.close(slave)
     try:
         setup = f'PS1=; unsetopt zle_bracketed_paste; autoload -U compinit; compinit -u -D; eval "$(<{script})"'
-        os.write(master, f"{setup}; dyno() {{ print -r \"[dyno ${{(j: :)@}}|\" }}; print READ''Y\n".encode())
+        os.write(
+            master,
+            f"{setup}; dyno() {{ print -r \"[dyno ${{(j: :)@}}|\" }}; print READ''Y\n".encode(),
+        )
         read_until(master, "READY")
         for line, whole in typed.items():
             os.write(master, f"{line}\tX\n".encode())
-            assert f"[{whole.rstrip(' ')}{' ' * whole.endswith(' ')}X|" in read_until(master, "X|"), line
+            assert f"[{whole.rstrip(' ')}{' ' * whole.endswith(' ')}X|" in read_until(
+                master, "X|"
+            ), line
     finally:
         process.kill()
         process.wait()

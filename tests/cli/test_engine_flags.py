@@ -13,10 +13,31 @@ from dyno.engines.kinds import kind_of
 from dyno.errors import UsageError
 
 __all__ = ["dry_run"]
-COMMANDS = ("engines start vllm", "bench serve --engine vllm", "bench throughput", "bench latency")
+COMMANDS = (
+    "engines start vllm",
+    "bench serve --engine vllm",
+    "bench throughput",
+    "bench latency",
+)
 MICRO = "bench micro --engine vllm -m m"
-TRUE = ("--{x}", "--{x} True", "--{x} true", "--{x}=True", "--{x}=1", "--{x} 1", "--no-{x}=False")
-FALSE = ("--no-{x}", "--{x} False", "--{x} false", "--{x}=False", "--{x}=0", "--{x} 0", "--no-{x} True")
+TRUE = (
+    "--{x}",
+    "--{x} True",
+    "--{x} true",
+    "--{x}=True",
+    "--{x}=1",
+    "--{x} 1",
+    "--no-{x}=False",
+)
+FALSE = (
+    "--no-{x}",
+    "--{x} False",
+    "--{x} false",
+    "--{x}=False",
+    "--{x}=0",
+    "--{x} 0",
+    "--no-{x} True",
+)
 
 # ---- booleans ----
 
@@ -28,18 +49,32 @@ def _spellings(every: tuple[str, ...], command: str) -> tuple[str, ...]:
 
 @pytest.mark.parametrize(
     ("version", "off"),
-    [("0.6.3", "--enable-chunked-prefill=False"), ("0.24.0", "--no-enable-chunked-prefill")],
+    [
+        ("0.6.3", "--enable-chunked-prefill=False"),
+        ("0.24.0", "--no-enable-chunked-prefill"),
+    ],
 )
 @pytest.mark.parametrize("command", [*(f"{c} m" for c in COMMANDS), MICRO])
 def test_chunked_prefill_is_off_in_every_spelling_on_every_command(
     command: str, version: str, off: str, dry_run: DryRun
 ) -> None:
     for spelling in _spellings(FALSE, command):
-        words = dry_run(f"{command} {spelling.format(x='enable-chunked-prefill')}", version).split()
-        assert off in words and "--enable-chunked-prefill" not in words and "False" not in words, spelling
+        words = dry_run(
+            f"{command} {spelling.format(x='enable-chunked-prefill')}", version
+        ).split()
+        assert (
+            off in words
+            and "--enable-chunked-prefill" not in words
+            and "False" not in words
+        ), spelling
     for spelling in _spellings(TRUE, command):
-        words = dry_run(f"{command} {spelling.format(x='enable_chunked_prefill')}", version).split()
-        assert off.replace("False", "True").replace("--no-", "--") in words and off not in words, spelling
+        words = dry_run(
+            f"{command} {spelling.format(x='enable_chunked_prefill')}", version
+        ).split()
+        assert (
+            off.replace("False", "True").replace("--no-", "--") in words
+            and off not in words
+        ), spelling
         assert "True" not in words, spelling
 
 
@@ -61,9 +96,15 @@ def test_vllm_s_own_booleans_are_spelled_as_the_version_reads_them(
     command: str, flag: str, version: str, off: str, dry_run: DryRun
 ) -> None:
     plain, on = dry_run(f"{command} m", version), f" --{flag}"
-    assert {dry_run(f"{command} {s.format(x=flag)} m", version) for s in _spellings(TRUE, command)} == {plain + on}
+    assert {
+        dry_run(f"{command} {s.format(x=flag)} m", version)
+        for s in _spellings(TRUE, command)
+    } == {plain + on}
     unset = plain + f" {off}".rstrip()
-    assert {dry_run(f"{command} {s.format(x=flag)} m", version) for s in _spellings(FALSE, command)} == {unset}
+    assert {
+        dry_run(f"{command} {s.format(x=flag)} m", version)
+        for s in _spellings(FALSE, command)
+    } == {unset}
     # … and in --engine-args, as in `args` of a study.
     assert dry_run(f"{command} m --engine-args='--{flag} False'", version) == unset
 
@@ -98,7 +139,9 @@ def test_one_study_spells_a_setting_for_each_version(
 ) -> None:
     (tmp_path / "s.toml").write_text(STUDY)
     assert main(["run", "s.toml", "--dry-run", "--set", "chunked=False"]) == 0
-    old, new = [line for line in capsys.readouterr().out.splitlines() if "vllm serve" in line]
+    old, new = [
+        line for line in capsys.readouterr().out.splitlines() if "vllm serve" in line
+    ]
     assert old.endswith(" --enable-chunked-prefill=False --num-scheduler-steps 4")
     assert new.endswith(" --no-enable-chunked-prefill --no-enforce-eager")
 
@@ -123,39 +166,59 @@ def test_a_flag_that_dyno_does_not_know_keeps_its_words(dry_run: DryRun) -> None
         "--model org/m --num-scheduler-steps=20 --tensor-parallel-size=4",
     ],
 )
-def test_the_model_is_where_vllm_serve_has_it(command: str, line: str, dry_run: DryRun) -> None:
+def test_the_model_is_where_vllm_serve_has_it(
+    command: str, line: str, dry_run: DryRun
+) -> None:
     shown = dry_run(f"{command} {line}", "0.6.3")
     assert ("serve org/m " in shown) or ("--model org/m " in shown), shown
-    assert "--tensor-parallel-size 4" in shown and shown.replace("=", " ").endswith("--num-scheduler-steps 20")
+    assert "--tensor-parallel-size 4" in shown and shown.replace("=", " ").endswith(
+        "--num-scheduler-steps 20"
+    )
 
 
 def test_a_switch_does_not_take_the_model_for_its_value(dry_run: DryRun) -> None:
     assert "serve org/m " in dry_run("engines start vllm --enforce-eager org/m", "0.6.3")
-    assert "serve org/m " in dry_run("bench serve --engine vllm --trust-remote-code org/m", "0.6.3")
+    assert "serve org/m " in dry_run(
+        "bench serve --engine vllm --trust-remote-code org/m", "0.6.3"
+    )
 
 
 def test_a_flag_with_several_values_keeps_them(dry_run: DryRun) -> None:
-    assert dry_run("engines start vllm m --middleware a b --swap-space 4", "0.6.3").endswith(
-        " --middleware a b --swap-space 4"
-    )
+    assert dry_run(
+        "engines start vllm m --middleware a b --swap-space 4", "0.6.3"
+    ).endswith(" --middleware a b --swap-space 4")
 
 
 @pytest.mark.parametrize(
     ("line", "refusal"),
     [
-        ("engines start vllm m --gpu-memory-utilisation 0.9", "Did you mean --gpu-memory-utilization?"),
+        (
+            "engines start vllm m --gpu-memory-utilisation 0.9",
+            "Did you mean --gpu-memory-utilization?",
+        ),
         ("bench serve --engine vllm m --num-prompt 5", "Did you mean --num-prompts?"),
         ("bench serve --engine vllm m n", "'n' follows no flag"),
         ("bench serve --engine vllm -tp 4 8", "'8' follows no flag"),
-        ("bench serve --engine openai --num-scheduler-steps 4", "--engine openai starts nothing"),
+        (
+            "bench serve --engine openai --num-scheduler-steps 4",
+            "--engine openai starts nothing",
+        ),
         ("bench serve m", "`dyno bench serve` doesn't take m."),
         ("bench serve --num-scheduler-steps 4", "has no flag --num-scheduler-steps"),
         ("engines start vllm", "vLLM needs a model."),
-        ("engines start vllm m --host 10.0.0.7", "--host 10.0.0.7: dyno reaches an engine that it starts at 127.0.0.1"),
-        ("bench serve --engine fake --host 0.0.0.0", "The fake engine listens at 127.0.0.1"),
+        (
+            "engines start vllm m --host 10.0.0.7",
+            "--host 10.0.0.7: dyno reaches an engine that it starts at 127.0.0.1",
+        ),
+        (
+            "bench serve --engine fake --host 0.0.0.0",
+            "The fake engine listens at 127.0.0.1",
+        ),
     ],
 )
-def test_a_slip_is_refused_before_anything_starts(line: str, refusal: str, dry_run: DryRun) -> None:
+def test_a_slip_is_refused_before_anything_starts(
+    line: str, refusal: str, dry_run: DryRun
+) -> None:
     assert refusal in dry_run(line)
 
 
@@ -171,17 +234,23 @@ def test_a_slip_is_refused_before_anything_starts(line: str, refusal: str, dry_r
         ("bench serve --engine vllm m -dp 2 --block-size 32", "0.24.0", "-dp 2 --block-size 32"),
     ],
 )  # fmt: skip
-def test_each_engine_gets_its_own_flags(line: str, version: str, shown: str, dry_run: DryRun) -> None:
+def test_each_engine_gets_its_own_flags(
+    line: str, version: str, shown: str, dry_run: DryRun
+) -> None:
     got = dry_run(line, version)
     assert shown in got
     assert "--host 0.0.0.0" in got or "0.0.0.0" not in line
-    assert "-tp" not in got.split() and "--tensor-parallel-size" not in got  # -t is llama.cpp's threads
+    # -t is llama.cpp's threads
+    assert "-tp" not in got.split() and "--tensor-parallel-size" not in got
 
 
 @pytest.mark.parametrize(
     ("flag", "sentence"),
     [
-        ("--num-scheduler-steps 20", "vLLM 0.24.0 has no --num-scheduler-steps; versions from 0.5.5 to before 0.10.1"),
+        (
+            "--num-scheduler-steps 20",
+            "vLLM 0.24.0 has no --num-scheduler-steps; versions from 0.5.5 to before 0.10.1",
+        ),
         ("--num-scheduler-step 20", "vLLM 0.24.0 has no --num-scheduler-steps"),
         ("--max-seq-len-to-capture 1", "Graphs cover all lengths now. Remove it."),
         ("--use-v2-block-manager", "It is the only one now. Remove it."),
@@ -189,7 +258,9 @@ def test_each_engine_gets_its_own_flags(line: str, version: str, shown: str, dry
     ],
 )
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_flag_that_the_version_has_lost_is_refused(command: str, flag: str, sentence: str, dry_run: DryRun) -> None:
+def test_a_flag_that_the_version_has_lost_is_refused(
+    command: str, flag: str, sentence: str, dry_run: DryRun
+) -> None:
     assert sentence in dry_run(f"{command} m {flag}", "0.24.0")
 
 
@@ -200,7 +271,9 @@ def test_vllm_s_client_flags_that_an_engine_has_too_reach_it(dry_run: DryRun) ->
     line = "bench serve --engine vllm m --trust-remote-code --tokenizer-mode slow --host 0.0.0.0 --skip_tokenizer_init"
     shown = dry_run(line, "0.24.0")
     assert "--host 0.0.0.0 " in shown
-    assert shown.endswith(" --trust-remote-code --tokenizer-mode slow --skip-tokenizer-init")
+    assert shown.endswith(
+        " --trust-remote-code --tokenizer-mode slow --skip-tokenizer-init"
+    )
 
 
 # Of vLLM's own parsers, 0.5.4 to 0.28: all flags of its three benchmarks that are not an engine's.
@@ -239,7 +312,9 @@ def test_each_flag_of_vllm_s_benchmarks_is_known(command: str) -> None:
     """So that none of the client's flags is passed on to an engine, or dropped."""
     inner = parser().commands()["bench"].commands()[command]
     inner.fill()
-    assert [f for f in CLIENT[command].split() if f"--{f}" not in inner._option_string_actions] == []
+    assert [
+        f for f in CLIENT[command].split() if f"--{f}" not in inner._option_string_actions
+    ] == []
 
 
 HIDDEN = [
@@ -252,7 +327,9 @@ HIDDEN = [
 ]
 
 
-@pytest.mark.parametrize(("command", "action"), HIDDEN, ids=[f"{c} {a.option_strings[0]}" for c, a in HIDDEN])
+@pytest.mark.parametrize(
+    ("command", "action"), HIDDEN, ids=[f"{c} {a.option_strings[0]}" for c, a in HIDDEN]
+)
 def test_each_hidden_flag_is_refused_reported_or_another_name(
     command: str, action: argparse.Action, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -260,16 +337,25 @@ def test_each_hidden_flag_is_refused_reported_or_another_name(
     if action.dest in ("model", "endpoint_type", "served_model_name", "replicas"):
         return  # another name for a flag that is shown, or checked with the plan
     value = [] if action.nargs == 0 else ["1"]
-    stop = {"serve": ["--endpoint", "x"], "micro": ["-p", "0", "-n", "0"]}.get(command, ["--n", "2"])  # before a start
+    # before a start
+    stop = {"serve": ["--endpoint", "x"], "micro": ["-p", "0", "-n", "0"]}.get(
+        command, ["--n", "2"]
+    )
     assert main(["bench", command, flag, *value, *stop]) == 2
     err = capsys.readouterr().err
-    assert f"dyno: {flag}: " in err if kind == "_Refused" else f"dyno: {flag} has no effect" in err
+    assert (
+        f"dyno: {flag}: " in err
+        if kind == "_Refused"
+        else f"dyno: {flag} has no effect" in err
+    )
 
 
 def test_no_boolean_of_vllm_is_a_flag_with_a_value() -> None:
     """Both tables name flags by hand: a flag can't be in both."""
     kind = kind_of("vllm")
-    assert not {*kind.length_flags, *kind.slots_flags, *kind.parallel_flags} & {*kind.switches}
+    assert not {*kind.length_flags, *kind.slots_flags, *kind.parallel_flags} & {
+        *kind.switches
+    }
 
 
 # Flags that change what is printed, written or started, not the trial itself; other tests have them.
@@ -309,14 +395,20 @@ VALUES = {
     "--dataset-name": "sharegpt-shaped", "--backend": "openai-chat", "--class": "a: share=1",
     **dict.fromkeys(("--rate-schedule", "--concurrency-schedule"), "step: 0=2"),
 }  # fmt: skip
-STARTED = {"--base-url": "--engine openai", "--reset-prefix-cache": "", "--engine": "", "--model": "--engine vllm"}
+STARTED = {
+    "--base-url": "--engine openai",
+    "--reset-prefix-cache": "",
+    "--engine": "",
+    "--model": "--engine vllm",
+}
 EVERY = [
     (command, action)
     for command in ("serve", "throughput", "latency")
     for inner in [parser().commands()["bench"].commands()[command]]
     for _ in [inner.fill()]
     for action in inner._actions
-    if action.help != argparse.SUPPRESS and action.option_strings[-1] not in ABOUT_OUTPUT.split()
+    if action.help != argparse.SUPPRESS
+    and action.option_strings[-1] not in ABOUT_OUTPUT.split()
 ]
 
 
@@ -334,7 +426,9 @@ def trial_of(command: str, *words: str) -> object:
         return None
 
 
-@pytest.mark.parametrize(("command", "action"), EVERY, ids=[f"{c} {a.option_strings[0]}" for c, a in EVERY])
+@pytest.mark.parametrize(
+    ("command", "action"), EVERY, ids=[f"{c} {a.option_strings[0]}" for c, a in EVERY]
+)
 def test_each_flag_changes_the_trial(
     command: str, action: argparse.Action, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -342,12 +436,16 @@ def test_each_flag_changes_the_trial(
     (tmp_path / "x").write_text("{}")
     monkeypatch.setattr(serve, "check_certificates", lambda _: None)
     flag, words = action.option_strings[0], []
-    value = VALUES.get(flag) or str(next((c for c in action.choices or () if c != action.default), "3"))
+    value = VALUES.get(flag) or str(
+        next((c for c in action.choices or () if c != action.default), "3")
+    )
     value = "0.25" if action.type is float and value == "3" else value
     if flag == "--backend" and command != "serve":
         value = "hf"
     else:
-        words = f"{STARTED.get(flag, '--engine vllm --model m')} {NEEDED.get(flag, '')}".split()
+        words = (
+            f"{STARTED.get(flag, '--engine vllm --model m')} {NEEDED.get(flag, '')}".split()
+        )
     given = trial_of(command, *words, flag if action.nargs == 0 else f"{flag}={value}")
     assert given is not None
     assert given != trial_of(command, *words)

@@ -61,15 +61,41 @@ def sends(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 def bench(url: str, folder: Path, *flags: str) -> None:
-    lengths = ["--num-prompts", "6", "--random-input-len", "8", "--random-output-len", "3", "--no-correctness-check"]
-    assert main(["bench", "serve", "--base-url", url, "--runs", str(folder), "--disable-tqdm", *lengths, *flags]) == 0
+    lengths = [
+        "--num-prompts",
+        "6",
+        "--random-input-len",
+        "8",
+        "--random-output-len",
+        "3",
+        "--no-correctness-check",
+    ]
+    assert (
+        main(
+            [
+                "bench",
+                "serve",
+                "--base-url",
+                url,
+                "--runs",
+                str(folder),
+                "--disable-tqdm",
+                *lengths,
+                *flags,
+            ]
+        )
+        == 0
+    )
 
 
-def test_bench_serve_sends_at_once_from_few_frames(sends: list[list[str]], fake: StartFake, tmp_path: Path) -> None:
+def test_bench_serve_sends_at_once_from_few_frames(
+    sends: list[list[str]], fake: StartFake, tmp_path: Path
+) -> None:
     url = fake().base_url
     bench(url, tmp_path, "--max-concurrency", "2")
     way = ["main", "run", "serve", "measure", "Wire.drive", "Wire._send_due", "Wire._send"]
-    later = [*way[:5], "Wire._read", *way[5:]]  # a closed loop sends as soon as an answer is read
+    # a closed loop sends as soon as an answer is read
+    later = [*way[:5], "Wire._read", *way[5:]]
     assert sends[:2] == [way, way] and later in sends
     deepest = max(map(len, sends))
     assert deepest == len(later) == 8
@@ -77,7 +103,9 @@ def test_bench_serve_sends_at_once_from_few_frames(sends: list[list[str]], fake:
     bench(url, tmp_path, "--request-rate", "200")
     assert sends and all(stack == way for stack in sends)
     page = (ROOT.parent.parent / "ARCHITECTURE.md").read_text()
-    assert re.findall(r"Between `main` and `send\(\)` there are (\d+) frames", page) == [str(deepest)]
+    assert re.findall(r"Between `main` and `send\(\)` there are (\d+) frames", page) == [
+        str(deepest)
+    ]
 
 
 def test_a_connection_opened_for_a_request_sends_from_no_more(
@@ -89,7 +117,9 @@ def test_a_connection_opened_for_a_request_sends_from_no_more(
     assert max(map(len, sends)) == 8
 
 
-def test_a_study_sends_from_few_more(sends: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_study_sends_from_few_more(
+    sends: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "s.toml").write_text(STUDY)
     assert main(["run", "s.toml", "--plain", "--no-report"]) == 0

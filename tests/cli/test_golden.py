@@ -28,14 +28,28 @@ from goldens import (
 
 __all__ = ["dyno"]  # the fixture
 
-SINGLE = {"serve": SERVE, "rate": RATE, "throughput": THROUGHPUT, "latency": LATENCY, "micro": MICRO}
-TRIAL = {"trial": "246f76502d", "faulty": "8fc5e48e13", "failed": "7a09547a30", "study": "two", "broken": "broken"}
+SINGLE = {
+    "serve": SERVE,
+    "rate": RATE,
+    "throughput": THROUGHPUT,
+    "latency": LATENCY,
+    "micro": MICRO,
+}
+TRIAL = {
+    "trial": "246f76502d",
+    "faulty": "8fc5e48e13",
+    "failed": "7a09547a30",
+    "study": "two",
+    "broken": "broken",
+}
 
 
 # ---- help ----
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 13), reason="argparse prints flags in another way")
+@pytest.mark.skipif(
+    sys.version_info >= (3, 13), reason="argparse prints flags in another way"
+)
 def test_help(dyno: Dyno) -> None:
     commands = [tuple(p.prog.split()[1:]) for p in parser().walk()]
     assert len(commands) > 20
@@ -69,7 +83,14 @@ def test_runs_show_decodes_a_run_that_was_cut_off(dyno: Dyno) -> None:
 
 
 def test_runs_show_of_other_tools_files(dyno: Dyno) -> None:
-    files = [f"imports/{name}" for name in ("vllm-0.24-serve-c16.json", "guidellm-0.8.1.json", "qps_comparison.csv")]
+    files = [
+        f"imports/{name}"
+        for name in (
+            "vllm-0.24-serve-c16.json",
+            "guidellm-0.8.1.json",
+            "qps_comparison.csv",
+        )
+    ]
     check("runs/show-files.txt", dyno.transcript([["runs", "show", f] for f in files]))
 
 
@@ -101,16 +122,28 @@ def test_sql(dyno: Dyno) -> None:
 
 
 def test_sql_formats(dyno: Dyno) -> None:
-    check("sql/formats.txt", dyno.transcript([["sql", QUERIES[0], f"--{f}"] for f in ("csv", "json", "markdown")]))
+    check(
+        "sql/formats.txt",
+        dyno.transcript(
+            [["sql", QUERIES[0], f"--{f}"] for f in ("csv", "json", "markdown")]
+        ),
+    )
 
 
 def test_sql_of_every_table(dyno: Dyno) -> None:
-    code, out, _ = dyno("sql", "select distinct table_name from information_schema.columns order by 1", "--csv")
+    code, out, _ = dyno(
+        "sql",
+        "select distinct table_name from information_schema.columns order by 1",
+        "--csv",
+    )
     assert code == 0
     names = out.split()[1:]
     assert {"trials", "requests"} <= set(names)
     check(
-        "sql/rows.txt", dyno.transcript([["sql", f"select * from {n} order by all limit 2", "--json"] for n in names])
+        "sql/rows.txt",
+        dyno.transcript(
+            [["sql", f"select * from {n} order by all limit 2", "--json"] for n in names]
+        ),
     )
 
 
@@ -131,9 +164,17 @@ def test_compare(dyno: Dyno, name: str) -> None:
 
 
 def test_compare_gates(dyno: Dyno) -> None:
-    gates = ["'p99_ttft_ms<5%'", "'p99_ttft_ms<200' 'failed<=0'", "'output_throughput>-5%' --strict", "'nothing<5%'"]
+    gates = [
+        "'p99_ttft_ms<5%'",
+        "'p99_ttft_ms<200' 'failed<=0'",
+        "'output_throughput>-5%' --strict",
+        "'nothing<5%'",
+    ]
     commands = [f"compare two:quick two:slow --gate {g}" for g in gates]
-    commands += ["compare two:quick two:slow --metric p99_itl_ms mean_e2el_ms", "compare two:quick two:slow --details"]
+    commands += [
+        "compare two:quick two:slow --metric p99_itl_ms mean_e2el_ms",
+        "compare two:quick two:slow --details",
+    ]
     check("compare/gates.txt", dyno.transcript(commands))
 
 
@@ -154,15 +195,23 @@ def test_report(dyno: Dyno, name: str) -> None:
     said = dyno.transcript([command])
     parts = [(dyno.here / f"r.{ending}").read_text() for ending in ("md", "csv")]
     check(f"report/{name}.txt", "\n".join([said, *(normal(p, dyno.here) for p in parts)]))
-    check(f"report/{name}.html.txt", normal(page((dyno.here / "r.html").read_text(), name in WHOLE), dyno.here))
+    check(
+        f"report/{name}.html.txt",
+        normal(page((dyno.here / "r.html").read_text(), name in WHOLE), dyno.here),
+    )
 
 
 @pytest.mark.parametrize("folder", PUBLISHED)
 def test_report_of_what_was_published(dyno: Dyno, folder: str) -> None:
-    said = dyno.transcript([f"report {folder} --prices published/prices.toml -o r.md -o r.csv -o r.html"])
+    said = dyno.transcript(
+        [f"report {folder} --prices published/prices.toml -o r.md -o r.csv -o r.html"]
+    )
     parts = [(dyno.here / f"r.{ending}").read_text() for ending in ("md", "csv")]
     parts += [page((dyno.here / "r.html").read_text(), whole=False)]
-    check(f"report/published-{Path(folder).name}.txt", "\n".join([said, *(normal(p, dyno.here) for p in parts)]))
+    check(
+        f"report/published-{Path(folder).name}.txt",
+        "\n".join([said, *(normal(p, dyno.here) for p in parts)]),
+    )
 
 
 def test_report_lists_its_charts(dyno: Dyno) -> None:
@@ -175,13 +224,19 @@ def test_report_lists_its_charts(dyno: Dyno) -> None:
 
 @pytest.mark.parametrize("file", IMPORTS)
 def test_audit_of_a_file(dyno: Dyno, file: str) -> None:
-    check(f"audit/{Path(file).name}.txt", dyno.transcript([f"audit {file}", f"audit {file} --json"]))
+    check(
+        f"audit/{Path(file).name}.txt",
+        dyno.transcript([f"audit {file}", f"audit {file} --json"]),
+    )
 
 
 @pytest.mark.parametrize("folder", PUBLISHED)
 def test_audit_of_what_was_published(dyno: Dyno, folder: str) -> None:
     check(f"audit/published-{Path(folder).name}.txt", dyno.transcript([f"audit {folder}"]))
-    check(f"audit/published-{Path(folder).name}.json.txt", dyno.transcript([f"audit {folder} --json"]))
+    check(
+        f"audit/published-{Path(folder).name}.json.txt",
+        dyno.transcript([f"audit {folder} --json"]),
+    )
 
 
 def test_audit_of_several_and_of_runs(dyno: Dyno) -> None:
@@ -306,7 +361,8 @@ WRONG = [
 
 def test_mistakes_in_a_study(dyno: Dyno) -> None:
     shown = []
-    shutil.rmtree("runs")  # the times of earlier runs hold on the machine that made them alone
+    # the times of earlier runs hold on the machine that made them alone
+    shutil.rmtree("runs")
     for good, bad in [("", ""), *WRONG]:
         (dyno.here / "s.toml").write_text(STUDY.replace(good, bad, 1))
         shown.append(f"# {good!r} is {bad!r}\n" + dyno.lines("run", "s.toml", "--dry-run"))

@@ -48,26 +48,38 @@ def test_mistakes(dyno: Dyno) -> None:
 
 def measured(text: str) -> str:
     """Without numbers and what follows from them: findings, and lines that a busy or a quiet machine has alone."""
-    text = re.sub(r"\n(Verdict:|Hardware utilization \(%)(.|\n)*?(?=\n--- )", "\n(findings)", text)
+    text = re.sub(
+        r"\n(Verdict:|Hardware utilization \(%)(.|\n)*?(?=\n--- )", "\n(findings)", text
+    )
     text = re.sub(r"(?m)^(?:note|doubt) .*\n(?: +\S.*\n)*", "", text)
     text = re.sub(
-        r"(?m)^(Host: |Engine: |Client CPU |Steady window|  \w.* throughput|  Concurrency, mean).*\n", "", text
+        r"(?m)^(Host: |Engine: |Client CPU |Steady window|  \w.* throughput|  Concurrency, mean).*\n",
+        "",
+        text,
     )
     text = re.sub(r"\d{8}-\d{6}-([\w.-]+)-[0-9a-f]{4}\b", r"TIME-\1-ID", text)
     text = re.sub(r"\b(sound|doubtful)\b", "VERDICT", text)
-    text = re.sub(r"(?m)^(  Peaks:|Not sampled:).*\n(?: +\S.*\n)*", r"\1 MACHINE\n", text)  # over several lines
-    return "\n".join(line if line.startswith(("$", "--- ")) else _without_numbers(line) for line in text.splitlines())
+    # over several lines
+    text = re.sub(r"(?m)^(  Peaks:|Not sampled:).*\n(?: +\S.*\n)*", r"\1 MACHINE\n", text)
+    return "\n".join(
+        line if line.startswith(("$", "--- ")) else _without_numbers(line)
+        for line in text.splitlines()
+    )
 
 
 def _without_numbers(line: str) -> str:
     line = re.sub(r"(?<![\w.-])\d[\d,]*(\.\d+)?(e-?\d+)?(?![\w.]*\w)", "#", line)
-    line = line.replace("# to #", "#")  # a busy client knows some figures within bounds only
+    # a busy client knows some figures within bounds only
+    line = line.replace("# to #", "#")
     return re.sub(r" {2,}", "  ", line).rstrip()
 
 
 def written(dyno: Dyno, before: set[Path]) -> list[Path]:
     """By their subjects: two of one second would be in either order."""
-    return sorted(set((dyno.here / "runs").iterdir()) - before, key=lambda path: path.name.split("-", 2)[2])
+    return sorted(
+        set((dyno.here / "runs").iterdir()) - before,
+        key=lambda path: path.name.split("-", 2)[2],
+    )
 
 
 BENCHES = {
@@ -92,7 +104,10 @@ def test_bench(dyno: Dyno, name: str) -> None:
 
 @pytest.mark.parametrize("lay_out", [xeon, arm_cloud, bare_kernel, in_a_container])
 def test_what_a_bench_writes_has_the_same_shape_on_any_machine(
-    dyno: Dyno, lay_out: Callable[[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dyno: Dyno,
+    lay_out: Callable[[Path], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Processor, kernel and container as recorded; the load is real."""
     recorded = lay_out(tmp_path / "machine")
@@ -122,7 +137,8 @@ def test_run(dyno: Dyno) -> None:
     said = dyno.transcript(["run s.toml --only quick --no-report"] * 2, edit=measured)
     (dyno.here / "s.toml").write_text(STUDY.replace("[1, 2]", "[1]"))
     said += "\n" + dyno.transcript(
-        ["run s.toml --no-report", "run s.toml --new --only dead --no-report"], edit=measured
+        ["run s.toml --no-report", "run s.toml --new --only dead --no-report"],
+        edit=measured,
     )
     check("bench/study.txt", f"{said}\n\n{shape(dyno.here / 'runs' / 'small')}")
 
@@ -131,7 +147,8 @@ def test_doctor(dyno: Dyno) -> None:
     code, out, err = dyno("doctor", "--quick", "--json")
     assert (code, err) == (0, "")
     answer = json.loads(out)
-    answer["peaks"] = None  # known of some accelerators, and of a processor that was measured
+    # known of some accelerators, and of a processor that was measured
+    answer["peaks"] = None
     check("doctor.txt", "\n".join(sorted(keys(answer))))
 
 
@@ -144,7 +161,12 @@ def test_previews(dyno: Dyno) -> None:
 
 
 def test_pictures(dyno: Dyno) -> None:
-    said = dyno.transcript(["report two -o p.svg", "report two --chart throughput-concurrency --dark -o one.svg"])
+    said = dyno.transcript(
+        [
+            "report two -o p.svg",
+            "report two --chart throughput-concurrency --dark -o one.svg",
+        ]
+    )
     files = sorted(p.name for p in dyno.here.glob("*.svg"))
     words = re.findall(r"<text[^>]*>([^<]+)</text>", (dyno.here / "one.svg").read_text())
     check("report/pictures.txt", "\n".join([said, *files, "", *words]))

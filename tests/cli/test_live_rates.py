@@ -27,7 +27,9 @@ class SteadyServer:
     """Sends tokens at a known rate and notes when. Each event is a write of its own, as from vLLM: the finish reason,
     the usage, the end mark and the end of the body come one by one after the last token."""
 
-    def __init__(self, scripted: Serve, gap_s: float, bundle: int = 1, usage: bool = True) -> None:
+    def __init__(
+        self, scripted: Serve, gap_s: float, bundle: int = 1, usage: bool = True
+    ) -> None:
         self.sent: list[tuple[int, int]] = []  # when, tokens
         self._gap_s, self._bundle, self._usage = gap_s, bundle, usage
         self._lock = threading.Lock()
@@ -41,12 +43,21 @@ class SteadyServer:
             for _ in range(count // self._bundle):
                 due += self._gap_s
                 time.sleep(max(due - time.monotonic(), 0))
-                self._event(sock, b'{"choices":[{"index":0,"text":"%s"}]}' % (b" tok" * self._bundle))
+                self._event(
+                    sock,
+                    b'{"choices":[{"index":0,"text":"%s"}]}' % (b" tok" * self._bundle),
+                )
                 with self._lock:
                     self.sent.append((now_ns(), self._bundle))
-            self._event(sock, b'{"choices":[{"index":0,"text":"","finish_reason":"length"}]}')
+            self._event(
+                sock, b'{"choices":[{"index":0,"text":"","finish_reason":"length"}]}'
+            )
             if self._usage:
-                self._event(sock, b'{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":%d}}' % count)
+                self._event(
+                    sock,
+                    b'{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":%d}}'
+                    % count,
+                )
             self._event(sock, b"[DONE]")
             time.sleep(0.002)
             sock.sendall(b"0\r\n\r\n")
@@ -66,15 +77,21 @@ class Shown:
     """The rates as a progress line shows them, with the window that each is of."""
 
     def __init__(self) -> None:
-        self.values: list[tuple[int, int, float, int]] = []  # window in ns since the load began, tokens/s, ended
+        # window in ns since the load began, tokens/s, ended
+        self.values: list[tuple[int, int, float, int]] = []
         self._rates = Rates()
 
     def __call__(self, p: Progress) -> None:
         self._rates.see(p)
-        begin, end = (round(at * NS_PER_S) for at in (self._rates._seen[0][0], self._rates._seen[-1][0]))
+        begin, end = (
+            round(at * NS_PER_S)
+            for at in (self._rates._seen[0][0], self._rates._seen[-1][0])
+        )
         self.values.append((begin, end, self._rates.tokens_per_s, p.ended))
 
-    def off(self, server: SteadyServer, start_ns: int, after_s: float = 1.0, ended: int = 0) -> list[float]:
+    def off(
+        self, server: SteadyServer, start_ns: int, after_s: float = 1.0, ended: int = 0
+    ) -> list[float]:
         """Return by what share each value is off the server's own rate in the same window."""
         return [
             shown / server.rate(start_ns + begin, start_ns + end) - 1
@@ -94,14 +111,19 @@ def _short_window(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 LOADS = {
-    "closed, answers of many lengths": (LoadSpec(max_concurrency=8), [10, 60, 25, 90, 15, 40]),
+    "closed, answers of many lengths": (
+        LoadSpec(max_concurrency=8),
+        [10, 60, 25, 90, 15, 40],
+    ),
     "closed, one answer that outlasts the window": (LoadSpec(max_concurrency=2), [400]),
     "open": (LoadSpec(request_rate_rps=12.0), [30]),
 }
 
 
 @pytest.mark.parametrize("name", LOADS)
-def test_the_live_token_rate_is_the_servers_own_also_while_streams_run(scripted: Serve, name: str) -> None:
+def test_the_live_token_rate_is_the_servers_own_also_while_streams_run(
+    scripted: Serve, name: str
+) -> None:
     load, lengths = LOADS[name]
     server, shown = SteadyServer(scripted, gap_s=0.005), Shown()
     count = {"closed, one answer that outlasts the window": 2, "open": 24}.get(name, 48)
@@ -113,10 +135,14 @@ def test_the_live_token_rate_is_the_servers_own_also_while_streams_run(scripted:
     assert few(off), sorted(off)
 
 
-def test_several_tokens_in_an_event_are_counted_once_a_usage_has_shown_it(scripted: Serve) -> None:
+def test_several_tokens_in_an_event_are_counted_once_a_usage_has_shown_it(
+    scripted: Serve,
+) -> None:
     """No spike on the way: what arrived before is counted anew, too."""
     server, shown = SteadyServer(scripted, gap_s=0.01, bundle=4), Shown()
-    driven = drive(server.base_url, requests(20, 160), LoadSpec(max_concurrency=4), watch=shown)
+    driven = drive(
+        server.base_url, requests(20, 160), LoadSpec(max_concurrency=4), watch=shown
+    )
     off = shown.off(server, driven.client.start_ns, ended=2)
     assert len(off) >= 5
     assert few(off), sorted(off)
@@ -124,13 +150,18 @@ def test_several_tokens_in_an_event_are_counted_once_a_usage_has_shown_it(script
 
 def test_without_a_usage_an_event_counts_as_a_token(scripted: Serve) -> None:
     server, shown = SteadyServer(scripted, gap_s=0.005, usage=False), Shown()
-    driven = drive(server.base_url, requests(6, 100), LoadSpec(max_concurrency=2), watch=shown)
+    driven = drive(
+        server.base_url, requests(6, 100), LoadSpec(max_concurrency=2), watch=shown
+    )
     off = shown.off(server, driven.client.start_ns)
     assert len(off) >= 5
     assert few(off), sorted(off)
 
 
 def test_the_live_rate_of_several_processes_is_the_sum_of_theirs() -> None:
-    each = [Progress(10, events=100.0, tokens_per_event=1.0), Progress(10, events=300.0, tokens_per_event=2.0)]
+    each = [
+        Progress(10, events=100.0, tokens_per_event=1.0),
+        Progress(10, events=300.0, tokens_per_event=2.0),
+    ]
     both = joined(each)
     assert both.events * both.tokens_per_event == 100 + 600

@@ -52,7 +52,9 @@ num_prompts = 10
 def measured(built_once: Built) -> Path:
     def build(folder: Path) -> None:
         (folder / "s.toml").write_text(STUDY)
-        code = main(["run", str(folder / "s.toml"), "--runs", str(folder / "runs"), "--any-rig"])
+        code = main(
+            ["run", str(folder / "s.toml"), "--runs", str(folder / "runs"), "--any-rig"]
+        )
         assert code == 1, "one engine dies"
 
     return built_once("report", build)
@@ -67,29 +69,47 @@ def here(measured: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.engines
 def test_a_study_ends_with_its_page_in_its_folder(here: Path) -> None:
     text = (here / "runs/s/report.html").read_text()
-    assert "<title>" in text and "quick" in text and "Two fakes, one of which breaks streams." in text
+    assert (
+        "<title>" in text
+        and "quick" in text
+        and "Two fakes, one of which breaks streams." in text
+    )
 
 
-def test_a_finished_study_that_is_run_again_keeps_its_page(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finished_study_that_is_run_again_keeps_its_page(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     page = here / "runs/s/report.html"
     before = page.stat().st_mtime_ns
     main(["run", "s.toml", "--any-rig", "--only", "quick"])
     assert page.stat().st_mtime_ns == before and "Page:" not in capsys.readouterr().err
 
 
-def test_one_command_makes_page_markdown_and_csv(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", "runs/s", "-o", "out/r.html", "-o", "out/r.md", "-o", "out/r.csv"]) == VOID
+def test_one_command_makes_page_markdown_and_csv(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        main(["report", "runs/s", "-o", "out/r.html", "-o", "out/r.md", "-o", "out/r.csv"])
+        == VOID
+    )
     assert capsys.readouterr().out.split() == ["out/r.html", "out/r.md", "out/r.csv"]
     text = Path("out/r.md").read_text()
     # Of two repeats on a busy machine it may not be known to be more; but then it stands first all the same.
-    assert re.search(r"quick (has the highest throughput|and slow can't be separated)", text) and "| failed" in text
+    assert (
+        re.search(r"quick (has the highest throughput|and slow can't be separated)", text)
+        and "| failed" in text
+    )
     assert re.search(r"\d+ requests failed", text), "no speed without its failures"
     with Path("out/r.csv").open() as file:
         lines = list(csv.DictReader(file))
     by_name = {line["series"]: line for line in lines}
     assert by_name.keys() == {"quick", "slow", "broken", "gone"}
-    assert float(by_name["broken"]["failed"]) == 4 and by_name["broken"]["verdict"] != "sound"
-    assert by_name["gone"]["completed"] == "" and "exited with code" in str(by_name["gone"].values())
+    assert (
+        float(by_name["broken"]["failed"]) == 4 and by_name["broken"]["verdict"] != "sound"
+    )
+    assert by_name["gone"]["completed"] == "" and "exited with code" in str(
+        by_name["gone"].values()
+    )
 
 
 def test_repeats_are_one_line_with_the_sum_of_their_requests(here: Path) -> None:
@@ -106,7 +126,10 @@ def test_prices_of_the_study_make_costs(here: Path) -> None:
     text = Path("out/c.md").read_text()
     assert "A million output tokens cost" in text and "made up" in text
     main(["report", "runs/s", "--price", "machine=3.6", "-o", "out/d.md"])
-    old, new = (float(re.search(r"cost ([\d.,]+) USD", Path(f"out/{n}.md").read_text())[1]) for n in "cd")  # type: ignore[index]
+    old, new = (
+        float(re.search(r"cost ([\d.,]+) USD", Path(f"out/{n}.md").read_text())[1])
+        for n in "cd"
+    )  # type: ignore[index]
     assert new == pytest.approx(2 * old, rel=0.02)
 
 
@@ -118,18 +141,39 @@ def test_a_target_names_the_best_load_that_meets_it(here: Path) -> None:
     assert "over the target" in text and "has the highest" not in text
 
 
-def test_pictures_are_drawn_without_a_browser(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", "runs/s", "--chart", "throughput-concurrency", "-o", "out/p.png", "-o", "out/p.svg"]) == VOID
+def test_pictures_are_drawn_without_a_browser(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        main(
+            [
+                "report",
+                "runs/s",
+                "--chart",
+                "throughput-concurrency",
+                "-o",
+                "out/p.png",
+                "-o",
+                "out/p.svg",
+            ]
+        )
+        == VOID
+    )
     assert Path("out/p.png").read_bytes().startswith(b"\x89PNG")
     words = "".join(ET.fromstring(Path("out/p.svg").read_text()).itertext())
     assert "quick" in words and "Concurrency" in words and "tokens/s" in words
 
 
-def test_a_page_with_an_address_has_a_picture_for_link_previews(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_page_with_an_address_has_a_picture_for_link_previews(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     main(["report", "runs/s", "--url", "https://example.org/r/", "-o", "out/link.html"])
     assert capsys.readouterr().out.split() == ["out/link.html", "out/link-preview.png"]
     text = Path("out/link.html").read_text()
-    assert '<meta property="og:image" content="https://example.org/r/link-preview.png">' in text
+    assert (
+        '<meta property="og:image" content="https://example.org/r/link-preview.png">'
+        in text
+    )
     assert '<meta property="og:url" content="https://example.org/r/link.html">' in text
     picture = Path("out/link-preview.png").read_bytes()
     assert (int.from_bytes(picture[16:20]), int.from_bytes(picture[20:24])) == (1200, 630)
@@ -137,7 +181,9 @@ def test_a_page_with_an_address_has_a_picture_for_link_previews(here: Path, caps
     assert "og:title" in (here / "runs/s/report.html").read_text()
 
 
-def test_charts_are_listed_with_what_may_be_shown_in_each(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_charts_are_listed_with_what_may_be_shown_in_each(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["report", "runs/s", "--list-charts"]) == 0
     out = capsys.readouterr().out
     assert "throughput-concurrency: " in out and "statistic=" in out
@@ -151,8 +197,22 @@ def test_charts_are_listed_with_what_may_be_shown_in_each(here: Path, capsys: py
         (["runs/s", "--target", "speed:5"], "unknown latency 'speed'"),
         (["runs/s", "--price", "H100=cheap"], "is not a price"),
         (["runs/s", "--prices", "gone.toml"], "gone.toml can't be read"),
-        (["runs/s", "--chart", "pie", "-o", "x.png"], "no such chart. Known: throughput-concurrency"),
-        (["runs/s", "--chart", "throughput-concurrency", "--show", "colour=red", "-o", "x.png"], "can't select that"),
+        (
+            ["runs/s", "--chart", "pie", "-o", "x.png"],
+            "no such chart. Known: throughput-concurrency",
+        ),
+        (
+            [
+                "runs/s",
+                "--chart",
+                "throughput-concurrency",
+                "--show",
+                "colour=red",
+                "-o",
+                "x.png",
+            ],
+            "can't select that",
+        ),
         (["runs/s", "--width", "3", "-o", "x.png"], "choose 100 to 8000 pixels"),
     ],
 )
@@ -163,7 +223,9 @@ def test_a_mistake_is_reported_and_nothing_is_written(
     assert reported in capsys.readouterr().err and not Path("x.png").exists()
 
 
-def test_what_cant_be_read_is_reported_and_the_rest_goes_on(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cant_be_read_is_reported_and_the_rest_goes_on(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["report", "runs/s", "nothing-here", "-o", "out/m.md"]) == VOID
     assert "nothing-here" in capsys.readouterr().err and Path("out/m.md").exists()
     assert main(["report", "nothing-here", "-o", "out/none.md"]) == 2
@@ -172,12 +234,36 @@ def test_what_cant_be_read_is_reported_and_the_rest_goes_on(here: Path, capsys: 
 
 def test_a_key_reaches_no_page(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-123456")
-    main(["report", "runs/s", "--title", "with sk-secret-123456", "-o", "out/k.html", "-o", "out/k.md"])
-    assert not any("sk-secret-123456" in Path(f"out/k.{form}").read_text() for form in ("html", "md"))
+    main(
+        [
+            "report",
+            "runs/s",
+            "--title",
+            "with sk-secret-123456",
+            "-o",
+            "out/k.html",
+            "-o",
+            "out/k.md",
+        ]
+    )
+    assert not any(
+        "sk-secret-123456" in Path(f"out/k.{form}").read_text() for form in ("html", "md")
+    )
 
 
 def test_what_is_named_twice_was_measured_once(here: Path) -> None:
-    main(["report", "runs/s:quick", "runs/s", "./runs/s/", str(here / "runs/s"), "s", "-o", "out/twice.csv"])
+    main(
+        [
+            "report",
+            "runs/s:quick",
+            "runs/s",
+            "./runs/s/",
+            str(here / "runs/s"),
+            "s",
+            "-o",
+            "out/twice.csv",
+        ]
+    )
     with Path("out/twice.csv").open() as file:
         quick = [line for line in csv.DictReader(file) if line["series"] == "quick"]
     assert {(line["load.concurrency"], line["completed"], line["repeats"]) for line in quick} == {
@@ -197,13 +283,21 @@ def test_a_csv_of_repeats_holds_together(here: Path) -> None:
 def test_a_good_result_stays_sound_beside_one_that_failed(here: Path) -> None:
     main(["report", "runs/s", "-o", "out/sound.csv"])
     with Path("out/sound.csv").open() as file:
-        assert all(line["verdict"] != "void" for line in csv.DictReader(file) if line["series"] in ("quick", "slow"))
+        assert all(
+            line["verdict"] != "void"
+            for line in csv.DictReader(file)
+            if line["series"] in ("quick", "slow")
+        )
 
 
 def test_a_study_without_any_result_is_not_sound(here: Path) -> None:
     assert main(["report", "runs/s:gone", "-o", "out/gone.md"]) == VOID
     text = Path("out/gone.md").read_text()
-    assert text.splitlines()[2].startswith("**void**") and "exited with code" in text and "2 trials failed" in text
+    assert (
+        text.splitlines()[2].startswith("**void**")
+        and "exited with code" in text
+        and "2 trials failed" in text
+    )
 
 
 @pytest.mark.parametrize(
@@ -230,20 +324,40 @@ def test_a_folder_of_studies_is_all_of_them(here: Path) -> None:
     assert "quick" in Path("out/all.md").read_text()
 
 
-def test_a_price_that_fits_nothing_is_reported(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_price_that_fits_nothing_is_reported(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     main(["report", "runs/s", "--price", "H100=2.99", "-o", "out/u.md"])
     assert "--price H100: no result has this name" in capsys.readouterr().err
 
 
-def test_a_file_without_results_is_named(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_without_results_is_named(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     Path("words.txt").write_text("nothing of this kind\n")
     assert main(["report", "words.txt", "-o", "out/w.md"]) == 1
     assert "words.txt" in capsys.readouterr().err
 
 
-def test_a_value_that_a_chart_cant_show_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_value_that_a_chart_cant_show_is_refused(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for word in ("statistic=p12", "statistic=nonsense"):
-        assert main(["report", "runs/s", "--chart", "ttft-concurrency", "--show", word, "-o", "x.png"]) == 2
+        assert (
+            main(
+                [
+                    "report",
+                    "runs/s",
+                    "--chart",
+                    "ttft-concurrency",
+                    "--show",
+                    word,
+                    "-o",
+                    "x.png",
+                ]
+            )
+            == 2
+        )
         assert "has no such value. Known: statistic=mean" in capsys.readouterr().err
     assert not Path("x.png").exists()
 

@@ -35,7 +35,16 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One real run."""
     folder = tmp_path_factory.mktemp("measured")
     with Fake.start(FakeSpec(first_ms=2, gap_ms=1), folder / "log") as fake:
-        words = ["bench", "serve", "--base-url", fake.base_url, "--num-prompts", "6", "--max-concurrency", "3"]
+        words = [
+            "bench",
+            "serve",
+            "--base-url",
+            fake.base_url,
+            "--num-prompts",
+            "6",
+            "--max-concurrency",
+            "3",
+        ]
         words += [
             "--random-input-len",
             "20",
@@ -62,9 +71,15 @@ def home(tmp_path: Path, measured: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 def a_study(path: Path, measured: Path) -> StudyFolder:
     manifest = Run(measured).manifest()
-    places = [Place("tp", f"id{i}", "vllm", "short", "closed", {"engine.tensor_parallel": i}) for i in (1, 2, 4, 8)]
+    places = [
+        Place("tp", f"id{i}", "vllm", "short", "closed", {"engine.tensor_parallel": i})
+        for i in (1, 2, 4, 8)
+    ]
     study = StudyFolder(path)
-    study.write(Study("tp", [PlannedTrial(place, manifest.trial) for place in places]), "name = 'tp'\n")
+    study.write(
+        Study("tp", [PlannedTrial(place, manifest.trial) for place in places]),
+        "name = 'tp'\n",
+    )
     for place in places[:2]:
         shutil.copytree(measured, study.run(place).path)
         study.run(place).write_manifest(msgspec.structs.replace(manifest, place=place))
@@ -73,7 +88,10 @@ def a_study(path: Path, measured: Path) -> StudyFolder:
     ):  # on a busy machine the run itself may be doubtful
         run = study.run(place)
         run.write_result(msgspec.structs.replace(run.result(), verdict=verdict))
-    write_failure(study.fresh(places[2]), Failure("The engine died: out of memory.", 2, "2026-01-01T00:00:00+00:00"))
+    write_failure(
+        study.fresh(places[2]),
+        Failure("The engine died: out of memory.", 2, "2026-01-01T00:00:00+00:00"),
+    )
     return study
 
 
@@ -105,7 +123,10 @@ def test_runs_one_a_line_and_a_study_in_one(home: Path, say: Say) -> None:
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert lines[1].split()[:5] == ["runs/tp", "2/4", "1", "0", "1"]
-    assert [line[:27].strip() for line in lines[4:]] == ["runs/20260101-serve-a-1111", "runs/20260102-serve b-2222"]
+    assert [line[:27].strip() for line in lines[4:]] == [
+        "runs/20260101-serve-a-1111",
+        "runs/20260102-serve b-2222",
+    ]
     assert say("runs", "list")[1] == out
 
 
@@ -113,7 +134,9 @@ def test_a_study_is_opened_by_name_path_or_all(home: Path, say: Say) -> None:
     for words in (["list", "runs/tp"], ["list", "tp"], ["--all"]):
         _, out, _ = say("runs", *words)
         assert "tp: 2 of 4 trials done, 1 failed, 0 doubtful, 1 void" in out
-        states = {line.split("-id")[1][0]: line for line in out.splitlines() if "-id" in line}
+        states = {
+            line.split("-id")[1][0]: line for line in out.splitlines() if "-id" in line
+        }
         assert states["2"].endswith("void")
         assert states["4"].endswith("failed: The engine died: out of memory.")
         assert states["8"].endswith("not begun")
@@ -125,7 +148,12 @@ def test_a_list_for_scripts(home: Path, say: Say) -> None:
     assert (listed["studies"][0]["done"], listed["studies"][0]["planned"]) == (2, 4)
     assert "trials" not in listed["studies"][0]
     (study,) = json.loads(say("runs", "list", "tp", "--json")[1])["studies"]
-    assert [trial["state"] for trial in study["trials"]] == ["done", "done", "failed", "not begun"]
+    assert [trial["state"] for trial in study["trials"]] == [
+        "done",
+        "done",
+        "failed",
+        "not begun",
+    ]
 
 
 def test_no_runs_and_no_folder_are_reported(tmp_path: Path, say: Say) -> None:
@@ -136,7 +164,9 @@ def test_no_runs_and_no_folder_are_reported(tmp_path: Path, say: Say) -> None:
     assert say("runs", "list", tmp_path / "absent")[0] == 2
 
 
-def test_what_is_broken_or_foreign_is_reported_and_the_rest_is_listed(home: Path, say: Say) -> None:
+def test_what_is_broken_or_foreign_is_reported_and_the_rest_is_listed(
+    home: Path, say: Say
+) -> None:
     (home / "runs/20260101-serve-a-1111/summary.json").write_text("{ half")
     (home / "runs/photos/2019").mkdir(parents=True)
     (home / "runs/broken-study").mkdir()
@@ -144,7 +174,10 @@ def test_what_is_broken_or_foreign_is_reported_and_the_rest_is_listed(home: Path
     (home / "runs/loop").symlink_to(home / "runs")
     code, out, err = say("runs")
     assert code == 0
-    assert "unreadable: runs/20260101-serve-a-1111/summary.json is not in the format of this dyno version" in out
+    assert (
+        "unreadable: runs/20260101-serve-a-1111/summary.json is not in the format of this dyno version"
+        in out
+    )
     assert "unreadable: runs/broken-study/study.json" in out
     assert "serve b-2222" in out
     assert "left alone: runs/photos" in err
@@ -158,7 +191,9 @@ def test_running_and_cut_off_trials_are_distinguished(home: Path, say: Say) -> N
     spool.touch()
     assert "cut off" in say("runs", "list", "tp")[1]
     with held(spool):
-        (line,) = [line for line in say("runs", "list", "tp")[1].splitlines() if trial.name in line]
+        (line,) = [
+            line for line in say("runs", "list", "tp")[1].splitlines() if trial.name in line
+        ]
         assert line.split()[1:] == ["–", "–", "–", "running"]
     with held(home / "runs/tp/.lock"):
         assert say("runs")[1].splitlines()[1].endswith("running")
@@ -167,8 +202,12 @@ def test_running_and_cut_off_trials_are_distinguished(home: Path, say: Say) -> N
 # ---- show ----
 
 
-@pytest.mark.parametrize("word", ["runs/20260101-serve-a-1111", "20260101-serve-a-1111", "20260101", "1111"])
-def test_a_run_is_shown_by_its_path_its_name_or_an_end_of_it(home: Path, say: Say, word: str) -> None:
+@pytest.mark.parametrize(
+    "word", ["runs/20260101-serve-a-1111", "20260101-serve-a-1111", "20260101", "1111"]
+)
+def test_a_run_is_shown_by_its_path_its_name_or_an_end_of_it(
+    home: Path, say: Say, word: str
+) -> None:
     code, out, _ = say("runs", "show", word)
     assert code == 0
     assert "Successful requests:                     6" in out
@@ -177,13 +216,18 @@ def test_a_run_is_shown_by_its_path_its_name_or_an_end_of_it(home: Path, say: Sa
 def test_a_name_that_fits_several_is_not_guessed(home: Path, say: Say) -> None:
     code, _, err = say("runs", "show", "2026")
     assert code == 2
-    assert "2 runs match 2026: runs/20260101-serve-a-1111, runs/20260102-serve b-2222" in err
+    assert (
+        "2 runs match 2026: runs/20260101-serve-a-1111, runs/20260102-serve b-2222" in err
+    )
 
 
 def test_names_with_spaces_work_everywhere(home: Path, say: Say) -> None:
     assert say("runs", "show", "20260102-serve b-2222")[0] == 0
     assert say("runs", "pack", "serve b-2222", "-o", "a b.tar.zst")[0] == 0
-    assert say("runs", "unpack", "a b.tar.zst", "--runs", "o t")[1] == "o t/20260102-serve b-2222\n"
+    assert (
+        say("runs", "unpack", "a b.tar.zst", "--runs", "o t")[1]
+        == "o t/20260102-serve b-2222\n"
+    )
     assert say("runs", "delete", "o t/20260102-serve b-2222", "--yes")[0] == 0
 
 
@@ -209,11 +253,16 @@ def test_a_failed_trial_says_why(home: Path, say: Say) -> None:
 def test_tags_are_given_shown_sought_and_taken(home: Path, say: Say) -> None:
     facts = {p: p.read_bytes() for p in (home / "runs").rglob("*.json")}
     assert say("runs", "tag", "1111", "tp", "id2", "--add", "good", "h100")[0] == 0
-    assert say("runs", "tag", "1111", "--add", "old", "--remove", "h100", "never-given")[1].endswith(": good old\n")
+    assert say("runs", "tag", "1111", "--add", "old", "--remove", "h100", "never-given")[
+        1
+    ].endswith(": good old\n")
     assert {p: p.read_bytes() for p in facts} == facts
     out = say("runs", "--tag", "good")[1]
     assert "1111" in out and "runs/tp" in out and "2222" not in out
-    assert [r["tags"] for r in json.loads(say("runs", "--json")[1])["runs"]] == [["good", "old"], []]
+    assert [r["tags"] for r in json.loads(say("runs", "--json")[1])["runs"]] == [
+        ["good", "old"],
+        [],
+    ]
     assert say("runs", "tag", "1111", "--remove", "good", "old")[1].endswith("no tags\n")
     assert not (home / "runs/20260101-serve-a-1111/tags.json").exists()
     assert "No runs with the tag absent" in say("runs", "--tag", "absent")[1]
@@ -248,7 +297,10 @@ def test_a_trial_or_a_whole_study_can_be_deleted(home: Path, say: Say) -> None:
     assert "1 of 4 trials done, 0 failed" in say("runs", "list", "tp")[1]
     code, _, err = say("runs", "delete", "tp", "--yes")
     assert (code, "a study with 1 trial" in err) == (0, True)
-    assert sorted(p.name for p in (home / "runs").iterdir()) == ["20260101-serve-a-1111", "20260102-serve b-2222"]
+    assert sorted(p.name for p in (home / "runs").iterdir()) == [
+        "20260101-serve-a-1111",
+        "20260102-serve b-2222",
+    ]
 
 
 def test_what_is_no_run_is_not_deleted(home: Path, say: Say) -> None:
@@ -256,10 +308,26 @@ def test_what_is_no_run_is_not_deleted(home: Path, say: Say) -> None:
     (home / "app").mkdir()
     (home / "app/study.json").write_text('{"title": "not ours"}')
     (home / "runs/tp/engines/001-vllm").mkdir()
-    (home / "runs/tp/engines/001-vllm/engine.json").write_text('{"kind": "vllm", "launches": []}')
-    for name in ("photos", "app", "runs", ".", "/", "", "runs/tp/trials", "runs/tp/engines/001-vllm", "absent"):
+    (home / "runs/tp/engines/001-vllm/engine.json").write_text(
+        '{"kind": "vllm", "launches": []}'
+    )
+    for name in (
+        "photos",
+        "app",
+        "runs",
+        ".",
+        "/",
+        "",
+        "runs/tp/trials",
+        "runs/tp/engines/001-vllm",
+        "absent",
+    ):
         assert say("runs", "delete", name, "--yes")[0] in (1, 2), name
-    assert (home / "photos").exists() and (home / "app").exists() and len(list((home / "runs").iterdir())) == 3
+    assert (
+        (home / "photos").exists()
+        and (home / "app").exists()
+        and len(list((home / "runs").iterdir())) == 3
+    )
 
 
 def test_a_link_is_not_followed(home: Path, say: Say, measured: Path) -> None:
@@ -280,13 +348,20 @@ def test_what_is_being_written_is_neither_deleted_nor_packed(home: Path, say: Sa
             code, _, err = say("runs", *words)
             assert (code, "it is still running" in err) == (1, True)
     with held(home / "runs/tp/.lock"):
-        for words in (["delete", "tp", "--yes"], ["delete", "id1", "--yes"], ["pack", "tp"]):
+        for words in (
+            ["delete", "tp", "--yes"],
+            ["delete", "id1", "--yes"],
+            ["pack", "tp"],
+        ):
             assert "another dyno runs the study" in say("runs", *words)[2]
     # An engine that is still starting holds no lock, but its log.
     with (run / "engine.log").open("w") as log:
         engine = subprocess.Popen(["sleep", "60"], stdout=log)
     try:
-        assert f"process {engine.pid} (sleep) has files open in it" in say("runs", "delete", "1111", "--yes")[2]
+        assert (
+            f"process {engine.pid} (sleep) has files open in it"
+            in say("runs", "delete", "1111", "--yes")[2]
+        )
     finally:
         engine.kill()
         engine.wait()
@@ -297,7 +372,10 @@ def test_what_is_being_written_is_neither_deleted_nor_packed(home: Path, say: Sa
 
 
 def names_in(archive: Path) -> dict[str, tarfile.TarInfo]:
-    with zstandard.open(archive, "rb") as data, tarfile.open(fileobj=data, mode="r|") as tar:
+    with (
+        zstandard.open(archive, "rb") as data,
+        tarfile.open(fileobj=data, mode="r|") as tar,
+    ):
         return {member.name: member for member in tar}
 
 
@@ -312,7 +390,9 @@ def test_packed_and_unpacked_runs_are_the_same(home: Path, say: Say) -> None:
     for name in ("20260101-serve-a-1111", "tp"):
         for path in (home / "runs" / name).rglob("*"):
             if path.is_file():
-                assert (home / "copy" / path.relative_to(home / "runs")).read_bytes() == path.read_bytes()
+                assert (
+                    home / "copy" / path.relative_to(home / "runs")
+                ).read_bytes() == path.read_bytes()
     assert say("runs", "show", "copy/tp")[0] == 0
 
 
@@ -321,7 +401,11 @@ def test_without_prompts_no_word_of_them_is_in_the_archive(home: Path, say: Say)
     prompt = json.loads((run / "requests.jsonl").read_text().splitlines()[0])["prompt"]
     (run / "engine.log").write_text(f"Received request: {prompt}")
     lines = (run / "records.jsonl").read_text().splitlines()
-    failed = {**json.loads(lines[0]), "error": "http_400", "error_detail": f"too long: {prompt}"}
+    failed = {
+        **json.loads(lines[0]),
+        "error": "http_400",
+        "error_detail": f"too long: {prompt}",
+    }
     (run / "records.jsonl").write_text("\n".join([json.dumps(failed), *lines[1:]]) + "\n")
     result = json.loads((run / "summary.json").read_text())
     result["summary"]["failure_examples"] = {"http_400": f"too long: {prompt}"}
@@ -331,7 +415,13 @@ def test_without_prompts_no_word_of_them_is_in_the_archive(home: Path, say: Say)
     copy = home / "copy" / run.name
     reported = b"".join(p.read_bytes() for p in copy.iterdir())
     assert prompt.encode() not in reported and b" tok tok" not in reported
-    names = ["client.json", "records.jsonl", "summary.json", "telemetry.jsonl", "trial.json"]
+    names = [
+        "client.json",
+        "records.jsonl",
+        "summary.json",
+        "telemetry.jsonl",
+        "trial.json",
+    ]
     assert sorted(p.name for p in copy.iterdir()) == names
     before, after = list(Run(run).records()), list(Run(copy).records())
     assert [r.chunk_ns for r in before] == [r.chunk_ns for r in after]
@@ -371,7 +461,9 @@ def test_what_is_unpacked_or_imported_is_the_owners_alone(home: Path, say: Say) 
         assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
 
 
-def test_an_archive_is_whole_or_not_there(home: Path, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_is_whole_or_not_there(
+    home: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
@@ -388,8 +480,14 @@ def test_an_archive_is_whole_or_not_there(home: Path, say: Say, monkeypatch: pyt
 def test_links_in_a_run_are_left_out_and_reported(home: Path, say: Say) -> None:
     (home / "runs/20260101-serve-a-1111/passwd").symlink_to("/etc/passwd")
     _, _, err = say("runs", "pack", "1111")
-    assert "Left out, since it is not a plain file: runs/20260101-serve-a-1111/passwd" in err
-    assert not [name for name in names_in(home / "20260101-serve-a-1111.tar.zst") if "passwd" in name]
+    assert (
+        "Left out, since it is not a plain file: runs/20260101-serve-a-1111/passwd" in err
+    )
+    assert not [
+        name
+        for name in names_in(home / "20260101-serve-a-1111.tar.zst")
+        if "passwd" in name
+    ]
 
 
 def test_unpacking_overwrites_nothing(home: Path, say: Say) -> None:
@@ -399,7 +497,10 @@ def test_unpacking_overwrites_nothing(home: Path, say: Say) -> None:
     code, _, err = say("runs", "unpack", "two.tar.zst")
     assert (code, "exists already" in err) == (1, True)
     assert (home / "runs/20260102-serve b-2222/mine").exists()
-    assert sorted(p.name for p in (home / "runs").iterdir()) == ["20260102-serve b-2222", "tp"]
+    assert sorted(p.name for p in (home / "runs").iterdir()) == [
+        "20260102-serve b-2222",
+        "tp",
+    ]
 
 
 def member(name: str, **fields: Any) -> tarfile.TarInfo:
@@ -424,9 +525,14 @@ def member(name: str, **fields: Any) -> tarfile.TarInfo:
     ],
     ids=lambda m: m.name,
 )
-def test_a_hostile_archive_writes_nothing(home: Path, say: Say, measured: Path, bad: tarfile.TarInfo) -> None:
+def test_a_hostile_archive_writes_nothing(
+    home: Path, say: Say, measured: Path, bad: tarfile.TarInfo
+) -> None:
     before = sorted(home.rglob("*"))
-    with zstandard.open(home.parent / "evil.tar.zst", "wb") as out, tarfile.open(fileobj=out, mode="w|") as tar:
+    with (
+        zstandard.open(home.parent / "evil.tar.zst", "wb") as out,
+        tarfile.open(fileobj=out, mode="w|") as tar,
+    ):
         data = (measured / "trial.json").read_bytes()
         tar.addfile(member("run/trial.json", size=len(data)), io.BytesIO(data))
         tar.addfile(bad, io.BytesIO())
@@ -449,12 +555,18 @@ def test_a_file_that_is_no_archive_or_half_of_one_is_reported(home: Path, say: S
     assert not (home / "copy").exists() or not list((home / "copy").iterdir())
 
 
-def test_a_study_of_a_thousand_trials_is_looked_at_in_a_blink(tmp_path: Path, measured: Path, say: Say) -> None:
+def test_a_study_of_a_thousand_trials_is_looked_at_in_a_blink(
+    tmp_path: Path, measured: Path, say: Say
+) -> None:
     """bench/scale.py holds the time; here: that no manifest is decoded whole, and no record read."""
     study = a_study(tmp_path / "runs" / "tp", measured)
     for path in study.trials_path.glob("*/records.jsonl"):
         path.write_text("never read")
     for path in study.trials_path.glob("*/trial.json"):
-        path.write_text(json.dumps({"dyno": "9.9", "started": "2030-01-01T00:00:00", "from": "a later dyno"}))
+        path.write_text(
+            json.dumps(
+                {"dyno": "9.9", "started": "2030-01-01T00:00:00", "from": "a later dyno"}
+            )
+        )
     assert "2 of 4 trials done" in say("runs", "list", study.path)[1]
     assert trial_name(study.study().trials[0].place) in say("runs", "list", study.path)[1]

@@ -29,18 +29,39 @@ requests_per_stream = 4
 def test_several_answers_are_refused_in_extra_body(
     command: list[str], body: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*command, "--base-url", "http://127.0.0.1:9", "--model", "m", "--extra-body", body]) == 2
+    assert (
+        main(
+            [
+                *command,
+                "--base-url",
+                "http://127.0.0.1:9",
+                "--model",
+                "m",
+                "--extra-body",
+                body,
+            ]
+        )
+        == 2
+    )
     text = " ".join(capsys.readouterr().err.split())
-    assert re.search(r"--extra-body \w+ asks for several answers to each request \(\d\), but dyno times one", text)
+    assert re.search(
+        r"--extra-body \w+ asks for several answers to each request \(\d\), but dyno times one",
+        text,
+    )
     assert "send more requests at a higher concurrency" in text
 
 
-@pytest.mark.parametrize("line", ["extra_body = { n = 2 }", "sampling = { temperature = 0.5, best_of = 2 }"])
-def test_several_answers_are_refused_at_their_line_of_a_study(tmp_path: Path, line: str) -> None:
+@pytest.mark.parametrize(
+    "line", ["extra_body = { n = 2 }", "sampling = { temperature = 0.5, best_of = 2 }"]
+)
+def test_several_answers_are_refused_at_their_line_of_a_study(
+    tmp_path: Path, line: str
+) -> None:
     path = tmp_path / "s.toml"
     path.write_text(STUDY % line)
     with pytest.raises(
-        UsageError, match=r"s\.toml:11: trial\.\w+\.\w+: asks for several answers to each request \(2\)"
+        UsageError,
+        match=r"s\.toml:11: trial\.\w+\.\w+: asks for several answers to each request \(2\)",
     ):
         study_plan.read(path)
 

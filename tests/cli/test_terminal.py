@@ -40,7 +40,9 @@ def screened(dyno: Dyno, monkeypatch: pytest.MonkeyPatch) -> Screened:
         monkeypatch.setattr(sys, "stdout", screen)
         monkeypatch.setattr(sys, "stderr", screen)
         main(command.split())
-        return normal(re.sub(r"\x1b\[(\d+)m", lambda m: CODES[m[1]], screen.getvalue()), dyno.here)
+        return normal(
+            re.sub(r"\x1b\[(\d+)m", lambda m: CODES[m[1]], screen.getvalue()), dyno.here
+        )
 
     return run
 
@@ -54,8 +56,15 @@ def plain(text: str) -> str:
 
 @pytest.mark.parametrize("width", [80, 120, 200])
 def test_a_study_and_runs_fit_the_terminal(screened: Screened, width: int) -> None:
-    commands = ("runs show two", "runs show broken", "runs list", "compare two:quick two:slow")
-    shown = "\n".join(f"$ dyno {command}\n{screened(command, width)}" for command in commands)
+    commands = (
+        "runs show two",
+        "runs show broken",
+        "runs list",
+        "compare two:quick two:slow",
+    )
+    shown = "\n".join(
+        f"$ dyno {command}\n{screened(command, width)}" for command in commands
+    )
     check(f"terminal/{width}.txt", shown)
 
 
@@ -68,7 +77,9 @@ SHOWN = ("runs", "runs show two", "runs show broken", "runs list --all", f"runs 
 def test_no_line_is_wider_than_the_terminal(screened: Screened, command: str) -> None:
     for width in (80, 97, 120, 200):
         lines = plain(screened(command, width)).splitlines()
-        assert lines and not [line for line in lines if len(line) > width and " " in line.strip()]
+        assert lines and not [
+            line for line in lines if len(line) > width and " " in line.strip()
+        ]
 
 
 @pytest.mark.parametrize("name", [SERVE, LATENCY, RATE])
@@ -84,7 +95,9 @@ def test_a_number_stays_with_its_unit() -> None:
         lines = wrapped(text, width=width)
         assert " ".join(lines) == text and max(map(len, lines)) <= width
         for before, after in pairwise(lines):
-            assert not re.search(r"(\d|[±≤])$", before) or not re.match(r"(ms|s|%|±|req|tok|\d)", after), lines
+            assert not re.search(r"(\d|[±≤])$", before) or not re.match(
+                r"(ms|s|%|±|req|tok|\d)", after
+            ), lines
 
 
 TABLE = Table(
@@ -137,7 +150,10 @@ def test_a_table_in_a_pipe_is_as_wide_as_its_data() -> None:
 def test_a_command_to_be_copied_stays_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(sys, "stderr", screen := Tty())
-    command, sentence = "  dyno bench serve " + "--flag value " * 10, "dyno: a sentence " * 10
+    command, sentence = (
+        "  dyno bench serve " + "--flag value " * 10,
+        "dyno: a sentence " * 10,
+    )
     with shown():
         print(f"{command}\n{sentence}", file=sys.stderr)
     lines = screen.getvalue().splitlines()
@@ -149,7 +165,11 @@ def test_a_command_to_be_copied_stays_in_one_line(monkeypatch: pytest.MonkeyPatc
 
 def test_a_terminal_has_colours_and_a_pipe_none(screened: Screened, dyno: Dyno) -> None:
     shown = screened("runs show broken", 100)
-    assert "<green>sound</>" in shown and "<yellow>doubtful</>" in shown and "<red>2</>" in shown
+    assert (
+        "<green>sound</>" in shown
+        and "<yellow>doubtful</>" in shown
+        and "<red>2</>" in shown
+    )
     assert "<bold>552.6</>" in shown and "<yellow>doubt</> requests.failed" in shown
     assert plain(shown) == screened("runs show broken", 100, NO_COLOR="1")
 
@@ -159,18 +179,24 @@ def test_a_terminal_has_colours_and_a_pipe_none(screened: Screened, dyno: Dyno) 
     [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True), ({"TERM": "dumb"}, False),
      ({"TERM": "dumb", "FORCE_COLOR": "1"}, True), ({"NO_COLOR": "1", "FORCE_COLOR": "1"}, False)],
 )  # fmt: skip
-def test_who_decides_about_colours(screened: Screened, environment: dict[str, str], colours: bool) -> None:
+def test_who_decides_about_colours(
+    screened: Screened, environment: dict[str, str], colours: bool
+) -> None:
     assert ("<green>" in screened("runs show two", 100, **environment)) == colours
 
 
-def test_a_pipe_has_colours_only_if_they_are_forced(dyno: Dyno, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_has_colours_only_if_they_are_forced(
+    dyno: Dyno, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert "\x1b" not in dyno("runs", "show", "two")[1]
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert "\x1b[32msound\x1b[0m" in dyno("runs", "show", "two")[1]
     assert "\x1b" not in dyno("runs", "show", "two", "--json")[1]
 
 
-def test_colours_that_somebody_else_wrote_are_shown_and_not_obeyed(screened: Screened) -> None:
+def test_colours_that_somebody_else_wrote_are_shown_and_not_obeyed(
+    screened: Screened,
+) -> None:
     shown = screened("runs show \x1b[31mred", 100)
     assert "x1b[31mred" in shown and "<red>" not in shown
 

@@ -29,13 +29,30 @@ METRICS = (
     "output_throughput", "median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "p99_tpot_ms", "p99_itl_ms",
     "median_e2el_ms",
 )  # fmt: skip
-LOAD = {"concurrency": 8, "dataset": "random", "input_len": 64, "output_len": 32, "num_prompts": 100}
+LOAD = {
+    "concurrency": 8,
+    "dataset": "random",
+    "input_len": 64,
+    "output_len": 32,
+    "num_prompts": 100,
+}
 FOUND = ("better", "worse", "higher", "lower")
 
 
-def row(file: str = "a", samples: Samples | None = None, form: Any = "run", kind: Any = "serve", **changes: Any) -> Row:
+def row(
+    file: str = "a",
+    samples: Samples | None = None,
+    form: Any = "run",
+    kind: Any = "serve",
+    **changes: Any,
+) -> Row:
     """`changes`: figures by their names (a value, or value and definition), all else settings."""
-    figures = {"completed": 100.0, "failed": 0.0, "total_input_tokens": 6400.0, "total_output_tokens": 3200.0}
+    figures = {
+        "completed": 100.0,
+        "failed": 0.0,
+        "total_input_tokens": 6400.0,
+        "total_output_tokens": 3200.0,
+    }
     settings: dict[str, Any] = dict(LOAD)
     defined: dict[str, str] = {}
     for name, value in changes.items():
@@ -45,9 +62,23 @@ def row(file: str = "a", samples: Samples | None = None, form: Any = "run", kind
             figures[name] = value
         else:
             settings[name] = value
-    reported = {n: Figure(v, 0, definition=defined.get(n, "")) for n, v in figures.items() if v is not None}
+    reported = {
+        n: Figure(v, 0, definition=defined.get(n, ""))
+        for n, v in figures.items()
+        if v is not None
+    }
     named = {n: Setting(v, 0) for n, v in settings.items() if v is not None}
-    return Row(kind, changes.get("tool", "dyno"), form, file, 0, 0, reported, named, samples=samples)
+    return Row(
+        kind,
+        changes.get("tool", "dyno"),
+        form,
+        file,
+        0,
+        0,
+        reported,
+        named,
+        samples=samples,
+    )
 
 
 def one(file: str = "a", **changes: Any) -> Row:
@@ -72,18 +103,37 @@ def correlated(rng: np.random.Generator, n: int, phi: float) -> np.ndarray:
     return 50 * np.exp(0.3 * x)
 
 
-def repeats(rng: np.random.Generator, count: int, times: float = 1.0, deviation: float = 0.03) -> list[Row]:
+def repeats(
+    rng: np.random.Generator, count: int, times: float = 1.0, deviation: float = 0.03
+) -> list[Row]:
     """Of one setting: figures move together by half, as those of real runs do."""
     together = rng.normal(size=(count, 1))
-    values = 100 * times * np.exp(deviation * (together + rng.normal(size=(count, len(METRICS)))) / math.sqrt(2))
-    return [one(str(i), **dict(zip(METRICS, map(float, v), strict=True))) for i, v in enumerate(values)]
+    values = (
+        100
+        * times
+        * np.exp(
+            deviation * (together + rng.normal(size=(count, len(METRICS)))) / math.sqrt(2)
+        )
+    )
+    return [
+        one(str(i), **dict(zip(METRICS, map(float, v), strict=True)))
+        for i, v in enumerate(values)
+    ]
 
 
 # ---- statistics ----
 
 
 @pytest.mark.parametrize(
-    ("df", "t"), [(1, 12.7062), (2, 4.30265), (4, 2.77645), (10, 2.22814), (30, 2.04227), (1e9, 1.95996)]
+    ("df", "t"),
+    [
+        (1, 12.7062),
+        (2, 4.30265),
+        (4, 2.77645),
+        (10, 2.22814),
+        (30, 2.04227),
+        (1e9, 1.95996),
+    ],
 )
 def test_students_t_is_that_of_the_tables(df: float, t: float) -> None:
     assert statistics.quantile(0.975, df) == pytest.approx(t, abs=1e-4)
@@ -95,7 +145,9 @@ def test_neighbours_that_are_alike_widen_an_interval_as_theory_says() -> None:
     errors = {0.0: [], 0.8: []}  # type: dict[float, list[float]]
     for phi, each in errors.items():
         for seed in range(20):
-            error = statistics.errors_of_requests(correlated(np.random.default_rng(seed), 4000, phi), ["mean"])["mean"]
+            error = statistics.errors_of_requests(
+                correlated(np.random.default_rng(seed), 4000, phi), ["mean"]
+            )["mean"]
             assert isinstance(error, statistics.Error)
             each.append(error.error)
     assert 2.6 < np.mean(errors[0.8]) / np.mean(errors[0.0]) < 3.8
@@ -106,10 +158,14 @@ def test_values_that_are_all_the_same_have_no_error() -> None:
     assert errors == {"mean": statistics.Error(0.0, 999), "p99": statistics.Error(0.0, 999)}
 
 
-def test_a_p99_of_requests_that_are_too_alike_has_no_interval_and_says_how_many_are_needed() -> None:
+def test_a_p99_of_requests_that_are_too_alike_has_no_interval_and_says_how_many_are_needed() -> (
+    None
+):
     """At a correlation of 0.95 the intervals of 1,000 requests held in 72 %."""
     for seed in range(10):
-        errors = statistics.errors_of_requests(correlated(np.random.default_rng(seed), 1000, 0.95), ["mean", "p99"])
+        errors = statistics.errors_of_requests(
+            correlated(np.random.default_rng(seed), 1000, 0.95), ["mean", "p99"]
+        )
         assert isinstance(errors["mean"], statistics.Error)
         assert isinstance(errors["p99"], statistics.TooAlike)
         assert errors["p99"].needed is None or errors["p99"].needed > 1000
@@ -117,13 +173,22 @@ def test_a_p99_of_requests_that_are_too_alike_has_no_interval_and_says_how_many_
     alike = one("a", samples=Samples(times_ms={"ttft": values}), p99_ttft_ms=100.0)
     (estimate,) = estimates([alike], ["p99_ttft_ms"]).values()
     assert estimate.error is None
-    assert estimate.why.startswith("1,000 samples are too few for an error estimate, given how alike consecutive")
+    assert estimate.why.startswith(
+        "1,000 samples are too few for an error estimate, given how alike consecutive"
+    )
 
 
-def test_the_same_data_give_the_same_interval_and_a_percentile_without_samples_none() -> None:
+def test_the_same_data_give_the_same_interval_and_a_percentile_without_samples_none() -> (
+    None
+):
     values = correlated(np.random.default_rng(1), 100, 0.3)
-    assert statistics.errors_of_requests(values, ["p90"]) == statistics.errors_of_requests(values, ["p90"])
-    assert set(statistics.errors_of_requests(values, ["mean", "p95", "p99"])) == {"mean", "p95"}
+    assert statistics.errors_of_requests(values, ["p90"]) == statistics.errors_of_requests(
+        values, ["p90"]
+    )
+    assert set(statistics.errors_of_requests(values, ["mean", "p95", "p99"])) == {
+        "mean",
+        "p95",
+    }
     assert statistics.errors_of_requests(values[:5], ["mean"]) == {}
 
 
@@ -147,14 +212,18 @@ def test_throughput_of_one_run_is_judged_by_slices_of_time() -> None:
         took = rng.gamma(20, 1 / 20, size=(8, 100))
         ends = np.cumsum(took, axis=1)
         starts, tokens = (ends - took).ravel(), np.full(800, 10.0)
-        found = statistics.error_of_slices(starts, starts + 0.1 * took.ravel(), ends.ravel(), tokens)
+        found = statistics.error_of_slices(
+            starts, starts + 0.1 * took.ravel(), ends.ravel(), tokens
+        )
         assert found is not None and found.df >= 3
         reported.append(found.error)
         true.append(8000 / ends.max())
     spread = float(np.std(true) / np.mean(true))
     assert 0.5 * spread < float(np.mean(reported)) < 2.5 * spread
     first = np.zeros(8)
-    assert statistics.error_of_slices(first, first, ends[:, 0], tokens[:8]) is None, "nothing of it is steady"
+    assert statistics.error_of_slices(first, first, ends[:, 0], tokens[:8]) is None, (
+        "nothing of it is steady"
+    )
 
 
 # ---- splits of one study's repeats ----
@@ -163,7 +232,9 @@ def test_throughput_of_one_run_is_judged_by_slices_of_time() -> None:
 @pytest.mark.nightly
 @pytest.mark.real  # it takes seconds
 @pytest.mark.parametrize(("count", "half"), [(6, 3), (10, 5)])
-def test_a_studys_repeats_against_themselves_show_no_difference_in_nine_of_ten_splits(count: int, half: int) -> None:
+def test_a_studys_repeats_against_themselves_show_no_difference_in_nine_of_ten_splits(
+    count: int, half: int
+) -> None:
     shares, single = [], []
     for seed in range(5):
         rng = np.random.default_rng(seed)
@@ -172,9 +243,17 @@ def test_a_studys_repeats_against_themselves_show_no_difference_in_nine_of_ten_s
         clean = inside = 0
         chosen = [splits[i] for i in rng.choice(len(splits), 200)]
         for split in chosen:
-            found = differ([rows[i] for i in split], [rows[i] for i in range(count) if i not in split], METRICS)
+            found = differ(
+                [rows[i] for i in split],
+                [rows[i] for i in range(count) if i not in split],
+                METRICS,
+            )
             clean += not any(d.word in FOUND for d in found)
-            inside += sum(d.low < 0 < d.high for d in found if d.low is not None and d.high is not None)
+            inside += sum(
+                d.low < 0 < d.high
+                for d in found
+                if d.low is not None and d.high is not None
+            )
         shares.append(clean / len(chosen))
         single.append(inside / len(chosen) / len(METRICS))
     assert np.mean(shares) >= 0.93, shares
@@ -185,7 +264,9 @@ def test_repeats_that_agree_by_luck_are_not_taken_at_their_word() -> None:
     a = [one(str(i), output_throughput=v) for i, v in enumerate((100.0, 100.001, 100.002))]
     b = [one(str(i), output_throughput=v) for i, v in enumerate((100.3, 100.301, 100.302))]
     (found,) = differ(a, b, ["output_throughput"])
-    assert found.word == "no difference detected" and found.a.error == pytest.approx(LEAST / math.sqrt(3))
+    assert found.word == "no difference detected" and found.a.error == pytest.approx(
+        LEAST / math.sqrt(3)
+    )
 
 
 # ---- what is found ----
@@ -196,7 +277,9 @@ def test_a_real_difference_of_a_fifth_is_found(count: int) -> None:
     found = 0
     for seed in range(10):
         rng = np.random.default_rng(seed)
-        differences = differ(repeats(rng, count, deviation=0.015), repeats(rng, count, 1.2, 0.015), METRICS)
+        differences = differ(
+            repeats(rng, count, deviation=0.015), repeats(rng, count, 1.2, 0.015), METRICS
+        )
         throughput, ttft = differences[0], differences[1]
         found += throughput.word == "better" and ttft.word == "worse"
         assert throughput.change == pytest.approx(0.2, abs=0.08)
@@ -206,8 +289,18 @@ def test_a_real_difference_of_a_fifth_is_found(count: int) -> None:
 def test_the_smallest_difference_is_found_in_four_of_five_cases() -> None:
     rng = np.random.default_rng(3)
     metric = ["output_throughput"]
-    smallest = float(np.mean([differ(repeats(rng, 5), repeats(rng, 5), metric)[0].smallest or 0 for _ in range(60)]))
-    hits = [differ(repeats(rng, 5), repeats(rng, 5, 1 + smallest), metric)[0].word in FOUND for _ in range(150)]
+    smallest = float(
+        np.mean(
+            [
+                differ(repeats(rng, 5), repeats(rng, 5), metric)[0].smallest or 0
+                for _ in range(60)
+            ]
+        )
+    )
+    hits = [
+        differ(repeats(rng, 5), repeats(rng, 5, 1 + smallest), metric)[0].word in FOUND
+        for _ in range(150)
+    ]
     assert 0.68 <= np.mean(hits) <= 0.92
 
 
@@ -216,23 +309,33 @@ def test_one_of_many_figures_that_lies_outside_by_chance_is_a_perhaps() -> None:
         values = ((100.0, 99.0, 101.5), (99.0, 101.0, 100.0), (101.0, 100.0, 99.2))
         return [
             one(
-                str(i), output_throughput=v[0] + shift, **dict(zip(METRICS[1:], [*v[1:], *v[1:], *v[1:]], strict=False))
+                str(i),
+                output_throughput=v[0] + shift,
+                **dict(zip(METRICS[1:], [*v[1:], *v[1:], *v[1:]], strict=False)),
             )
             for i, v in enumerate(values)
         ]
 
     a, b = side(0), side(3)
     assert differ(a, b, METRICS)[0].word == "perhaps better"
-    assert differ(a, b, METRICS[:1])[0].word == "better", "asked alone, it is no one of many"
+    assert differ(a, b, METRICS[:1])[0].word == "better", (
+        "asked alone, it is no one of many"
+    )
 
 
 def test_the_words_are_corrected_for_the_figures_of_all_loads() -> None:
     def side(shift: float, concurrency: int) -> list[Row]:
         values = (100.0, 99.0, 101.0)
-        return [one(str(i), concurrency=concurrency, output_throughput=v + shift) for i, v in enumerate(values)]
+        return [
+            one(str(i), concurrency=concurrency, output_throughput=v + shift)
+            for i, v in enumerate(values)
+        ]
 
     def word(loads: Sequence[int]) -> str:
-        a, b = ([row for c in loads for row in side(shift * (c == 1), c)] for shift in (0.0, 3.0))
+        a, b = (
+            [row for c in loads for row in side(shift * (c == 1), c)]
+            for shift in (0.0, 3.0)
+        )
         return compare(a, b, ("a", "b")).pairings[0].differences[0].word
 
     assert (word([1]), word([1, 2, 4, 8, 16, 32])) == ("better", "perhaps better")
@@ -247,24 +350,39 @@ def test_the_words_are_corrected_for_the_figures_of_all_loads() -> None:
         ({"output_throughput": 100.0, "median_ttft_ms": 100.0}, "no difference detected"),
     ],
 )
-def test_a_load_has_one_word_for_all_its_figures(figures: dict[str, float], word: str) -> None:
+def test_a_load_has_one_word_for_all_its_figures(
+    figures: dict[str, float], word: str
+) -> None:
     def side(figures: dict[str, float]) -> list[Row]:
-        return [one(str(i), **{n: v * (1 + i / 1000) for n, v in figures.items()}) for i in range(3)]
+        return [
+            one(str(i), **{n: v * (1 + i / 1000) for n, v in figures.items()})
+            for i in range(3)
+        ]
 
     assert pairing(side(dict.fromkeys(figures, 100.0)), side(figures)).word == word
 
 
-def test_more_repeats_are_reported_where_they_are_too_few_and_bring_what_they_promise() -> None:
+def test_more_repeats_are_reported_where_they_are_too_few_and_bring_what_they_promise() -> (
+    None
+):
     rng = np.random.default_rng(5)
     promised: list[int] = []
     for _ in range(40):
         (d,) = differ(repeats(rng, 3), repeats(rng, 3, 1.06), ["output_throughput"])
-        if d.word == "inconclusive" and d.more_repeats and d.change and 0.05 < d.change < 0.07:
+        if (
+            d.word == "inconclusive"
+            and d.more_repeats
+            and d.change
+            and 0.05 < d.change < 0.07
+        ):
             promised.append(d.more_repeats)
     more = round(float(np.median(promised)))
     assert 1 <= more <= 12
     hits = [
-        differ(repeats(rng, 3 + more), repeats(rng, 3 + more, 1.06), ["output_throughput"])[0].word for _ in range(60)
+        differ(repeats(rng, 3 + more), repeats(rng, 3 + more, 1.06), ["output_throughput"])[
+            0
+        ].word
+        for _ in range(60)
     ]
     assert hits.count("better") / len(hits) > 0.65
 
@@ -277,38 +395,86 @@ def test_a_single_run_beside_repeats_is_held_to_vary_as_those_do() -> None:
 
 
 def test_of_a_printed_block_the_mean_alone_has_an_interval() -> None:
-    a = one("a", form="block", mean_ttft_ms=100.0, std_ttft_ms=20.0, p99_ttft_ms=180.0, completed=400.0)
-    b = one("b", form="block", mean_ttft_ms=110.0, std_ttft_ms=20.0, p99_ttft_ms=190.0, completed=400.0)
+    a = one(
+        "a",
+        form="block",
+        mean_ttft_ms=100.0,
+        std_ttft_ms=20.0,
+        p99_ttft_ms=180.0,
+        completed=400.0,
+    )
+    b = one(
+        "b",
+        form="block",
+        mean_ttft_ms=110.0,
+        std_ttft_ms=20.0,
+        p99_ttft_ms=190.0,
+        completed=400.0,
+    )
     mean, p99 = differ([a], [b], ["mean_ttft_ms", "p99_ttft_ms"])
     assert mean.word == "worse" and mean.a.by == "deviation"
     assert mean.a.error == pytest.approx(math.hypot(0.01, ALLOWED))
-    assert p99.word == "confidence unknown" and p99.change == pytest.approx(0.0556, abs=1e-3)
+    assert p99.word == "confidence unknown" and p99.change == pytest.approx(
+        0.0556, abs=1e-3
+    )
     assert "repeat" in p99.why
 
 
-def test_of_single_runs_requests_tell_and_a_percentile_that_was_not_printed_is_reckoned() -> None:
+def test_of_single_runs_requests_tell_and_a_percentile_that_was_not_printed_is_reckoned() -> (
+    None
+):
     rng = np.random.default_rng(0)
 
     def run(times: float) -> Row:
         ttfts = (times * correlated(rng, 600, 0.4)).tolist()
         return one(
-            "x", samples=Samples(times_ms={"ttft": [math.nan, 0.0, *ttfts]}), median_ttft_ms=float(np.median(ttfts))
+            "x",
+            samples=Samples(times_ms={"ttft": [math.nan, 0.0, *ttfts]}),
+            median_ttft_ms=float(np.median(ttfts)),
         )
 
     a, b = run(1), run(1.3)
     median, p90 = differ([a], [b], ["median_ttft_ms", "p90_ttft_ms"])
-    assert median.word == p90.word == "worse" and median.a.by == "requests" and median.a.count == 600
+    assert (
+        median.word == p90.word == "worse"
+        and median.a.by == "requests"
+        and median.a.count == 600
+    )
     same = differ([run(1)], [run(1.004)], ["p90_ttft_ms"])[0]
-    assert same.word == "inconclusive" and same.more_requests is None, "so small a thing isn't worth the requests"
+    assert same.word == "inconclusive" and same.more_requests is None, (
+        "so small a thing isn't worth the requests"
+    )
 
 
 def test_a_score_has_its_own_standard_error_and_one_question_is_no_difference() -> None:
-    a = [one("a", kind="quality", form="table", score=0.795, stderr=0.0254, **dict.fromkeys(LOAD))]
-    b = [one("b", kind="quality", form="table", score=0.799, stderr=0.0253, **dict.fromkeys(LOAD))]
+    a = [
+        one(
+            "a",
+            kind="quality",
+            form="table",
+            score=0.795,
+            stderr=0.0254,
+            **dict.fromkeys(LOAD),
+        )
+    ]
+    b = [
+        one(
+            "b",
+            kind="quality",
+            form="table",
+            score=0.799,
+            stderr=0.0253,
+            **dict.fromkeys(LOAD),
+        )
+    ]
     a[0].figures["stderr"] = Figure(0.0254, 0)
     b[0].figures["stderr"] = Figure(0.0253, 0)
     (d,) = differ(a, b, ["score"])
-    assert d.word == "no difference detected" and d.a.by == "stderr" and d.change == pytest.approx(0.004)
+    assert (
+        d.word == "no difference detected"
+        and d.a.by == "stderr"
+        and d.change == pytest.approx(0.004)
+    )
     assert d.smallest == pytest.approx(2.8016 * math.hypot(0.0254, 0.0253), rel=1e-3)
 
 
@@ -325,10 +491,18 @@ def test_the_same_load_is_paired_and_the_rest_is_reported() -> None:
 
 
 def test_of_several_settings_those_most_alike_are_paired() -> None:
-    a = [one(f"a{tp}", tensor_parallel=tp, output_throughput=100.0 * tp) for tp in (1, 2, 4)]
-    b = [one(f"b{tp}", tensor_parallel=tp, engine_version="2", output_throughput=100.0) for tp in (4, 2)]
+    a = [
+        one(f"a{tp}", tensor_parallel=tp, output_throughput=100.0 * tp) for tp in (1, 2, 4)
+    ]
+    b = [
+        one(f"b{tp}", tensor_parallel=tp, engine_version="2", output_throughput=100.0)
+        for tp in (4, 2)
+    ]
     found = compare(a, b, ("a", "b"))
-    assert [(p.a.rows, p.b.rows) for p in found.pairings] == [(["a2"], ["b2"]), (["a4"], ["b4"])]
+    assert [(p.a.rows, p.b.rows) for p in found.pairings] == [
+        (["a2"], ["b2"]),
+        (["a4"], ["b4"]),
+    ]
 
 
 def test_one_setting_goes_with_all_that_fit_and_many_with_many_are_not_guessed() -> None:
@@ -349,7 +523,10 @@ def test_repeats_are_one_whatever_their_seeds() -> None:
 
 
 def test_nothing_to_pair_is_refused_with_the_loads_of_each_and_anyway_marks_it() -> None:
-    a, b = [one("a", concurrency=8, output_throughput=9.0)], [one("b", concurrency=16, output_throughput=18.0)]
+    a, b = (
+        [one("a", concurrency=8, output_throughput=9.0)],
+        [one("b", concurrency=16, output_throughput=18.0)],
+    )
     found = compare(a, b, ("a", "b"))
     assert found.verdict == "void" and not found.pairings
     assert (
@@ -357,7 +534,11 @@ def test_nothing_to_pair_is_refused_with_the_loads_of_each_and_anyway_marks_it()
         and "B has serve: concurrency 16" in found.findings[0].text
     )
     marked = compare(a, b, ("a", "b"), anyway=True)
-    assert marked.verdict == "void" and marked.pairings[0].differences and not marked.pairings[0].refused
+    assert (
+        marked.verdict == "void"
+        and marked.pairings[0].differences
+        and not marked.pairings[0].refused
+    )
     assert codes(marked.pairings[0])["comparability.load"] == "void"
 
 
@@ -398,7 +579,9 @@ def test_no_rate_is_written_inf_by_some() -> None:
         ({"accelerators": 8}, "comparability.accelerators", "doubt", "B 8. Per accelerator: 100.0 and 12.50 tokens/s"),
     ],
 )  # fmt: skip
-def test_what_differs_is_reported(changes: dict[str, Any], code: str, level: str, reported: str) -> None:
+def test_what_differs_is_reported(
+    changes: dict[str, Any], code: str, level: str, reported: str
+) -> None:
     base: dict[str, Any] = {"output_throughput": 100.0, "tokenizer": "x"}
     if "accelerators" in changes:
         base["accelerators"] = 1
@@ -411,12 +594,18 @@ def test_what_differs_is_reported(changes: dict[str, Any], code: str, level: str
 
 def test_a_void_side_is_refused_and_a_doubtful_one_reported() -> None:
     replace = msgspec.structs.replace
-    void = replace(one("a", output_throughput=1.0, verdict="void"), findings=[Finding("x.y", "void", "", "")])
+    void = replace(
+        one("a", output_throughput=1.0, verdict="void"),
+        findings=[Finding("x.y", "void", "", "")],
+    )
     doubtful = one("b", output_throughput=1.0, verdict="doubtful")
     doubtful = replace(doubtful, findings=[Finding("x.z", "doubt", "", "")])
     found = pairing([void], [doubtful])
     assert found.refused and not found.differences
-    assert codes(found)["comparability.void_side"] == "void" and codes(found)["comparability.doubtful_side"] == "doubt"
+    assert (
+        codes(found)["comparability.void_side"] == "void"
+        and codes(found)["comparability.doubtful_side"] == "doubt"
+    )
     assert pairing([void], [doubtful], anyway=True).differences
 
 
@@ -427,31 +616,56 @@ def test_many_failures_on_one_side_are_refused() -> None:
 
 def test_requests_each_second_of_other_lengths_are_left_out_and_tokens_are_not() -> None:
     a = one("a", output_throughput=100.0, request_throughput=3.0)
-    b = one("b", output_throughput=101.0, request_throughput=2.0, total_output_tokens=4800.0)
+    b = one(
+        "b", output_throughput=101.0, request_throughput=2.0, total_output_tokens=4800.0
+    )
     metrics = ["output_throughput", "request_throughput"]
     found = pairing([a], [b], metrics=metrics)
     assert [d.metric for d in found.differences] == ["output_throughput"]
-    assert [(x.metric, x.why) for x in found.left_out] == [("request_throughput", "comparability.output_length")]
+    assert [(x.metric, x.why) for x in found.left_out] == [
+        ("request_throughput", "comparability.output_length")
+    ]
     marked = pairing([a], [b], metrics=metrics, anyway=True)
     assert len(marked.differences) == 2 and marked.verdict == "void"
 
 
 def test_figures_that_two_tools_reckon_differently_share_no_line() -> None:
-    a = one("a", tool="vllm", form="json", median_ttft_ms=(9.0, "vllm.ttft"), median_tpot_ms=(9.0, "vllm.tpot"))
-    b = one("b", tool="x", form="json", median_ttft_ms=(9.0, "sglang.ttft"), median_tpot_ms=(9.0, "guidellm.tpot"))
+    a = one(
+        "a",
+        tool="vllm",
+        form="json",
+        median_ttft_ms=(9.0, "vllm.ttft"),
+        median_tpot_ms=(9.0, "vllm.tpot"),
+    )
+    b = one(
+        "b",
+        tool="x",
+        form="json",
+        median_ttft_ms=(9.0, "sglang.ttft"),
+        median_tpot_ms=(9.0, "guidellm.tpot"),
+    )
     found = pairing([a], [b])
-    assert [x.metric for x in found.left_out] == ["median_tpot_ms"], "TTFT is the same but for an empty first chunk"
+    assert [x.metric for x in found.left_out] == ["median_tpot_ms"], (
+        "TTFT is the same but for an empty first chunk"
+    )
     near, other = (f.text for f in found.findings if f.code == "comparability.definitions")
     assert "(vllm.ttft)" in near and "(guidellm.tpot)" in other
 
 
 def test_other_prompts_are_reported_and_machines_compared() -> None:
     rig = Rig("Debian", "6.1", "x86_64", "Xeon", 8)
-    a = msgspec.structs.replace(row("a", output_throughput=1.0, seed=1), rig=rig, prompts_sha256="1")
+    a = msgspec.structs.replace(
+        row("a", output_throughput=1.0, seed=1), rig=rig, prompts_sha256="1"
+    )
     rig = Rig("Debian", "6.8", "x86_64", "Xeon", 8)
-    b = msgspec.structs.replace(row("b", output_throughput=1.0, seed=2), rig=rig, prompts_sha256="2")
+    b = msgspec.structs.replace(
+        row("b", output_throughput=1.0, seed=2), rig=rig, prompts_sha256="2"
+    )
     found = pairing([a], [b])
-    assert codes(found)["comparability.prompts"] == "note" and codes(found)["rig.software_differs"] == "doubt"
+    assert (
+        codes(found)["comparability.prompts"] == "note"
+        and codes(found)["rig.software_differs"] == "doubt"
+    )
 
 
 @pytest.mark.parametrize(
@@ -464,7 +678,9 @@ def test_other_prompts_are_reported_and_machines_compared() -> None:
         ({"tensor_parallel": 1, "accelerators": 1}, {"tensor_parallel": 4, "accelerators": 4}, ["tensor_parallel"]),
     ],
 )  # fmt: skip
-def test_what_follows_from_a_change_is_no_second_one(a: Any, b: Any, changed: list[str]) -> None:
+def test_what_follows_from_a_change_is_no_second_one(
+    a: Any, b: Any, changed: list[str]
+) -> None:
     assert [name for name, _, _ in things_changed(row("a", **a), row("b", **b))] == changed
 
 
@@ -473,7 +689,9 @@ def test_what_follows_from_a_change_is_no_second_one(a: Any, b: Any, changed: li
 
 def judged(text: str, change: float, low: float | None, high: float | None) -> str:
     metric = gate.parse(text).metric
-    (d,) = differ([one("a", **{metric: 100.0})], [one("b", **{metric: 100 * (1 + change)})], [metric])
+    (d,) = differ(
+        [one("a", **{metric: 100.0})], [one("b", **{metric: 100 * (1 + change)})], [metric]
+    )
     whole = Difference(metric, d.a, d.b, "inconclusive", change, low, high)
     found = pairing([one("a", output_throughput=1.0)], [one("b", output_throughput=1.0)])
     of = Pairing("serve", {}, found.a, found.b, "sound", [], differences=[whole])
@@ -505,25 +723,57 @@ def test_a_gate_is_broken_only_where_the_whole_interval_is_beyond(
 
 def test_a_gate_is_about_the_loads_that_have_its_figure() -> None:
     def side(file: str, p99_at_16: float | None = 20.0) -> list[Row]:
-        few = [one(f"{file}{i}", output_throughput=100.0 + i, p99_ttft_ms=20.0) for i in range(3)]
-        many = [one(f"{file}{i}", concurrency=16, output_throughput=200.0 + i, median_ttft_ms=9.0) for i in range(3)]
+        few = [
+            one(f"{file}{i}", output_throughput=100.0 + i, p99_ttft_ms=20.0)
+            for i in range(3)
+        ]
+        many = [
+            one(
+                f"{file}{i}",
+                concurrency=16,
+                output_throughput=200.0 + i,
+                median_ttft_ms=9.0,
+            )
+            for i in range(3)
+        ]
         many = [msgspec.structs.replace(r, figures=_with(r, p99_at_16)) for r in many]
-        score = row(file, kind="quality", task="biology", metric="exact_match", score=0.5, **dict.fromkeys(LOAD))
+        score = row(
+            file,
+            kind="quality",
+            task="biology",
+            metric="exact_match",
+            score=0.5,
+            **dict.fromkeys(LOAD),
+        )
         return [*few, *many, score]
 
     def _with(r: Row, p99: float | None) -> dict[str, Figure]:
         return r.figures if p99 is None else {**r.figures, "p99_ttft_ms": Figure(p99, 0)}
 
-    def judged(a: Sequence[Row], b: Sequence[Row], text: str) -> list[tuple[str, int | None]]:
-        return [(g.state, g.pairing) for g in compare(a, b, ("a", "b"), gates=[gate.parse(text)]).gates]
+    def judged(
+        a: Sequence[Row], b: Sequence[Row], text: str
+    ) -> list[tuple[str, int | None]]:
+        return [
+            (g.state, g.pairing)
+            for g in compare(a, b, ("a", "b"), gates=[gate.parse(text)]).gates
+        ]
 
     kinds = [p.kind for p in compare(side("a"), side("b"), ("a", "b")).pairings]
     assert kinds == ["serve", "serve", "quality"]
-    assert judged(side("a"), side("b"), "output_throughput>-99.9%") == [("held", 0), ("held", 1)]
+    assert judged(side("a"), side("b"), "output_throughput>-99.9%") == [
+        ("held", 0),
+        ("held", 1),
+    ]
     assert judged(side("a"), side("b"), "p99_ttft_ms<999%") == [("held", 0), ("held", 1)]
     # Not known at one load: that isn't a load without latencies.
-    assert judged(side("a", None), side("b", None), "p99_ttft_ms<999%") == [("held", 0), ("undecided", 1)]
-    assert judged(side("a"), side("b", None), "p99_ttft_ms<999%") == [("held", 0), ("undecided", 1)]
+    assert judged(side("a", None), side("b", None), "p99_ttft_ms<999%") == [
+        ("held", 0),
+        ("undecided", 1),
+    ]
+    assert judged(side("a"), side("b", None), "p99_ttft_ms<999%") == [
+        ("held", 0),
+        ("undecided", 1),
+    ]
     assert judged(side("a"), side("b"), "acceptance_rate>-1%") == [("undecided", None)]
 
 
@@ -543,8 +793,15 @@ def test_a_gate_with_a_slip_is_explained(text: str, reported: str) -> None:
 
 
 def test_words_and_directions() -> None:
-    assert (better("p99.9_itl_ms"), better("score"), better("total_tokens")) == ("lower", "higher", None)
-    assert (words("p99_ttft_ms"), words("output_throughput")) == ("p99 TTFT", "output tokens/s")
+    assert (better("p99.9_itl_ms"), better("score"), better("total_tokens")) == (
+        "lower",
+        "higher",
+        None,
+    )
+    assert (words("p99_ttft_ms"), words("output_throughput")) == (
+        "p99 TTFT",
+        "output tokens/s",
+    )
 
 
 def test_a_figure_of_zero_has_no_percent() -> None:
@@ -555,7 +812,9 @@ def test_a_figure_of_zero_has_no_percent() -> None:
 
 
 @pytest.mark.parametrize("loads", [(1, 2, 4, 8), tuple(range(1, 41))])
-def test_a_page_claims_a_lead_where_compare_finds_one_and_nowhere_else(loads: Sequence[int]) -> None:
+def test_a_page_claims_a_lead_where_compare_finds_one_and_nowhere_else(
+    loads: Sequence[int],
+) -> None:
     rng = np.random.default_rng(3)
     words: set[str] = set()
     for gain in (0.0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1):

@@ -26,7 +26,11 @@ def answered(*texts: str, split: bool = True, **settings: Any) -> Row:
     """A result whose answers' tokens are words."""
     answers = {}
     for i, words in enumerate(texts):
-        ends = [len(" ".join(words.split()[: n + 1])) for n in range(len(words.split()))] if split else []
+        ends = (
+            [len(" ".join(words.split()[: n + 1])) for n in range(len(words.split()))]
+            if split
+            else []
+        )
         answers[f"p{i}"] = GreedyAnswer(f"p{i}", words, token_ends=ends)
     return msgspec.structs.replace(row(settings=settings), answers=answers)
 
@@ -34,43 +38,72 @@ def answered(*texts: str, split: bool = True, **settings: Any) -> Row:
 @pytest.mark.parametrize(
     ("a", "b", "expected", "words"),
     [
-        (["a b c", "d"], ["a b c", "d"], Agreement(2, 2), "2 of 2 greedy answers are identical"),
+        (
+            ["a b c", "d"],
+            ["a b c", "d"],
+            Agreement(2, 2),
+            "2 of 2 greedy answers are identical",
+        ),
         (
             ["a b c d", "one two", "x y z", "same"],
             ["a b c e", "one too", "q", "same"],
             Agreement(4, 1, 1),  # 3, 1 and 0 tokens
             "1 of 4 greedy answers are identical; the others agree for 1 token (median)",
         ),
-        (["a b"], ["a b c"], Agreement(1, 0, 2), "0 of 1 greedy answer is identical; the other agrees for 2 tokens"),
-        (["a b", "only here"], ["a b"], Agreement(1, 1), "1 of 1 greedy answer is identical"),
+        (
+            ["a b"],
+            ["a b c"],
+            Agreement(1, 0, 2),
+            "0 of 1 greedy answer is identical; the other agrees for 2 tokens",
+        ),
+        (
+            ["a b", "only here"],
+            ["a b"],
+            Agreement(1, 1),
+            "1 of 1 greedy answer is identical",
+        ),
     ],
 )
-def test_answers_are_compared_word_by_word(a: list[str], b: list[str], expected: Agreement, words: str) -> None:
+def test_answers_are_compared_word_by_word(
+    a: list[str], b: list[str], expected: Agreement, words: str
+) -> None:
     known = agreement([answered(*a)], [answered(*b)])
     assert known == expected and known is not None and known.words == words
 
 
 def test_without_tokens_positions_are_characters() -> None:
-    known = agreement([answered("seven oaks", "same", split=False)], [answered("seven oars", "same")])
+    known = agreement(
+        [answered("seven oaks", "same", split=False)], [answered("seven oars", "same")]
+    )
     assert known == Agreement(2, 1, 8, "character")
-    assert known.words == "1 of 2 greedy answers are identical; the other agrees for 8 characters"
+    assert (
+        known.words
+        == "1 of 2 greedy answers are identical; the other agrees for 8 characters"
+    )
 
 
 def test_the_first_repeat_that_has_answers_counts() -> None:
-    assert agreement([row(), answered("a")], [answered("a"), answered("b")]) == Agreement(1, 1)
+    assert agreement([row(), answered("a")], [answered("a"), answered("b")]) == Agreement(
+        1, 1
+    )
     assert agreement([row()], [answered("a")]) is None
 
 
 def test_a_comparison_shows_it_once_for_a_load_and_the_fewest_of_several() -> None:
     def side(engine: str, *texts: str) -> list[Row]:
-        return [answered(words, "same", engine=engine, concurrency=n) for n, words in enumerate(texts, 1)]
+        return [
+            answered(words, "same", engine=engine, concurrency=n)
+            for n, words in enumerate(texts, 1)
+        ]
 
     one = compare(side("vllm", "a b"), side("tgi", "a c"), ("A", "B"))
     line = "1 of 2 greedy answers are identical; the other agrees for 1 token."
     assert text(one).count(line) == 1 and f"- {line}" in as_markdown(one)
     several = compare(side("vllm", "a b", "a b"), side("tgi", "a b", "a c"), ("A", "B"))
     assert " ".join(text(several).split()).count(f"At the worst load, {line}") == 1
-    assert "greedy" not in text(compare([row()], [row(settings={"engine": "tgi"})], ("A", "B")))
+    assert "greedy" not in text(
+        compare([row()], [row(settings={"engine": "tgi"})], ("A", "B"))
+    )
 
 
 def test_items_of_quality_tests_are_answers_too() -> None:
@@ -86,7 +119,12 @@ def test_items_of_quality_tests_are_answers_too() -> None:
     assert [p.agreement for p in comparison.pairings] == [
         Agreement(4, 2, 4, "character"), Agreement(2, 1, 4, "character"), Agreement(2, 1, 4, "character")
     ]  # fmt: skip
-    assert text(comparison).count("2 of 4 greedy answers are identical; the others agree for 4 characters") == 1
+    assert (
+        text(comparison).count(
+            "2 of 4 greedy answers are identical; the others agree for 4 characters"
+        )
+        == 1
+    )
 
 
 def test_a_report_compares_each_series_with_the_first() -> None:
@@ -98,6 +136,13 @@ def test_a_report_compares_each_series_with_the_first() -> None:
     shown = entries(some, [], [], lambda _: None)
     words = conclude(shown, [], [], {}, lambda _: None)
     [line] = words.agreement
-    assert line.endswith(": 0 of 1 greedy answer is identical; the other agrees for 2 tokens.") and "against" in line
-    assert f"## Greedy agreement\n\n- {line}" in markdown(of(shown, words=words)).replace("\\", "")
-    assert not conclude(entries([row()], [], [], lambda _: None), [], [], {}, lambda _: None).agreement
+    assert (
+        line.endswith(": 0 of 1 greedy answer is identical; the other agrees for 2 tokens.")
+        and "against" in line
+    )
+    assert f"## Greedy agreement\n\n- {line}" in markdown(of(shown, words=words)).replace(
+        "\\", ""
+    )
+    assert not conclude(
+        entries([row()], [], [], lambda _: None), [], [], {}, lambda _: None
+    ).agreement

@@ -15,7 +15,13 @@ from dyno.conduct.sources import spread
 from dyno.errors import UsageError
 from dyno.facts.comparison import Comparison
 from dyno.facts.imported import Row
-from dyno.facts.quality import ItemAnswer, QualityPass, QualitySpec, QualitySummary, TaskScore
+from dyno.facts.quality import (
+    ItemAnswer,
+    QualityPass,
+    QualitySpec,
+    QualitySummary,
+    TaskScore,
+)
 from dyno.facts.summary import Result
 from dyno.facts.trial import TrialSpec
 from dyno.report.compare import text
@@ -28,14 +34,24 @@ TASKS = ("copy", "sort")
 
 def quality_trial(**spec: Any) -> TrialSpec:
     return msgspec.structs.replace(
-        trial("latency"), kind="quality", offline=None, quality=QualitySpec(list(TASKS), **spec)
+        trial("latency"),
+        kind="quality",
+        offline=None,
+        quality=QualitySpec(list(TASKS), **spec),
     )
 
 
 def answers(wrong: int, items: int = 100, prompt: str = "p") -> list[ItemAnswer]:
     """The first `wrong` items of each task are wrong."""
     return [
-        ItemAnswer(task, f"{task}-{n}", "exact_match", float(n >= wrong), "x", prompt_sha256=f"{prompt}{n}")
+        ItemAnswer(
+            task,
+            f"{task}-{n}",
+            "exact_match",
+            float(n >= wrong),
+            "x",
+            prompt_sha256=f"{prompt}{n}",
+        )
         for task in TASKS
         for n in range(items)
     ]
@@ -47,14 +63,29 @@ def result(some: list[ItemAnswer], **more: Any) -> Result:
         each = [a.score for a in some if a.task == task]
         right = sum(each) / len(each)
         error = (right * (1 - right) / (len(each) - 1)) ** 0.5
-        score = TaskScore(task, "exact_match", right, len(each), error, version="1", chance=0.0)
+        score = TaskScore(
+            task, "exact_match", right, len(each), error, version="1", chance=0.0
+        )
         scores.append(msgspec.structs.replace(score, **more))
-    return Result(None, [], "sound", quality=QualitySummary("chat", [QualityPass(1, scores, 2.0)], process="1.0 s"))
+    return Result(
+        None,
+        [],
+        "sound",
+        quality=QualitySummary("chat", [QualityPass(1, scores, 2.0)], process="1.0 s"),
+    )
 
 
-def rows(wrong: int, items: int = 100, spec: dict[str, Any] | None = None, **more: Any) -> list[Row]:
+def rows(
+    wrong: int, items: int = 100, spec: dict[str, Any] | None = None, **more: Any
+) -> list[Row]:
     some = answers(wrong, items, more.pop("prompt", "p"))
-    return quality_rows(f"runs/{wrong}", manifest(quality_trial(**spec or {})), result(some, **more), None, some)
+    return quality_rows(
+        f"runs/{wrong}",
+        manifest(quality_trial(**spec or {})),
+        result(some, **more),
+        None,
+        some,
+    )
 
 
 def compared(a: list[Row], b: list[Row], *gates: str, anyway: bool = False) -> Comparison:
@@ -70,13 +101,26 @@ def codes(c: Comparison) -> set[str]:
 
 def test_a_quality_run_is_a_row_of_each_task_and_one_of_all() -> None:
     total, copy, sort = rows(10)
-    assert [r.setting("task") for r in (total, copy, sort)] == ["all 2 tasks", "copy", "sort"]
+    assert [r.setting("task") for r in (total, copy, sort)] == [
+        "all 2 tasks",
+        "copy",
+        "sort",
+    ]
     assert total.get("score") == copy.get("score") == 0.9 and total.get("completed") == 200
-    assert copy.get("stderr") == pytest.approx(0.0302, abs=1e-4) and total.get("stderr") < copy.get("stderr")  # type: ignore[operator]
-    asked = {name: copy.setting(name) for name in ("metric", "n_shot", "task_version", "samples", "form", "process")}
+    assert copy.get("stderr") == pytest.approx(0.0302, abs=1e-4) and total.get(
+        "stderr"
+    ) < copy.get("stderr")  # type: ignore[operator]
+    asked = {
+        name: copy.setting(name)
+        for name in ("metric", "n_shot", "task_version", "samples", "form", "process")
+    }
     assert asked == {"metric": "exact_match", "n_shot": 0, "task_version": "1", "samples": 100, "form": "chat",
                      "process": "1.0 s"}  # fmt: skip
-    assert copy.samples is not None and copy.samples.scores["copy-9"] == 0 and copy.samples.scores["copy-10"] == 1
+    assert (
+        copy.samples is not None
+        and copy.samples.scores["copy-9"] == 0
+        and copy.samples.scores["copy-10"] == 1
+    )
     assert total.samples is not None and "sort/sort-99" in total.samples.scores
     assert "concurrency" not in copy.settings and "num_prompts" not in copy.settings
 
@@ -102,18 +146,33 @@ def test_scores_of_the_same_items_are_paired_and_the_loss_is_in_points() -> None
     c = compared(rows(10), rows(20))
     assert [p.total for p in c.pairings] == [True, False, False] and c.verdict == "sound"
     d = c.pairings[0].differences[0]
-    assert d.paired is not None and (d.paired.items, d.paired.only_a, d.paired.only_b) == (200, 20, 0)
+    assert d.paired is not None and (d.paired.items, d.paired.only_a, d.paired.only_b) == (
+        200,
+        20,
+        0,
+    )
     assert (d.word, d.change, d.points) == ("worse", pytest.approx(-0.1), True)
     shown = text(c)
-    assert "-10 pt" in shown and "worse" in shown and "All tasks: exact_match, 0-shot" in shown
+    assert (
+        "-10 pt" in shown and "worse" in shown and "All tasks: exact_match, 0-shot" in shown
+    )
 
 
-def test_a_small_loss_says_what_would_have_been_detected_and_how_many_items_settle_it() -> None:
+def test_a_small_loss_says_what_would_have_been_detected_and_how_many_items_settle_it() -> (
+    None
+):
     c = compared(rows(10)[1:2], rows(12)[1:2])
     d = c.pairings[0].differences[0]
-    assert d.word == "no difference detected" and d.paired is not None and d.paired.items_needed == 441
+    assert (
+        d.word == "no difference detected"
+        and d.paired is not None
+        and d.paired.items_needed == 441
+    )
     shown = " ".join(text(c).split())
-    assert "No difference detected: score (smallest detectable: 8.6 pt; about 450 items would settle" in shown
+    assert (
+        "No difference detected: score (smallest detectable: 8.6 pt; about 450 items would settle"
+        in shown
+    )
 
 
 @pytest.mark.parametrize(
@@ -128,7 +187,9 @@ def test_a_small_loss_says_what_would_have_been_detected_and_how_many_items_sett
         ("score>0.6", 30, "held"),
     ],
 )  # fmt: skip
-def test_a_gate_on_a_loss_of_quality_is_about_all_tasks_together(gate: str, wrong: int, state: str) -> None:
+def test_a_gate_on_a_loss_of_quality_is_about_all_tasks_together(
+    gate: str, wrong: int, state: str
+) -> None:
     (judged,) = compared(rows(10), rows(wrong), gate).gates
     assert judged.state == state, judged.text
 
@@ -153,7 +214,10 @@ def test_points_are_of_scores_and_a_gate_that_forbids_better_is_refused() -> Non
 def test_scores_that_are_not_comparable_are_doubted(b: list[Row], code: str) -> None:
     c = compared(rows(10), b)
     assert code in codes(c) and c.verdict == "doubtful"
-    assert codes(compared(rows(10), rows(11))) <= {"comparability.nothing_changed", "comparability.subject"}
+    assert codes(compared(rows(10), rows(11))) <= {
+        "comparability.nothing_changed",
+        "comparability.subject",
+    }
 
 
 def test_other_numbers_of_examples_are_not_compared_and_the_reason_is_named() -> None:
@@ -183,7 +247,9 @@ def lm_eval(folder: Path, right: set[int], task: str = "gsm8k") -> Path:
          "target_hash": "t", "exact_match": float(n in right)}
         for f in ("strict-match", "flexible-extract") for n in range(40)
     ]  # fmt: skip
-    (folder / f"samples_{task}_{STAMP}.jsonl").write_text("\n".join(map(json.dumps, samples)))
+    (folder / f"samples_{task}_{STAMP}.jsonl").write_text(
+        "\n".join(map(json.dumps, samples))
+    )
     results = {
         "results": {task: {"alias": task, **{f"{k},{f}": v for f in ("strict-match", "flexible-extract")
                            for k, v in (("exact_match", len(right) / 40), ("exact_match_stderr", 0.07))}}},
@@ -197,10 +263,18 @@ def lm_eval(folder: Path, right: set[int], task: str = "gsm8k") -> Path:
 def test_lm_evals_items_are_read_beside_its_results(tmp_path: Path) -> None:
     results = lm_eval(tmp_path / "m", set(range(30)))
     strict, _ = read(results).rows
-    assert strict.samples is not None and sum(strict.samples.scores.values()) == 30 and strict.setting("n_shot") == 5
-    assert list(spread([str(tmp_path / "m")])) == [str(results)]  # a folder's samples are not results twice
+    assert (
+        strict.samples is not None
+        and sum(strict.samples.scores.values()) == 30
+        and strict.setting("n_shot") == 5
+    )
+    # a folder's samples are not results twice
+    assert list(spread([str(tmp_path / "m")])) == [str(results)]
     alone = read(results.with_name(f"samples_gsm8k_{STAMP}.jsonl"))
-    assert alone.format == "lm-eval samples" and [r.get("score") for r in alone.rows] == [0.75, 0.75]
+    assert alone.format == "lm-eval samples" and [r.get("score") for r in alone.rows] == [
+        0.75,
+        0.75,
+    ]
     assert [r.setting("filter") for r in alone.rows] == ["strict-match", "flexible-extract"]
 
 
@@ -213,7 +287,11 @@ def test_two_results_of_lm_eval_are_paired_on_the_command_line(
     assert "-35 pt" in out and "BROKEN" in out and "40 %" in out
     assert main(["compare", str(a), str(b), "--json"]) == 0
     pairs = json.loads(capsys.readouterr().out)["pairings"][0]["differences"][0]
-    assert (pairs["points"], pairs["paired"]["only_a"], pairs["b"]["count"]) == (True, 14, 40)
+    assert (pairs["points"], pairs["paired"]["only_a"], pairs["b"]["count"]) == (
+        True,
+        14,
+        40,
+    )
 
 
 def mmlu_pro(path: Path, right: int) -> Path:
@@ -230,20 +308,32 @@ def mmlu_pro(path: Path, right: int) -> Path:
 def test_mmlu_pros_outputs_are_rows_by_category_paired_by_question(tmp_path: Path) -> None:
     found = read(mmlu_pro(tmp_path / "model_outputs_Some-8B_5shots.json", 30))
     assert found.format == "mmlu-pro json" and not found.unread
-    assert [(r.setting("task"), r.get("score"), r.setting("samples")) for r in found.rows] == [
+    assert [
+        (r.setting("task"), r.get("score"), r.setting("samples")) for r in found.rows
+    ] == [
         ("mmlu_pro", 0.5, 60),
         ("mmlu_pro_computer_science", 0.5, 30),
         ("mmlu_pro_law", 0.5, 30),
     ]
     first = found.rows[0]
-    assert (first.setting("model"), first.setting("n_shot"), first.setting("chance")) == ("Some-8B", 5, 0.1)
+    assert (first.setting("model"), first.setting("n_shot"), first.setting("chance")) == (
+        "Some-8B",
+        5,
+        0.1,
+    )
     other = read(mmlu_pro(tmp_path / "model_outputs_Other_5shots.json", 40))
     c = compared(found.rows, other.rows)
     d = c.pairings[0].differences[0]
-    assert d.paired is not None and (d.paired.only_a, d.paired.only_b, d.word) == (0, 10, "better")
+    assert d.paired is not None and (d.paired.only_a, d.paired.only_b, d.word) == (
+        0,
+        10,
+        "better",
+    )
 
 
-def test_scores_are_a_table_of_sql(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_scores_are_a_table_of_sql(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = Run(tmp_path / "runs" / "r")
     run.path.mkdir(parents=True)
     run.write_manifest(manifest(quality_trial()), [])
@@ -252,6 +342,7 @@ def test_scores_are_a_table_of_sql(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["sql", query, "--runs", str(tmp_path / "runs"), "--json"]) == 0
     reported = json.loads(capsys.readouterr().out)
     assert (
-        reported[0] == {"kind": "quality", "task": "copy", "score": 0.7, "items": 100, "n_shot": 0}
+        reported[0]
+        == {"kind": "quality", "task": "copy", "score": 0.7, "items": 100, "n_shot": 0}
         and len(reported) == 2
     )

@@ -65,7 +65,9 @@ def done(folder: str = "runs/s") -> set[str]:
 
 def start(*words: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "dyno", "run", "s.toml", "--no-report", *words]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def until(condition: object, what: str, within_s: float = 120) -> None:
@@ -95,20 +97,28 @@ def _finish(folder: Path) -> None:
 
 
 def test_every_trial_becomes_a_folder_that_says_it_all(finished: None) -> None:
-    assert ["slow", "2", "2", "16", "0"] in [line.split()[:5] for line in Path("out").read_text().splitlines()]
+    assert ["slow", "2", "2", "16", "0"] in [
+        line.split()[:5] for line in Path("out").read_text().splitlines()
+    ]
     assert "[8/8]" in Path("err").read_text()
     assert len(done()) == ALL
     for name in done():
         folder = Path("runs/s/trials") / name
         trial = json.loads((folder / "trial.json").read_text())
         assert trial["place"]["study"] == "s" and name.endswith(trial["place"]["id"])
-        assert trial["trial"]["engine"]["kind"] == "fake" and trial["workload_sha256"] and trial["rig"]["cpu"]
+        assert (
+            trial["trial"]["engine"]["kind"] == "fake"
+            and trial["workload_sha256"]
+            and trial["rig"]["cpu"]
+        )
         assert json.loads((folder / "engine.json").read_text())["launches"][0]["argv"]
         assert (folder / "engine.log").exists() and (folder / "records.jsonl").exists()
         assert json.loads((folder / "summary.json").read_text())["summary"]["completed"] > 0
         assert not (folder / "exchanges.spool").exists()
     starts = sorted(p.name for p in Path("runs/s/engines").iterdir())
-    assert starts == ["001-quick", "002-slow", "003-quick"], "the first repeat ends, the second begins with slow"
+    assert starts == ["001-quick", "002-slow", "003-quick"], (
+        "the first repeat ends, the second begins with slow"
+    )
     assert Path("runs/s/study.toml").read_text() == Path("s.toml").read_text()
 
 
@@ -121,7 +131,9 @@ def test_done_once_it_stays_so_and_engines_met_the_same_prompts(
         key = (m["place"]["repeat"], m["trial"]["load"]["max_concurrency"])
         hashes.setdefault(key, set()).add(m["workload_sha256"])
     assert len(hashes) == 4 and all(len(h) == 1 for h in hashes.values())
-    assert len(set.union(*hashes.values())) == 4, "no level and no repeat gets what an earlier one has had"
+    assert len(set.union(*hashes.values())) == 4, (
+        "no level and no repeat gets what an earlier one has had"
+    )
 
     def times() -> dict[Path, int]:
         return {p: p.stat().st_mtime_ns for p in Path("runs/s/trials").rglob("*.json*")}
@@ -137,10 +149,14 @@ def test_done_once_it_stays_so_and_engines_met_the_same_prompts(
     (folder / "summary.json").unlink()
     assert run() == 0
     assert (folder / "client.json").stat().st_mtime_ns == before[folder / "client.json"]
-    assert json.loads((folder / "summary.json").read_text())["summary"]["latencies"]["ttft"] == ttft
+    assert (
+        json.loads((folder / "summary.json").read_text())["summary"]["latencies"]["ttft"]
+        == ttft
+    )
 
 
-@pytest.mark.nightly  # tests/hostile/test_hostile_processes.py kills one, with an engine that flees
+# tests/hostile/test_hostile_processes.py kills one, with an engine that flees
+@pytest.mark.nightly
 def test_a_study_killed_20_times_ends_like_one_that_was_not(here: Path) -> None:
     write(STUDY)
     assert run("--runs", "calm") == 0
@@ -155,26 +171,41 @@ def test_a_study_killed_20_times_ends_like_one_that_was_not(here: Path) -> None:
             time.sleep(0.005)
         process.kill()
         process.communicate()
-        now = {n: (Path("runs/s/trials") / n / "summary.json").stat().st_mtime_ns for n in done()}
-        assert kept.items() <= now.items(), f"a finished trial was lost or run again (seed {seed})"
+        now = {
+            n: (Path("runs/s/trials") / n / "summary.json").stat().st_mtime_ns
+            for n in done()
+        }
+        assert kept.items() <= now.items(), (
+            f"a finished trial was lost or run again (seed {seed})"
+        )
         kept = now
     assert run() == 0
     assert done() == done("calm/s"), f"seed {seed}"
     assert len(done()) == ALL == len(list(Path("runs/s/trials").iterdir()))
     for name in done():
         records = (Path("runs/s/trials") / name / "records.jsonl").read_text().splitlines()
-        summary = json.loads((Path("runs/s/trials") / name / "summary.json").read_text())["summary"]
+        summary = json.loads((Path("runs/s/trials") / name / "summary.json").read_text())[
+            "summary"
+        ]
         assert len(records) == summary["completed"] == summary["planned"]
-    left = [p for p in psutil.process_iter(["cmdline"]) if str(here) in " ".join(p.info["cmdline"] or [])]
+    left = [
+        p
+        for p in psutil.process_iter(["cmdline"])
+        if str(here) in " ".join(p.info["cmdline"] or [])
+    ]
     assert not left
 
 
 def test_a_study_killed_while_it_makes_its_folder_goes_on(here: Path) -> None:
     write(ONE.replace("repeats = 2", "repeats = 1").replace("[1, 2]", "1"))
     folder = Path("runs/s")
-    steps = [folder / name for name in (".lock", "trials", "engines", "study.toml.partial", "study.toml")]
+    steps = [
+        folder / name
+        for name in (".lock", "trials", "engines", "study.toml.partial", "study.toml")
+    ]
     folder.mkdir(parents=True)
-    for path in (*steps, folder / "study.json.partial"):  # each of them as the last that was made
+    # each of them as the last that was made
+    for path in (*steps, folder / "study.json.partial"):
         path.mkdir() if path.name in ("trials", "engines") else path.touch()
         assert StudyFolder(folder).blank
     assert run() == 0
@@ -234,17 +265,23 @@ def test_a_changed_file_says_what_differs_and_can_extend_or_begin_anew(
     assert len(done("runs/s-2")) == 3 and done() == first
 
 
-ONE = STUDY[: STUDY.index("[engines.slow]")] + STUDY[STUDY.index("[workloads.w]") :]  # of the two engines
+# of the two engines
+ONE = STUDY[: STUDY.index("[engines.slow]")] + STUDY[STUDY.index("[workloads.w]") :]
 
 
-def test_a_finished_trial_is_kept_where_its_name_changes(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finished_trial_is_kept_where_its_name_changes(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """By its id: a value that becomes a list, or a second repeat, gives it another label."""
     small = ONE.replace("repeats = 2", "repeats = 1").replace("[1, 2]", "2")
     write(small)
     run()
     (path,) = Path("runs/s/trials").glob("*/client.json")
     before = path.stat().st_mtime_ns
-    for text in (small.replace("= 2\n", "= [2, 4]\n"), small.replace("repeats = 1", "repeats = 2")):
+    for text in (
+        small.replace("= 2\n", "= [2, 4]\n"),
+        small.replace("repeats = 1", "repeats = 2"),
+    ):
         write(text)
         capsys.readouterr()
         assert run("--extend") == 0
@@ -256,10 +293,17 @@ def test_a_finished_trial_is_kept_where_its_name_changes(here: Path, capsys: pyt
 
 
 @pytest.mark.hostile
-def test_a_cut_trial_is_not_summed_up_by_looking_at_it(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cut_trial_is_not_summed_up_by_looking_at_it(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(ONE.replace("requests_per_stream = 4", "requests_per_stream = 2000"))
     process = start("--limit", "1")
-    until(lambda: any(p.stat().st_size > 20_000 for p in Path("runs").rglob("exchanges.spool")), "nothing was sent")
+    until(
+        lambda: any(
+            p.stat().st_size > 20_000 for p in Path("runs").rglob("exchanges.spool")
+        ),
+        "nothing was sent",
+    )
     process.kill()
     process.communicate()
     (cut,) = Path("runs/s/trials").iterdir()
@@ -268,9 +312,13 @@ def test_a_cut_trial_is_not_summed_up_by_looking_at_it(here: Path, capsys: pytes
     assert not (cut / "summary.json").exists()
 
 
-def test_a_dataset_that_changed_makes_other_trials(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dataset_that_changed_makes_other_trials(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     Path("data.jsonl").write_text('{"prompt": "one two three"}\n' * 9)
-    text = ONE.replace("input_len = 16\n", 'dataset = "custom"\npath = "./data.jsonl"\n').replace("[1, 2]", "1")
+    text = ONE.replace(
+        "input_len = 16\n", 'dataset = "custom"\npath = "./data.jsonl"\n'
+    ).replace("[1, 2]", "1")
     write(text)
     assert run("--limit", "1") == 0
     Path("data.jsonl").write_text('{"prompt": "four five six seven"}\n' * 9)
@@ -278,7 +326,9 @@ def test_a_dataset_that_changed_makes_other_trials(here: Path, capsys: pytest.Ca
     assert "0 trials are the same" in capsys.readouterr().err
 
 
-def test_models_of_the_same_last_name_are_rows_of_their_own(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_models_of_the_same_last_name_are_rows_of_their_own(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = ONE.replace("repeats = 2", "repeats = 1").replace("[1, 2]", "1")
     write(
         text.replace('kind = "fake"', 'kind = "fake"\nserved_name = ["a/x", "b/x"]')
@@ -297,7 +347,8 @@ def test_words_about_a_study_may_change(finished: None) -> None:
 
 # ---- failures ----
 
-SINGLE = STUDY.replace("repeats = 2", "repeats = 1").replace("[1, 2]", "1")  # a trial of each engine
+# a trial of each engine
+SINGLE = STUDY.replace("repeats = 2", "repeats = 1").replace("[1, 2]", "1")
 BROKEN = SINGLE.replace('args = ["first_ms=6", "gap_ms=2"]', "args = [ARGS]")
 
 
@@ -309,7 +360,9 @@ def test_an_engine_that_does_not_come_up_is_tried_twice_and_the_others_go_on(
     err = capsys.readouterr().err
     assert len(done()) == 1 and all("quick" in n for n in done())
     assert len([p for p in Path("runs/s/engines").iterdir() if "slow" in p.name]) == 2
-    failures = [json.loads(p.read_text()) for p in Path("runs/s/trials").glob("*/failed.json")]
+    failures = [
+        json.loads(p.read_text()) for p in Path("runs/s/trials").glob("*/failed.json")
+    ]
     assert len(failures) == 1 and "exited with code" in failures[0]["text"]
     assert "Retrying" in err and "failed: " in err and "Traceback" not in err
 
@@ -329,20 +382,30 @@ cache = "keep"
 """
 
 
-def _cut_and_resumed(fake: Fake, prompts: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+def _cut_and_resumed(
+    fake: Fake, prompts: str
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Interrupt the only trial of a study on a server that goes on running, resume it, and return the trial before and
     after, and the result."""
     write(ATTACHED.format(url=fake.base_url, prompts=prompts))
     process = start()
     trials = Path("runs/s/trials")
-    until(lambda: [p for p in trials.glob("*/*.spool") if p.stat().st_size > 5000] or process.poll() is not None, "")
+    until(
+        lambda: (
+            [p for p in trials.glob("*/*.spool") if p.stat().st_size > 5000]
+            or process.poll() is not None
+        ),
+        "",
+    )
     [folder] = Path("runs/s/trials").iterdir()
     before = json.loads((folder / "trial.json").read_text())
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=120)
     assert process.returncode == 130 and not done()
     assert run() == 0
-    return before, *(json.loads((folder / name).read_text()) for name in ("trial.json", "summary.json"))
+    return before, *(
+        json.loads((folder / name).read_text()) for name in ("trial.json", "summary.json")
+    )
 
 
 @pytest.mark.parametrize("reports_hits", [True, False])
@@ -355,7 +418,10 @@ def test_a_trial_that_is_resumed_sends_prompts_that_the_running_server_has_not_m
     seed, again = (trial["trial"]["workload"]["seed"] for trial in (before, after))
     [planned] = json.loads(Path("runs/s/study.json").read_text())["trials"]
     assert planned["trial"]["workload"]["seed"] == seed != again
-    assert before["trial"]["load"] == after["trial"]["load"] and before["place"] == after["place"]
+    assert (
+        before["trial"]["load"] == after["trial"]["load"]
+        and before["place"] == after["place"]
+    )
     assert [f["code"] for f in result["findings"] if f["code"].startswith("cache.")] == []
     assert after["sent_before"] is None
     if reports_hits:
@@ -365,14 +431,21 @@ def test_a_trial_that_is_resumed_sends_prompts_that_the_running_server_has_not_m
 def test_a_resumed_trial_whose_file_has_no_other_prompts_says_that_they_were_sent_before(
     here: Path, fake: StartFake
 ) -> None:
-    lines = [json.dumps({"prompt": f"{i} " + "word " * 63, "output_tokens": 3}) for i in range(40)]
+    lines = [
+        json.dumps({"prompt": f"{i} " + "word " * 63, "output_tokens": 3})
+        for i in range(40)
+    ]
     Path("p.jsonl").write_text("\n".join(lines))
-    before, after, result = _cut_and_resumed(fake(first_ms=1, gap_ms=1), 'dataset = "custom"\npath = "p.jsonl"')
+    before, after, result = _cut_and_resumed(
+        fake(first_ms=1, gap_ms=1), 'dataset = "custom"\npath = "p.jsonl"'
+    )
     assert "cache.sent_before" in [f["code"] for f in result["findings"]]
     assert after["sent_before"].endswith(before["place"]["id"])
 
 
-def test_a_second_attempt_on_the_same_engine_draws_other_prompts(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_attempt_on_the_same_engine_draws_other_prompts(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(
         """
         [engines.one]
@@ -416,7 +489,9 @@ def test_failed_trials_are_tried_again_by_the_next_command(here: Path) -> None:
     assert len(list(Path("runs/s/engines").iterdir())) == 5
 
 
-def test_carry_on_does_not_try_again_and_stop_stops(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_carry_on_does_not_try_again_and_stop_stops(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write("on_failure = 'carry_on'\n" + BROKEN.replace("ARGS", '"fault=die@1"'))
     assert run() == 1
     assert len(list(Path("runs/s/engines").iterdir())) == 2
@@ -428,7 +503,9 @@ def test_carry_on_does_not_try_again_and_stop_stops(here: Path, capsys: pytest.C
     assert run() == 1
     assert "so the study stops" in capsys.readouterr().err
     assert not done("runs/t") and len(list(Path("runs/t/engines").iterdir())) == 1
-    assert len(list(Path("runs/t/trials").glob("*/failed.json"))) == 1, "only those that waited for that engine"
+    assert len(list(Path("runs/t/trials").glob("*/failed.json"))) == 1, (
+        "only those that waited for that engine"
+    )
 
 
 @pytest.mark.hostile
@@ -440,9 +517,13 @@ def test_an_engine_that_dies_under_load_is_started_anew_for_the_rest(here: Path)
     slow = [n for n in done() if n.startswith("slow")]
     failed = list(Path("runs/s/trials").glob("slow*/failed.json"))
     assert slow and len(slow) + len(failed) == 3
-    results = [json.loads((Path("runs/s/trials") / n / "summary.json").read_text()) for n in slow]
+    results = [
+        json.loads((Path("runs/s/trials") / n / "summary.json").read_text()) for n in slow
+    ]
     codes = [f["code"] for r in results for f in r["findings"]]
-    assert failed or "engine.second_attempt" in codes, "what went wrong at first is reported"
+    assert failed or "engine.second_attempt" in codes, (
+        "what went wrong at first is reported"
+    )
     assert len([p for p in Path("runs/s/engines").iterdir() if "slow" in p.name]) > 1
 
 
@@ -450,7 +531,8 @@ def test_a_trial_too_long_for_the_engine_is_reported_before_anything_starts(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = STUDY.replace(
-        'kind = "fake"\nargs = ["first_ms=6"', 'kind = "llamacpp"\nmax_model_len = 8\nargs = ["--no-warmup"'
+        'kind = "fake"\nargs = ["first_ms=6"',
+        'kind = "llamacpp"\nmax_model_len = 8\nargs = ["--no-warmup"',
     )
     write(text.replace(', "gap_ms=2"', ""))
     assert run() == 2
@@ -465,18 +547,29 @@ def test_an_engine_that_is_not_here_is_reported_before_anything_starts(
     write(SINGLE + '[engines.tgi]\nkind = "tgi"\nmodel = ["some/model", "another/model"]\n')
     assert run() == 2
     err = capsys.readouterr().err
-    assert "tgi" in err and " (and 1 more trial): " in err and "dyno knows no image of tgi for cpu" in err
+    assert (
+        "tgi" in err
+        and " (and 1 more trial): " in err
+        and "dyno knows no image of tgi for cpu" in err
+    )
     assert run("--only", "quick*") == 0, "what is asked for can be run all the same"
 
 
 # ---- stopping early ----
 
 
-def test_a_saturated_series_is_not_driven_further(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = STUDY[: STUDY.index("[engines.slow]")] + STUDY[STUDY.index("[workloads.w]") :] + "[stop]\n"
+def test_a_saturated_series_is_not_driven_further(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (
+        STUDY[: STUDY.index("[engines.slow]")]
+        + STUDY[STUDY.index("[workloads.w]") :]
+        + "[stop]\n"
+    )
     write(text.replace("repeats = 2", "repeats = 1").replace("[1, 2]", "[1, 4, 2, 8]"))
     assert run("--limit", "2") == 0
-    for name, throughput, latency in (("1", 100.0, 10.0), ("2", 101.0, 20.0)):  # as if two streams were one too many
+    # as if two streams were one too many
+    for name, throughput, latency in (("1", 100.0, 10.0), ("2", 101.0, 20.0)):
         (path,) = Path("runs/s/trials").glob(f"quick-w-c-{name}-*/summary.json")
         result = json.loads(path.read_text())
         result["summary"]["latencies"]["e2el"] |= {"median": latency}
@@ -487,7 +580,10 @@ def test_a_saturated_series_is_not_driven_further(here: Path, capsys: pytest.Cap
     assert len(done()) == 2 and not any("c-4-" in n or "c-8-" in n for n in done())
     out, err = capsys.readouterr()
     reported = "saturated at less load: 101.0 tok/s after 100.0 (whole run), median latency 20.00 ms after 10.00"
-    assert f"skipped quick, w, c concurrency 8: {reported}" in out and err.count("skipped: saturated") == 2
+    assert (
+        f"skipped quick, w, c concurrency 8: {reported}" in out
+        and err.count("skipped: saturated") == 2
+    )
     assert main(["runs"]) == 0
     assert "2/2" in capsys.readouterr().out, "what was left out is not missing"
     assert run() == 0 and len(done()) == 2, "and it stays so"
@@ -496,7 +592,9 @@ def test_a_saturated_series_is_not_driven_further(here: Path, capsys: pytest.Cap
 # ---- choosing ----
 
 
-def test_only_and_limit_choose_trials_of_the_same_study(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_and_limit_choose_trials_of_the_same_study(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(STUDY)
     assert run("--only", "quick", "--limit", "1") == 0
     assert len(done()) == 1 and all(n.startswith("quick") for n in done())
@@ -507,31 +605,42 @@ def test_only_and_limit_choose_trials_of_the_same_study(here: Path, capsys: pyte
     assert "No trial is named like 'fast'" in capsys.readouterr().err
 
 
-def test_a_study_meant_for_another_machine_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_study_meant_for_another_machine_is_refused(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(STUDY + '[rigs.big]\naccelerator = "MI300X"\naccelerators = 8\n')
     assert run() == 2
     assert "is for big (8 × MI300X), but this machine has" in capsys.readouterr().err
     assert run("--dry-run") == 0
     assert run("--any-rig", "--limit", "1") == 0
-    place = json.loads(next(Path("runs/s/trials").glob("*/trial.json")).read_text())["place"]
+    place = json.loads(next(Path("runs/s/trials").glob("*/trial.json")).read_text())[
+        "place"
+    ]
     assert place["rig"] == "big"
     capsys.readouterr()
     assert run("--rig", "bigg") == 2
     assert "no such rig. There are: big." in capsys.readouterr().err
 
 
-def test_a_study_begun_on_another_machine_is_not_gone_on_with(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_study_begun_on_another_machine_is_not_gone_on_with(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(STUDY)
     run("--limit", "1")
     path = next(Path("runs/s/trials").glob("*/trial.json"))
     manifest = json.loads(path.read_text())
     path.write_text(json.dumps(manifest | {"rig": manifest["rig"] | {"cpu": "another"}}))
     assert run("--limit", "1") == 2
-    assert "was started on another machine, or this machine has changed" in capsys.readouterr().err
+    assert (
+        "was started on another machine, or this machine has changed"
+        in capsys.readouterr().err
+    )
     assert run("--limit", "1", "--any-rig") == 0
 
 
-def test_an_engine_that_was_upgraded_in_between_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_engine_that_was_upgraded_in_between_is_refused(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(STUDY)
     run("--limit", "1", "--only", "quick")
     path = next(Path("runs/s/trials").glob("*/engine.json"))
@@ -541,11 +650,16 @@ def test_an_engine_that_was_upgraded_in_between_is_refused(here: Path, capsys: p
     assert len(done()) == 1
 
 
-def test_two_dynos_do_not_run_one_study(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_dynos_do_not_run_one_study(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(STUDY)
     with StudyFolder(Path("runs/s")).held():
         assert run() == 1
-    assert f"Another dyno (process {os.getpid()}) runs the study in runs/s" in capsys.readouterr().err
+    assert (
+        f"Another dyno (process {os.getpid()}) runs the study in runs/s"
+        in capsys.readouterr().err
+    )
     assert run("--limit", "1") == 0
 
 
@@ -553,7 +667,10 @@ def test_two_dynos_do_not_run_one_study(here: Path, capsys: pytest.CaptureFixtur
 
 
 def test_a_server_that_runs_is_measured_and_its_key_stays_out_of_all_files(
-    here: Path, fake: StartFake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path,
+    fake: StartFake,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     url = fake(first_ms=1.0, gap_ms=1.0).base_url
     write(f"""
@@ -579,10 +696,14 @@ max_concurrency = [1, 2]
 
 
 @pytest.mark.hostile
-def test_a_secret_in_a_setting_reaches_no_file_and_no_screen(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_secret_in_a_setting_reaches_no_file_and_no_screen(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     keys = ["hf_abcdefghijklmnop", "hf_qrstuvwxyzabcdef"]
     small = STUDY.replace("repeats = 2", "repeats = 1")
-    envs = ", ".join(f'{{ HF_TOKEN = "{key}", WORD = "{i}" }}' for i, key in enumerate(keys))
+    envs = ", ".join(
+        f'{{ HF_TOKEN = "{key}", WORD = "{i}" }}' for i, key in enumerate(keys)
+    )
     write(small.replace('kind = "fake"\n', f'kind = "fake"\nenv = [{envs}]\n', 1))
     assert run("--dry-run") == 0
     assert run() == 0
@@ -590,13 +711,20 @@ def test_a_secret_in_a_setting_reaches_no_file_and_no_screen(here: Path, capsys:
     out = capsys.readouterr()
     for path in Path("runs").rglob("*"):
         assert not any(key in str(path) for key in keys)
-        assert not path.is_file() or not any(key.encode() in path.read_bytes() for key in keys), path
+        assert not path.is_file() or not any(
+            key.encode() in path.read_bytes() for key in keys
+        ), path
     assert not any(key in out.out + out.err for key in keys)
     assert "WORD:1" in out.err
 
 
-def test_a_server_that_is_not_there_fails_its_trials_alone(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(SINGLE + '[engines.gone]\nkind = "openai"\nbase_url = "http://127.0.0.1:9"\nmodel = "x"\n')
+def test_a_server_that_is_not_there_fails_its_trials_alone(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(
+        SINGLE
+        + '[engines.gone]\nkind = "openai"\nbase_url = "http://127.0.0.1:9"\nmodel = "x"\n'
+    )
     assert run() == 1
     assert len(done()) == 2
     assert len(list(Path("runs/s/trials").glob("gone*/failed.json"))) == 1
@@ -609,16 +737,23 @@ def test_a_server_that_is_not_there_fails_its_trials_alone(here: Path, capsys: p
 def test_the_dry_run_shows_trials_commands_and_time_and_runs_nothing(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write(STUDY + '[engines.vllm]\nkind = "vllm"\nmodel = "some/model"\ntensor_parallel = [1, 2]\ndevices = [0, 1]\n')
+    write(
+        STUDY
+        + '[engines.vllm]\nkind = "vllm"\nmodel = "some/model"\ntensor_parallel = [1, 2]\ndevices = [0, 1]\n'
+    )
     assert run("--dry-run") == 0
     out = capsys.readouterr().out
     assert "s: 16 trials" in out and "--tensor-parallel-size 2" in out
-    assert out.count("vllm tensor_parallel=2, w, c concurrency 2: ") == 1, "repeats are folded"
+    assert out.count("vllm tensor_parallel=2, w, c concurrency 2: ") == 1, (
+        "repeats are folded"
+    )
     assert "2 repeats, ~" in out and "# About " in out
     assert not Path("runs").exists()
 
 
-def test_a_study_that_comes_with_dyno_is_found_by_its_name(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_study_that_comes_with_dyno_is_found_by_its_name(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["run", "demo", "--dry-run"]) == 0
     assert main(["run", "dmo", "--dry-run"]) == 2
     assert "no shipped study of that name. Shipped studies:" in capsys.readouterr().err
@@ -630,11 +765,17 @@ def test_the_screen_shows_the_study_and_its_load(here: Path) -> None:
     """In a terminal of its own: lines that stay in place, with counts, rates and what is left."""
     import pty
 
-    write(STUDY.replace("requests_per_stream = 4", "requests_per_stream = 120").replace("repeats = 2", "repeats = 1"))
+    write(
+        STUDY.replace("requests_per_stream = 4", "requests_per_stream = 120").replace(
+            "repeats = 2", "repeats = 1"
+        )
+    )
     pid, fd = pty.fork()
     if pid == 0:
         os.environ["COLUMNS"] = "150"
-        os.execv(sys.executable, [sys.executable, "-m", "dyno", "run", "s.toml", "--limit", "2"])
+        os.execv(
+            sys.executable, [sys.executable, "-m", "dyno", "run", "s.toml", "--limit", "2"]
+        )
     seen = b""
     while True:
         try:
@@ -646,7 +787,16 @@ def test_the_screen_shows_the_study_and_its_load(here: Path) -> None:
         seen += data
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     text = seen.decode()
-    for words in ("of 2 trials done", "now    ", "req/s", "tok/s", "TTFT ~", " open, 0 failed", "[2/2]", "\x1b[J"):
+    for words in (
+        "of 2 trials done",
+        "now    ",
+        "req/s",
+        "tok/s",
+        "TTFT ~",
+        " open, 0 failed",
+        "[2/2]",
+        "\x1b[J",
+    ):
         assert words in text, words
 
 
@@ -656,8 +806,12 @@ def test_ids_do_not_depend_on_the_process(here: Path) -> None:
     code += "print([p.place.id for p in s.trials])"
     reported = {
         subprocess.run(
-            [sys.executable, "-c", code], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True
+            [sys.executable, "-c", code],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
         ).stdout
         for seed in ("1", "2")
     }
-    assert len(reported) == 1 and msgspec.json.decode(next(iter(reported)).replace(b"'", b'"'))
+    assert len(reported) == 1 and msgspec.json.decode(
+        next(iter(reported)).replace(b"'", b'"')
+    )

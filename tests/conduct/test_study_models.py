@@ -25,7 +25,9 @@ def study(models: str, engine: str = ENGINE, given: dict[str, str] | None = None
     return read(models + engine + REST, Path("/somewhere/some.toml"), known(), given)
 
 
-def weights(models: str, engine: str = ENGINE, given: dict[str, str] | None = None) -> dict[str, ModelRecipe]:
+def weights(
+    models: str, engine: str = ENGINE, given: dict[str, str] | None = None
+) -> dict[str, ModelRecipe]:
     found = study(models, engine, given).trials[0].trial.engine
     assert found is not None
     return found.weights
@@ -38,7 +40,9 @@ def mistakes(models: str, engine: str = ENGINE) -> list[str]:
 
 
 def test_an_engine_names_a_model_of_the_study() -> None:
-    found = weights('[models.base]\nfrom = "hub:o/n@v1"\ninclude = ["*.json"]\n[models.other]\nfrom = "hub:o/x"\n')
+    found = weights(
+        '[models.base]\nfrom = "hub:o/n@v1"\ninclude = ["*.json"]\n[models.other]\nfrom = "hub:o/x"\n'
+    )
     assert found == {"base": ModelRecipe(source="hub:o/n@v1", include=["*.json"])}
 
 
@@ -55,7 +59,12 @@ def test_a_model_made_from_another_has_its_whole_recipe() -> None:
     exclude = ["original/*"]
     """
     found = weights(models, '[engines.a]\nkind = "fake"\nmodel = "small"\n')
-    whole = ModelRecipe(source="hub:o/n", exclude=["original/*"], convert="gguf:F16", quantize="llama.cpp:Q4_K_M")
+    whole = ModelRecipe(
+        source="hub:o/n",
+        exclude=["original/*"],
+        convert="gguf:F16",
+        quantize="llama.cpp:Q4_K_M",
+    )
     assert found == {"small": whole}
 
 
@@ -64,7 +73,9 @@ def test_draft_models_and_tokenizers_are_models_too() -> None:
     engine = '[engines.a]\nkind = "vllm"\nmodel = "base"\ndraft_model = "draft"\n[trial]\ntokenizer = "counts"\n'
     assert set(weights(models, engine)) == {"base", "draft", "counts"}
     attached = '[engines.a]\nkind = "openai"\nbase_url = "http://h"\nmodel = "base"\n[trial]\ntokenizer = "counts"\n'
-    assert set(weights(models, attached)) == {"counts"}, "a running server has its own model"
+    assert set(weights(models, attached)) == {"counts"}, (
+        "a running server has its own model"
+    )
 
 
 def test_variables_and_paths_in_a_model() -> None:
@@ -72,9 +83,14 @@ def test_variables_and_paths_in_a_model() -> None:
     models += 'calibration = "texts.jsonl"\n'
     found = weights(models)["base"]
     assert (found.source, found.calibration) == ("hub:o/n", "/somewhere/texts.jsonl")
-    assert weights(models, given={"model": "owner/tiny@v1"})["base"].source == "hub:owner/tiny@v1"
+    assert (
+        weights(models, given={"model": "owner/tiny@v1"})["base"].source
+        == "hub:owner/tiny@v1"
+    )
     for path in ("file:tiny", "file:./tiny", "file:/somewhere/tiny", "/somewhere/tiny"):
-        assert weights(models, given={"model": path})["base"].source == "file:/somewhere/tiny"
+        assert (
+            weights(models, given={"model": path})["base"].source == "file:/somewhere/tiny"
+        )
 
 
 def test_the_trial_has_the_same_id_on_every_machine_and_another_for_another_recipe(
@@ -89,7 +105,10 @@ def test_the_trial_has_the_same_id_on_every_machine_and_another_for_another_reci
 def test_models_are_an_axis() -> None:
     engine = '[engines.a]\nkind = "fake"\nmodel = ["base", "small"]\n'
     models = '[models.base]\nfrom = "hub:o/n"\n[models.small]\nfrom = "base"\nquantize = "quark:fp8"\n'
-    labels = [(p.place.settings["engine.model"], list(p.trial.engine.weights)) for p in study(models, engine).trials]  # type: ignore[union-attr]
+    labels = [
+        (p.place.settings["engine.model"], list(p.trial.engine.weights))
+        for p in study(models, engine).trials
+    ]  # type: ignore[union-attr]
     assert labels == [("base", ["base"]), ("small", ["small"])]
 
 
@@ -144,9 +163,17 @@ samples = 0
 
 def test_a_name_of_the_hub_is_no_slip_of_the_pen() -> None:
     for name in ("gpt2", "owner/base", "./base"):
-        assert weights('[models.base]\nfrom = "hub:o/n"\n', f'[engines.a]\nkind = "vllm"\nmodel = "{name}"\n') == {}
+        assert (
+            weights(
+                '[models.base]\nfrom = "hub:o/n"\n',
+                f'[engines.a]\nkind = "vllm"\nmodel = "{name}"\n',
+            )
+            == {}
+        )
 
 
 def test_a_model_takes_one_value() -> None:
-    text = "\n".join(mistakes('[variables]\nm = ["hub:o/a", "hub:o/b"]\n[models.base]\nfrom = "${m}"\n'))
+    text = "\n".join(
+        mistakes('[variables]\nm = ["hub:o/a", "hub:o/b"]\n[models.base]\nfrom = "${m}"\n')
+    )
     assert "models.base.from: ${m} is a list, but a model takes one value." in text

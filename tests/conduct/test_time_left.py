@@ -22,7 +22,9 @@ def falls(values: list[float]) -> bool:
     return all(b < a for a, b in pairwise(values))
 
 
-def run(left: TimeLeft, begin: float, took: float, load_from: float = 0.0, steps: int = 20) -> list[float]:
+def run(
+    left: TimeLeft, begin: float, took: float, load_from: float = 0.0, steps: int = 20
+) -> list[float]:
     """What is shown while a trial runs whose load begins a while after the trial and ends with it."""
     shown = []
     for step in range(1, steps):
@@ -47,14 +49,16 @@ def test_the_time_left_falls_within_each_trial_and_as_trials_end() -> None:
 def test_the_time_left_falls_with_the_clock_while_no_request_has_ended() -> None:
     left = TimeLeft(TRIALS, 0.0)
     assert falls([left.seconds(now) for now in range(10)])
-    assert left.seconds(12.0) == left.seconds(50.0) == 50  # the first trial is late; the others are still to come
+    # the first trial is late; the others are still to come
+    assert left.seconds(12.0) == left.seconds(50.0) == 50
 
 
 def test_a_trial_that_is_faster_than_estimated_brings_the_time_left_down_at_once() -> None:
     left = TimeLeft(TRIALS, 0.0)
     shown = run(left, 0.0, took=2.0)
     assert falls(shown)
-    assert abs(shown[-1] - (50 + 0.1)) < 0.01  # of this trial; the others keep their estimates …
+    # of this trial; the others keep their estimates …
+    assert abs(shown[-1] - (50 + 0.1)) < 0.01
     left.ended("a", True, 2.0)
     assert left.seconds(2.0) == 10  # … until it has ended: a fifth of 50 s
     assert left.known
@@ -63,11 +67,13 @@ def test_a_trial_that_is_faster_than_estimated_brings_the_time_left_down_at_once
 def test_the_time_left_rises_only_when_a_load_turns_out_to_be_much_slower() -> None:
     left = TimeLeft({"a": 100.0, "b": 100.0}, 0.0)
     slower = run(left, 0.0, took=120.0)
-    assert all(b <= a for a, b in pairwise(slower))  # a fifth slower is not news: it falls more slowly
+    # a fifth slower is not news: it falls more slowly
+    assert all(b <= a for a, b in pairwise(slower))
     left = TimeLeft({"a": 10.0, "b": 10.0}, 0.0)
     much = run(left, 0.0, took=100.0, steps=100)
     rises = [b for a, b in pairwise(much) if b > a]
-    assert 0 < len(rises) < 10 and much.index(rises[-1]) < 15  # early, by the load's own speed
+    # early, by the load's own speed
+    assert 0 < len(rises) < 10 and much.index(rises[-1]) < 15
     assert falls(much[20:]) and abs(much[-1] - (10 + 1)) < 0.01
 
 
@@ -109,7 +115,9 @@ requests_per_stream = 10
 """
 
 
-def test_the_screen_of_a_study_counts_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_screen_of_a_study_counts_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "s.toml").write_text(STUDY)
     trials = study_plan.read(tmp_path / "s.toml")[0].trials
     drawn: list[str] = []
@@ -123,7 +131,8 @@ def test_the_screen_of_a_study_counts_down(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(Sampler, "latest", lambda _: [])
     for planned in trials:
         view.begins(planned)
-        view.progress(Progress(4, ended=4, elapsed_ns=NS_PER_S))  # the warm-up says nothing of the load
+        # the warm-up says nothing of the load
+        view.progress(Progress(4, ended=4, elapsed_ns=NS_PER_S))
         view.sampling(sampler)
         for second in range(1, 60):
             now += 1.0
@@ -132,7 +141,9 @@ def test_the_screen_of_a_study_counts_down(tmp_path: Path, monkeypatch: pytest.M
         now += 1.0
         view.ended(planned, TrialEnd("done"))
     shown = [found for text in drawn for found in re.findall(r"about ([0-9:]+) left", text)]
-    left = [60 * int(minutes) + int(s) for minutes, s in (text.split(":") for text in shown)]
+    left = [
+        60 * int(minutes) + int(s) for minutes, s in (text.split(":") for text in shown)
+    ]
     assert len(left) > 150 and left[-1] == 0
     last = left[len(left) // 3 + 5 :]  # a trial has been finished: the speed is known
     assert all(b <= a for a, b in pairwise(last)), last

@@ -31,7 +31,10 @@ pytestmark = pytest.mark.real  # starts processes, uses sockets or takes seconds
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.stem)
 def test_a_dry_run_shows_every_trial_and_runs_nothing(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    path: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     status = main(["run", str(path), "--dry-run"])
@@ -59,7 +62,9 @@ def of_rigs() -> Iterator[Any]:
         if path.stem not in NIGHTLY:
             yield pytest.param(path, first, 1, id=f"{path.stem}-{first}")
         for rig in (first, *others):
-            yield pytest.param(path, rig, 2, id=f"{path.stem}-{rig}-ends", marks=pytest.mark.nightly)
+            yield pytest.param(
+                path, rig, 2, id=f"{path.stem}-{rig}-ends", marks=pytest.mark.nightly
+            )
 
 
 @pytest.fixture(scope="module")
@@ -86,8 +91,26 @@ def test_one_command_takes_a_twin_from_an_empty_home_to_its_report(
 ) -> None:
     text = twin(path, keep)
     (tmp_path / path.name).write_text(text)
-    command = [sys.executable, "-m", "dyno", "run", path.name, "--rig", rig, "--any-rig", "--plain"]
-    done = subprocess.run(command, cwd=tmp_path, env=bare, capture_output=True, text=True, timeout=300, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "dyno",
+        "run",
+        path.name,
+        "--rig",
+        rig,
+        "--any-rig",
+        "--plain",
+    ]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=bare,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     mine = [p for p in study(text, path).trials if p.place.rig == rig]
     folder = StudyFolder(tmp_path / "runs" / path.stem)
@@ -107,14 +130,23 @@ def check_work(planned: PlannedTrial, run: Run, table: str) -> None:
         assert result.quality is not None
         return
     if trial.offline is None:
-        assert (result.served.completed, result.served.failed) == (trial.workload.num_prompts, 0)
+        assert (result.served.completed, result.served.failed) == (
+            trial.workload.num_prompts,
+            0,
+        )
         return
     assert result.offline is not None
     assert result.offline.iterations == counts(trial)[0]
-    assert result.offline.completed == result.offline.iterations * trial.workload.num_prompts
+    assert (
+        result.offline.completed == result.offline.iterations * trial.workload.num_prompts
+    )
     assert result.offline.output_tokens == result.offline.wanted_output_tokens
-    assert (result.offline.speculation is not None) is bool(trial.engine and trial.engine.draft_model)
-    assert {"throughput": "total", "latency": "batch", "micro": "tg BW"}[trial.kind] in table
+    assert (result.offline.speculation is not None) is bool(
+        trial.engine and trial.engine.draft_model
+    )
+    assert {"throughput": "total", "latency": "batch", "micro": "tg BW"}[
+        trial.kind
+    ] in table
 
 
 def check_origins(planned: PlannedTrial, run: Run, hub: HubServer) -> None:
@@ -124,8 +156,14 @@ def check_origins(planned: PlannedTrial, run: Run, hub: HubServer) -> None:
     for name in filter(None, (spec.model, spec.draft_model)):
         source = hub_names.parse(spec.weights[name].source)
         assert isinstance(source, hub_names.HubSource)
-        assert engine.models[name].origin == f"{source.label}@{commit_of(hub.folder / source.repo)}"
+        assert (
+            engine.models[name].origin
+            == f"{source.label}@{commit_of(hub.folder / source.repo)}"
+        )
     if planned.trial.workload.dataset == "sharegpt":
         data = run.manifest().dataset
         folder = hub.folder / "datasets" / report_hub.SHAREGPT
-        assert data and data.origin == f"hub:datasets/{report_hub.SHAREGPT}@{commit_of(folder)}"
+        assert (
+            data
+            and data.origin == f"hub:datasets/{report_hub.SHAREGPT}@{commit_of(folder)}"
+        )

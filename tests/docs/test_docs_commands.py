@@ -25,7 +25,9 @@ from reference import ROOT
 
 pytestmark = pytest.mark.real  # starts processes, uses sockets or takes seconds
 
-_LOAD = re.compile(r"\bdyno (?:find|tune|run|bench serve)\b(?!.*--dry-run)|\bdyno-gate\.sh ")
+_LOAD = re.compile(
+    r"\bdyno (?:find|tune|run|bench serve)\b(?!.*--dry-run)|\bdyno-gate\.sh "
+)
 # Programs that run alone: a search gives up where it can't keep its own times, and a gate compares times.
 _ALONE = re.compile(r"\bdyno (?:find|tune)\b|\bdyno-gate\.sh |^\[find\]", re.M)
 _STUDY = re.compile(r"[\w-]+\.toml\b")
@@ -50,14 +52,20 @@ class Part(NamedTuple):
         return self.sections is None or listing.section in self.sections
 
     def __str__(self) -> str:
-        at = "" if self.sections is None else f", sections {self.sections.start} to {self.sections.stop - 1}"
+        at = (
+            ""
+            if self.sections is None
+            else f", sections {self.sections.start} to {self.sections.stop - 1}"
+        )
         return f"{name(self.path)}{at}"
 
 
 def _pages() -> list[Part]:
     """Pages with something to run. Each worker begins with those that take longest."""
     parts = [part for path in DOCS for part in _parts(path)]
-    longest_first = sorted((part for part in parts if part.seconds), key=lambda part: -part.seconds)
+    longest_first = sorted(
+        (part for part in parts if part.seconds), key=lambda part: -part.seconds
+    )
     return [part for i in range(_WORKERS) for part in longest_first[i::_WORKERS]]
 
 
@@ -68,7 +76,10 @@ def _parts(path: Path) -> list[Part]:
         return [Part(path)]
     last = max(listing.section for listing in listings(path)) + 1
     up_to = [Part(path, range(section)).seconds for section in range(last + 1)]
-    edges = [min(range(last + 1), key=lambda s: abs(up_to[s] - up_to[-1] * k / wanted)) for k in range(wanted + 1)]
+    edges = [
+        min(range(last + 1), key=lambda s: abs(up_to[s] - up_to[-1] * k / wanted))
+        for k in range(wanted + 1)
+    ]
     return [Part(path, range(a, b)) for a, b in pairwise(edges)]
 
 
@@ -81,7 +92,9 @@ def _takes(listing: Listing) -> int:
 
 @pytest.mark.docs
 @pytest.mark.parametrize("part", _pages(), ids=str)
-def test_the_commands_of_a_page_work(part: Part, tmp_path: Path, workers_folder: Path) -> None:
+def test_the_commands_of_a_page_work(
+    part: Part, tmp_path: Path, workers_folder: Path
+) -> None:
     for folder in ("studies", "published"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     ports = {port: str(free_port()) for port in ("8000", "8001")}
@@ -95,8 +108,15 @@ def test_the_commands_of_a_page_work(part: Part, tmp_path: Path, workers_folder:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(text)
                 file.chmod(0o755)
-            elif listing.language in RUN and _is_run(listing) and (part.has(listing) or listing.how == "server"):
-                command, where = _command(listing, text), f"{name(part.path)}:{listing.line}"
+            elif (
+                listing.language in RUN
+                and _is_run(listing)
+                and (part.has(listing) or listing.how == "server")
+            ):
+                command, where = (
+                    _command(listing, text),
+                    f"{name(part.path)}:{listing.line}",
+                )
                 with turn(workers_folder, alone=_is_alone(listing, text, tmp_path)):
                     if listing.how == "server":
                         servers.append(_server(command, tmp_path, env))
@@ -113,7 +133,10 @@ def _is_alone(listing: Listing, text: str, folder: Path) -> bool:
     if " or " in listing.how:
         return False
     files = [folder / name for name in _STUDY.findall(text)]
-    return any(_ALONE.search(part) for part in (text, *(file.read_text() for file in files if file.exists())))
+    return any(
+        _ALONE.search(part)
+        for part in (text, *(file.read_text() for file in files if file.exists()))
+    )
 
 
 def _environment(folder: Path) -> dict[str, str]:
@@ -135,11 +158,15 @@ def _command(listing: Listing, text: str) -> list[str]:
     return ["bash", "-euo", "pipefail", "-c", "\n".join(lines)]
 
 
-def _server(command: list[str], folder: Path, env: dict[str, str]) -> subprocess.Popen[bytes]:
+def _server(
+    command: list[str], folder: Path, env: dict[str, str]
+) -> subprocess.Popen[bytes]:
     """Start a listing, and wait until it says how to stop it."""
     log = folder / f"server-{time.monotonic_ns()}.log"
     with log.open("wb") as out:
-        server = subprocess.Popen(command, cwd=folder, env=env, stdout=out, stderr=out, start_new_session=True)
+        server = subprocess.Popen(
+            command, cwd=folder, env=env, stdout=out, stderr=out, start_new_session=True
+        )
     until = time.monotonic() + 60
     while "Ctrl-C" not in log.read_text():
         assert server.poll() is None and time.monotonic() < until, log.read_text()
@@ -147,16 +174,28 @@ def _server(command: list[str], folder: Path, env: dict[str, str]) -> subprocess
     return server
 
 
-def _run(command: list[str], folder: Path, env: dict[str, str], where: str, how: str) -> None:
+def _run(
+    command: list[str], folder: Path, env: dict[str, str], where: str, how: str
+) -> None:
     wanted = how.removeprefix("exit ").split(" or ") if how.startswith("exit ") else ["0"]
-    done = subprocess.run(command, cwd=folder, env=env, text=True, capture_output=True, timeout=300, check=False)
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=env,
+        text=True,
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
     assert str(done.returncode) in wanted, (
         f"{where}: exit code {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
     )
 
 
 @pytest.mark.docs
-def test_the_github_workflow_stops_a_slower_change(tmp_path: Path, workers_folder: Path) -> None:
+def test_the_github_workflow_stops_a_slower_change(
+    tmp_path: Path, workers_folder: Path
+) -> None:
     """Its steps, with a head that needs 20 times as long for a token."""
     workflow = (ROOT / "docs/ci/dyno.yml").read_text()
     steps = re.findall(r"run: \|\n((?: {10}.*\n)+)", workflow)
@@ -164,7 +203,9 @@ def test_the_github_workflow_stops_a_slower_change(tmp_path: Path, workers_folde
     for side, gap_ms in (("base", 2), ("head", 40)):
         (tmp_path / side).mkdir()
         serve = tmp_path / side / "serve.sh"
-        serve.write_text(f"#!/bin/sh\nexec dyno engines start fake --port {port} --first-ms 5 --gap-ms {gap_ms}\n")
+        serve.write_text(
+            f"#!/bin/sh\nexec dyno engines start fake --port {port} --first-ms 5 --gap-ms {gap_ms}\n"
+        )
         serve.chmod(0o755)
     shutil.copy(ROOT / "docs/ci/dyno-gate.sh", tmp_path / "head")
     env = {**_environment(tmp_path), "PROMPTS": "24", "OUTPUT_LEN": "8"}
@@ -173,7 +214,9 @@ def test_the_github_workflow_stops_a_slower_change(tmp_path: Path, workers_folde
         shell = ["bash", "-e", "-c", step.replace("8000", port)]
         log_path = tmp_path / "step.log"  # not a pipe: a server that is left keeps it open
         with turn(workers_folder, alone=True), log_path.open("wb") as log:
-            process = subprocess.Popen(shell, cwd=tmp_path, env=env, stdout=log, stderr=log, start_new_session=True)
+            process = subprocess.Popen(
+                shell, cwd=tmp_path, env=env, stdout=log, stderr=log, start_new_session=True
+            )
             done.append(process.wait(180))
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)

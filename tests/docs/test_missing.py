@@ -34,7 +34,10 @@ def _flags() -> set[str]:
     known: set[str] = set()
     for p, _ in _parsers(parser(), ""):
         for action in p._actions:
-            if type(action).__name__ not in ("_Refused", "_Ignored") and action.help != argparse.SUPPRESS:
+            if (
+                type(action).__name__ not in ("_Refused", "_Ignored")
+                and action.help != argparse.SUPPRESS
+            ):
                 known.update(action.option_strings)
     return known
 
@@ -67,7 +70,9 @@ def _ray_client_is_refused() -> bool:
     from dyno.facts.client import ClientSpec
     from dyno.remote import on_ray
 
-    return _refuses(lambda: on_ray.check(ClientSpec(on="ray", ray_address="ray://127.0.0.1:10001")))
+    return _refuses(
+        lambda: on_ray.check(ClientSpec(on="ray", ray_address="ray://127.0.0.1:10001"))
+    )
 
 
 def _proxies_are_refused() -> bool:
@@ -82,7 +87,11 @@ def _proxies_are_refused() -> bool:
 def _capacity_is_not_waited_for() -> bool:
     from dyno.remote.dstack import _expect_offers
 
-    return _refuses(lambda: _expect_offers(SimpleNamespace(total_offers=0), {"type": "task"}, lambda _: None))
+    return _refuses(
+        lambda: _expect_offers(
+            SimpleNamespace(total_offers=0), {"type": "task"}, lambda _: None
+        )
+    )
 
 
 def _hub_dataset_is_not_fetched() -> bool:
@@ -100,15 +109,27 @@ HOLDS: dict[str, Callable[[], bool]] = {
     "Windows: not supported": lambda: "import fcntl" in _text("store/run.py"),
     "SOCKS and `https://` proxies are refused": _proxies_are_refused,
     "`ray://` addresses are refused": _ray_client_is_refused,
-    "Raw session logs of coding assistants are not read": lambda: not _mentioned("parentUuid", "codex"),
+    "Raw session logs of coding assistants are not read": lambda: (
+        not _mentioned("parentUuid", "codex")
+    ),
     "It downloads nothing": _hub_dataset_is_not_fetched,
     "doesn't read `*.bin` and `*.pth`": lambda: "torch" not in _text("models/check.py"),
-    "Pictures are not read": lambda: "pictures, which dyno doesn't read" in _text("audit/audit.py"),
-    "Tasks that run generated code": lambda: "confirm_run_unsafe_code" not in _text("quality/harness.py"),
-    "by HTTP(S), not by a Unix socket": lambda: "can't reach a server by a Unix socket" in _text("quality/lm_eval.py"),
-    "gets no chat template": lambda: "--apply-chat-template needs the chat form" in _text("quality/lm_eval.py"),
+    "Pictures are not read": lambda: (
+        "pictures, which dyno doesn't read" in _text("audit/audit.py")
+    ),
+    "Tasks that run generated code": lambda: (
+        "confirm_run_unsafe_code" not in _text("quality/harness.py")
+    ),
+    "by HTTP(S), not by a Unix socket": lambda: (
+        "can't reach a server by a Unix socket" in _text("quality/lm_eval.py")
+    ),
+    "gets no chat template": lambda: (
+        "--apply-chat-template needs the chat form" in _text("quality/lm_eval.py")
+    ),
     "dyno doesn't wait for capacity": _capacity_is_not_waited_for,
-    "dyno can't compare their other flags": lambda: "kv_unified" in _text("facts/llama.py") + _text("probe/server.py"),
+    "dyno can't compare their other flags": lambda: (
+        "kv_unified" in _text("facts/llama.py") + _text("probe/server.py")
+    ),
     "dyno can't read values of `Q1_0`": lambda: "Q1_0" in _text("models/gguf.py"),
 }
 # Sentences that match, and are about how dyno works, not about what it lacks.
@@ -132,7 +153,12 @@ def _sentences(path: Path) -> Iterator[str]:
         yield from re.split(r"(?<=[.!?]) (?=[A-Z`*])", " ".join(block.split()))
 
 
-DENIALS = [(path, sentence) for path in PAGES for sentence in _sentences(path) if DENIAL.search(sentence)]
+DENIALS = [
+    (path, sentence)
+    for path in PAGES
+    for sentence in _sentences(path)
+    if DENIAL.search(sentence)
+]
 
 
 def test_there_are_statements_to_ask() -> None:
@@ -146,18 +172,38 @@ def test_what_the_documentation_denies_is_not_there(path: Path, sentence: str) -
     rules = [holds for part, holds in HOLDS.items() if part in sentence]
     listed = re.search(r"[Nn]ot supported: |dyno refuses `", sentence)
     names = re.findall(r"`([^`]+)`", sentence) if listed else []
-    assert rules or names, f"{path.name}: add a rule for this statement to HOLDS: {sentence}"
-    assert [name for name in names if exists(name)] == [], f"{path.name} says that these are not supported"
-    assert all(holds() for holds in rules), f"{path.name} denies what the code has now: {sentence}"
+    assert rules or names, (
+        f"{path.name}: add a rule for this statement to HOLDS: {sentence}"
+    )
+    assert [name for name in names if exists(name)] == [], (
+        f"{path.name} says that these are not supported"
+    )
+    assert all(holds() for holds in rules), (
+        f"{path.name} denies what the code has now: {sentence}"
+    )
 
 
 def test_each_rule_belongs_to_a_statement() -> None:
     said = "\n".join(sentence for _, sentence in DENIALS)
-    assert [part for part in HOLDS if part not in said] == [], "remove the rule, or the page has lost its statement"
+    assert [part for part in HOLDS if part not in said] == [], (
+        "remove the rule, or the page has lost its statement"
+    )
 
 
 def test_a_statement_about_something_that_exists_would_fail() -> None:
-    assert all(map(exists, ("hf", "sonnet", "--lora-modules", "openai-chat", "vllm", "dyno models quantize")))
+    assert all(
+        map(
+            exists,
+            (
+                "hf",
+                "sonnet",
+                "--lora-modules",
+                "openai-chat",
+                "vllm",
+                "dyno models quantize",
+            ),
+        )
+    )
     assert not any(map(exists, ("random-mm", "--profile", "openai-embeddings", "dyno fly")))
 
 
@@ -180,4 +226,6 @@ def test_a_measured_speed_names_its_machine(path: Path) -> None:
     """Another processor gives other figures: the section that has them says where they come from."""
     text = PART.sub("", re.sub(r"^```.*?^```", "", path.read_text(), flags=re.M | re.S))
     sections = re.split(r"\n(?=#+ )", text)
-    assert [s.splitlines()[0] for s in sections if _FIGURE.search(s) and not _MACHINE.search(s)] == []
+    assert [
+        s.splitlines()[0] for s in sections if _FIGURE.search(s) and not _MACHINE.search(s)
+    ] == []

@@ -27,7 +27,9 @@ NAMES = sorted(p.name for p in (ROOT / "published").iterdir() if p.is_dir())
 
 def answered(found: Audit) -> str:
     """Verdict, then level, code and lines of each finding."""
-    lines = sorted(f"{f.level} {f.code} {' '.join(f.locations)}".rstrip() for f in found.findings)
+    lines = sorted(
+        f"{f.level} {f.code} {' '.join(f.locations)}".rstrip() for f in found.findings
+    )
     return "\n".join([found.verdict, *lines]) + "\n"
 
 
@@ -46,7 +48,14 @@ def reported(name: str) -> list[Document]:
     """The same files, as they were published."""
     found = []
     for document in published(name):
-        path = next((p for p in (REPORTS / document.file, REPORTS / "data" / document.file) if p.exists()), None)
+        path = next(
+            (
+                p
+                for p in (REPORTS / document.file, REPORTS / "data" / document.file)
+                if p.exists()
+            ),
+            None,
+        )
         if path is None:
             pytest.skip(f"{document.file} is not in {REPORTS}")
         found.append(read(path))
@@ -66,7 +75,9 @@ def test_the_reports_have_their_known_findings(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_published_figures_are_those_of_the_reports(name: str) -> None:
     for ours, theirs in zip(published(name), reported(name), strict=True):
-        assert [(r.line, r.figures) for r in ours.rows] == [(r.line, r.figures) for r in theirs.rows]
+        assert [(r.line, r.figures) for r in ours.rows] == [
+            (r.line, r.figures) for r in theirs.rows
+        ]
 
 
 def codes(name: str) -> set[str]:
@@ -109,14 +120,18 @@ def test_rows_that_are_sound_are_not_doubted() -> None:
 def test_what_the_files_tell_stands_and_the_rest_is_reported_by_user(name: str) -> None:
     for ours, theirs in zip(published(name), reported(name), strict=True):
         for mine, read_now in zip(ours.rows, theirs.rows, strict=True):
-            assert {k: s for k, s in mine.settings.items() if s.by != "user"} == read_now.settings, mine.location
+            assert {
+                k: s for k, s in mine.settings.items() if s.by != "user"
+            } == read_now.settings, mine.location
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_result_tells_its_engine_and_its_accelerators(name: str) -> None:
     for document in published(name):
         for row in document.rows:
-            assert all(row.setting(n) for n in ("engine", "model", "accelerator", "accelerators")), row.location
+            assert all(
+                row.setting(n) for n in ("engine", "model", "accelerator", "accelerators")
+            ), row.location
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -131,8 +146,12 @@ def test_each_folder_says_what_it_is_and_has_a_price(name: str) -> None:
 
 def test_the_prices_are_those_of_the_authors_own_file() -> None:
     rules = read_prices(ROOT / "published" / "prices.toml")
-    (curve,) = [d for d in published("h100-mi300x-llama-405b") if d.file.endswith("curve.csv")]
+    (curve,) = [
+        d for d in published("h100-mi300x-llama-405b") if d.file.endswith("curve.csv")
+    ]
     for row in curve.rows:
         ours = normal(row, rules)
-        assert ours.cost_per_million == pytest.approx(row.get("cost_per_million_tokens"), rel=1e-6), row.location
+        assert ours.cost_per_million == pytest.approx(
+            row.get("cost_per_million_tokens"), rel=1e-6
+        ), row.location
         assert ours.price_per_hour == pytest.approx(row.number("price_per_hour"))

@@ -46,8 +46,16 @@ def engine(line: str, version: str, dry_run: DryRun) -> str:
                                r"text-generation-launcher) ?", "", shown))  # fmt: skip
     given, got = printed(line), flags(words)
     known = {*got} | {*given} - _own_flags(command)
-    lost = {f: v for f, v in given.items() if f in known and got.get(f) != v and DEFAULTS.get(f) != v}
-    new = {f: v for f, v in got.items() if given.get(f) != v and (f not in OURS or OURS[f] not in (None, v))}
+    lost = {
+        f: v
+        for f, v in given.items()
+        if f in known and got.get(f) != v and DEFAULTS.get(f) != v
+    }
+    new = {
+        f: v
+        for f, v in got.items()
+        if given.get(f) != v and (f not in OURS or OURS[f] not in (None, v))
+    }
     if not lost and not new:
         return "works"
     if "MODEL_ID" in line:
@@ -68,7 +76,12 @@ def _own_flags(command: str) -> set[str]:
     engine_flags = {a.option_strings[0] for group in inner._action_groups if group.title == "engine settings"
                     for a in group._group_actions}  # fmt: skip
     shared = {"--model", "--host", "--port", "--served-model-name", *engine_flags}
-    return {flag for a in inner._actions if not shared & {*a.option_strings} for flag in a.option_strings}
+    return {
+        flag
+        for a in inner._actions
+        if not shared & {*a.option_strings}
+        for flag in a.option_strings
+    }
 
 
 def lines(dry_run: DryRun, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -80,14 +93,33 @@ def lines(dry_run: DryRun, monkeypatch: pytest.MonkeyPatch) -> str:
             with monkeypatch.context() as patch:
                 for name, value in typed(line).env.items():
                     patch.setenv(name, value)
-                key = re.sub(r"(-m|--model|--max-concurrency) \S+", "", line) if "gguf" in str(report.lines) else line
-                rows.setdefault(key, []).append((line, *results(line, report.versions, dry_run)))
-        versions = " and ".join(f"{KINDS[name].title} {version}" for name, version in report.versions.items())
+                key = (
+                    re.sub(r"(-m|--model|--max-concurrency) \S+", "", line)
+                    if "gguf" in str(report.lines)
+                    else line
+                )
+                rows.setdefault(key, []).append(
+                    (line, *results(line, report.versions, dry_run))
+                )
+        versions = " and ".join(
+            f"{KINDS[name].title} {version}" for name, version in report.versions.items()
+        )
         shown = [_row(each) for each in rows.values()]
-        parts.append(f"## {report.title}\n\n" + table(("as printed", versions, "newest flags"), shown))
-    boxes = [(code(line), f"translated: {code('dyno ' + command)}") for line, command in CONTAINERS]
+        parts.append(
+            f"## {report.title}\n\n"
+            + table(("as printed", versions, "newest flags"), shown)
+        )
+    boxes = [
+        (code(line), f"translated: {code('dyno ' + command)}")
+        for line, command in CONTAINERS
+    ]
     others = [(code(line), about) for line, about in OTHERS]
-    return "\n\n".join([*parts, "## Other lines\n\n" + table(("as printed", "with dyno"), [*boxes, *others])])
+    return "\n\n".join(
+        [
+            *parts,
+            "## Other lines\n\n" + table(("as printed", "with dyno"), [*boxes, *others]),
+        ]
+    )
 
 
 def results(line: str, versions: dict[str, str], dry_run: DryRun) -> tuple[str, str]:
@@ -100,27 +132,45 @@ def results(line: str, versions: dict[str, str], dry_run: DryRun) -> tuple[str, 
 
 def _row(each: list[tuple[str, ...]]) -> tuple[str, ...]:
     first, *_ = each
-    assert {row[1:] for row in each} == {first[1:]}, "lines that differ in their results need rows of their own"
-    more = f" and {len(each) - 1} more with other models and concurrencies" if len(each) > 1 else ""
+    assert {row[1:] for row in each} == {first[1:]}, (
+        "lines that differ in their results need rows of their own"
+    )
+    more = (
+        f" and {len(each) - 1} more with other models and concurrencies"
+        if len(each) > 1
+        else ""
+    )
     return (code(first[0]) + more, *first[1:])
 
 
-def test_the_page_has_what_dyno_does_with_each_line(dry_run: DryRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_has_what_dyno_does_with_each_line(
+    dry_run: DryRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = PAGE.read_text()
-    renewed = PART.sub(lambda part: f"{part[1]}\n{lines(dry_run, monkeypatch)}\n\n{part[2]}", text)
+    renewed = PART.sub(
+        lambda part: f"{part[1]}\n{lines(dry_run, monkeypatch)}\n\n{part[2]}", text
+    )
     if os.environ.get("UPDATE_GOLDEN"):
         PAGE.write_text(renewed)
     assert PAGE.read_text() == renewed, "UPDATE_GOLDEN=1 rewrites it"
 
 
-@pytest.mark.parametrize(("line", "command"), CONTAINERS, ids=[line[-40:] for line, _ in CONTAINERS])
-def test_a_container_has_all_options_of_the_printed_command(line: str, command: str, dry_run: DryRun) -> None:
+@pytest.mark.parametrize(
+    ("line", "command"), CONTAINERS, ids=[line[-40:] for line, _ in CONTAINERS]
+)
+def test_a_container_has_all_options_of_the_printed_command(
+    line: str, command: str, dry_run: DryRun
+) -> None:
     long = {"-v": "--volume", "-e": "--env"}
     line = line.replace("CAP_SYS_ADMIN", "SYS_ADMIN")  # the same capability
     words = re.sub(r"(-v|-e|--device|--security-opt|--group-add) (?=\S)",
                    lambda m: f"{long.get(m[1], m[1])}=", line).split()  # fmt: skip
     shown = dry_run(command, "0.6.3").replace("--security-opt ", "--security-opt=").split()
-    assert [w for w in words if w.startswith("--") and w not in shown] in ([], ["--env=HF_TOKEN=<token>"])  # its value
+    # its value
+    assert [w for w in words if w.startswith("--") and w not in shown] in (
+        [],
+        ["--env=HF_TOKEN=<token>"],
+    )
 
 
 def test_other_lines_name_commands_that_dyno_has() -> None:
@@ -130,7 +180,11 @@ def test_other_lines_name_commands_that_dyno_has() -> None:
             assert command in known, ours
     (asked,) = [ours for printed_line, ours in OTHERS if printed_line.startswith("lm_eval")]
     options = parse(shlex.split(asked.split("`")[1])[1:])
-    assert (options.tasks, options.num_fewshot, options.tensor_parallel_size) == (["mmlu_pro_biology"], 5, 8)
+    assert (options.tasks, options.num_fewshot, options.tensor_parallel_size) == (
+        ["mmlu_pro_biology"],
+        5,
+        8,
+    )
 
 
 def test_each_report_has_commands_for_each_engine_it_names() -> None:

@@ -29,7 +29,12 @@ def digest(value: object) -> str:
 
 def test_the_built_in_items_never_change() -> None:
     items = tasks.items(list(tasks.TASKS), 30)
-    assert digest([(i.id, i.question, i.answer, tuple(i.wrong), i.with_choices()) for i in items]) == "66b748d75d5c29b3"
+    assert (
+        digest(
+            [(i.id, i.question, i.answer, tuple(i.wrong), i.with_choices()) for i in items]
+        )
+        == "66b748d75d5c29b3"
+    )
 
 
 def test_the_training_text_never_changes(train: Any) -> None:

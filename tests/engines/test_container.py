@@ -44,7 +44,9 @@ MINE = f"dyno={os.getpid()}"
 
 
 def launch(*argv: str, devices: list[int] | None = None, **env: str) -> Launch:
-    return Launch(list(argv) or ["vllm", "serve", "some/model", "--port", "8000"], env, 8000, devices)
+    return Launch(
+        list(argv) or ["vllm", "serve", "some/model", "--port", "8000"], env, 8000, devices
+    )
 
 
 def wrapped(
@@ -56,11 +58,24 @@ def wrapped(
     **spec: Any,
 ) -> Launch:
     the_spec = ContainerSpec(**{"image": "i", **spec})
-    return container.wrap(given or launch(), the_spec, NAME, tool, model, accelerator, exported).launch
+    return container.wrap(
+        given or launch(), the_spec, NAME, tool, model, accelerator, exported
+    ).launch
 
 
 def start_of(tool: str) -> list[str]:
-    words = [tool, "run", "--rm", "--name", NAME, "--label", MINE, "--pull=never", "--network=host", "--ipc=host"]
+    words = [
+        tool,
+        "run",
+        "--rm",
+        "--name",
+        NAME,
+        "--label",
+        MINE,
+        "--pull=never",
+        "--network=host",
+        "--ipc=host",
+    ]
     return [*words, "--security-opt=label=disable"] if tool == "podman" else words
 
 
@@ -73,7 +88,13 @@ def test_amds_line_for_its_fp8_procedure_is_expressible() -> None:
     #   --device=/dev/kfd --device=/dev/dri --device=/dev/mem -e HF_HOME=/data -e HF_TOKEN=<token>
     #   -v /data:/data rocm/vllm-dev:main
     made = wrapped(
-        launch("vllm", "serve", "amd/Llama-3.1-405B-Instruct-FP8-KV", HF_HOME="/data", HF_TOKEN="hf_secret"),
+        launch(
+            "vllm",
+            "serve",
+            "amd/Llama-3.1-405B-Instruct-FP8-KV",
+            HF_HOME="/data",
+            HF_TOKEN="hf_secret",
+        ),
         accelerator="amd",
         image="rocm/vllm-dev:main",
         mounts=["/data:/data"],
@@ -81,9 +102,20 @@ def test_amds_line_for_its_fp8_procedure_is_expressible() -> None:
     )
     assert made.argv == [
         *start_of("docker"),
-        *("--device=/dev/kfd", "--device=/dev/dri", "--group-add=video", "--group-add=render"),
+        *(
+            "--device=/dev/kfd",
+            "--device=/dev/dri",
+            "--group-add=video",
+            "--group-add=render",
+        ),
         *("--security-opt=seccomp=unconfined", "--cap-add=SYS_PTRACE"),
-        *("--volume=/data:/data", "--env=HF_HOME=/data", "--env=HF_TOKEN", "--entrypoint", "vllm"),
+        *(
+            "--volume=/data:/data",
+            "--env=HF_HOME=/data",
+            "--env=HF_TOKEN",
+            "--entrypoint",
+            "vllm",
+        ),
         *("--privileged", "--cap-add=CAP_SYS_ADMIN", "--device=/dev/mem"),
         *("rocm/vllm-dev:main", "serve", "amd/Llama-3.1-405B-Instruct-FP8-KV"),
     ]
@@ -95,38 +127,70 @@ def test_the_line_for_eight_mi300x_is_expressible() -> None:
     #   --security-opt seccomp=unconfined --device /dev/kfd --device /dev/dri
     #   -v /mnt/nvme5n1p1/cache:/root/.cache ghcr.io/embeddedllm/vllm-rocm:cb3b2b9 bash
     argv = ["vllm", "serve", "meta-llama/Llama-3.1-405B-FP8", "-tp", "8"]
-    spec = ContainerSpec("ghcr.io/embeddedllm/vllm-rocm:cb3b2b9", mounts=["/mnt/nvme5n1p1/cache:/root/.cache"])
+    spec = ContainerSpec(
+        "ghcr.io/embeddedllm/vllm-rocm:cb3b2b9",
+        mounts=["/mnt/nvme5n1p1/cache:/root/.cache"],
+    )
     given = launch(*argv, VLLM_RPC_TIMEOUT="30000", VLLM_USE_TRITON_FLASH_ATTN="0")
-    made = container.wrap(given, spec, NAME, "docker", argv[2], "amd", groups=["video"]).launch
+    made = container.wrap(
+        given, spec, NAME, "docker", argv[2], "amd", groups=["video"]
+    ).launch
     assert made.argv == [
         *start_of("docker"),
         *("--device=/dev/kfd", "--device=/dev/dri", "--group-add=video"),
         *("--security-opt=seccomp=unconfined", "--cap-add=SYS_PTRACE"),
         *("--volume=/mnt/nvme5n1p1/cache:/root/.cache",),
-        *("--env=VLLM_RPC_TIMEOUT=30000", "--env=VLLM_USE_TRITON_FLASH_ATTN=0", "--entrypoint", "vllm"),
-        *("ghcr.io/embeddedllm/vllm-rocm:cb3b2b9", "serve", "meta-llama/Llama-3.1-405B-FP8", "-tp", "8"),
+        *(
+            "--env=VLLM_RPC_TIMEOUT=30000",
+            "--env=VLLM_USE_TRITON_FLASH_ATTN=0",
+            "--entrypoint",
+            "vllm",
+        ),
+        *(
+            "ghcr.io/embeddedllm/vllm-rocm:cb3b2b9",
+            "serve",
+            "meta-llama/Llama-3.1-405B-FP8",
+            "-tp",
+            "8",
+        ),
     ]
 
 
 def test_the_line_for_eight_h100_is_expressible() -> None:
     # docker run --gpus all -it --rm --ipc=host -v /home/ubuntu/.cache:/root/.cache nvcr.io/nvidia/pytorch:23.10-py3
     made = wrapped(
-        launch("vllm", "serve", "meta-llama/Llama-3.1-405B-FP8", "--tensor-parallel-size", "8"),
+        launch(
+            "vllm", "serve", "meta-llama/Llama-3.1-405B-FP8", "--tensor-parallel-size", "8"
+        ),
         accelerator="nvidia",
         image="nvcr.io/nvidia/pytorch:23.10-py3",
         mounts=["/home/ubuntu/.cache:/root/.cache"],
     )
     assert made.argv == [
         *start_of("docker"),
-        *("--gpus", "all", "--volume=/home/ubuntu/.cache:/root/.cache", "--entrypoint", "vllm"),
-        *("nvcr.io/nvidia/pytorch:23.10-py3", "serve", "meta-llama/Llama-3.1-405B-FP8", "--tensor-parallel-size", "8"),
+        *(
+            "--gpus",
+            "all",
+            "--volume=/home/ubuntu/.cache:/root/.cache",
+            "--entrypoint",
+            "vllm",
+        ),
+        *(
+            "nvcr.io/nvidia/pytorch:23.10-py3",
+            "serve",
+            "meta-llama/Llama-3.1-405B-FP8",
+            "--tensor-parallel-size",
+            "8",
+        ),
     ]
 
 
 def test_amds_build_line_is_expressible() -> None:
     # docker build -f Dockerfile.rocm -t <your_tag> --build-arg BUILD_HIPBLASLT=1 --build-arg USE_CYTHON=1 .
     args = {"BUILD_HIPBLASLT": "1", "USE_CYTHON": "1"}
-    spec = ContainerSpec("mine:1", build="/src/vllm", build_file="Dockerfile.rocm", build_args=args)
+    spec = ContainerSpec(
+        "mine:1", build="/src/vllm", build_file="Dockerfile.rocm", build_args=args
+    )
     [command] = images.prepare_commands(spec, "docker", present=True)
     assert " ".join(command) == (
         "docker build --tag mine:1 --file /src/vllm/Dockerfile.rocm "
@@ -167,10 +231,15 @@ def test_gpus_that_the_user_names_are_not_named_twice() -> None:
     [
         ({}, ["--env=HIP_VISIBLE_DEVICES=4,5"]),
         ({"ROCR_VISIBLE_DEVICES": "6,7"}, ["--env=ROCR_VISIBLE_DEVICES=6,7"]),
-        ({"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "0"}, ["--env=HIP_VISIBLE_DEVICES=0"]),
+        (
+            {"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "0"},
+            ["--env=HIP_VISIBLE_DEVICES=0"],
+        ),
     ],
 )
-def test_amds_gpus_are_chosen_by_one_variable_only(env: dict[str, str], reported: list[str]) -> None:
+def test_amds_gpus_are_chosen_by_one_variable_only(
+    env: dict[str, str], reported: list[str]
+) -> None:
     argv = wrapped(launch(devices=[4, 5], **env), accelerator="amd").argv
     assert [word for word in argv if "VISIBLE" in word] == reported
 
@@ -181,15 +250,21 @@ def test_an_unknown_accelerator_names_the_known_ones() -> None:
 
 
 @pytest.mark.parametrize("tool", ["docker", "podman"])
-def test_exported_devices_of_nvidia_are_the_only_ones_that_the_container_gets(tool: str) -> None:
+def test_exported_devices_of_nvidia_are_the_only_ones_that_the_container_gets(
+    tool: str,
+) -> None:
     words = {
         "docker": ["--gpus", '"device=GPU-1a,3"'],
         "podman": [f"--device=nvidia.com/gpu={n}" for n in ("GPU-1a", "3")],
     }
-    argv = wrapped(launch("vllm"), tool, "nvidia", exported={"CUDA_VISIBLE_DEVICES": "GPU-1a, 3"}).argv
+    argv = wrapped(
+        launch("vllm"), tool, "nvidia", exported={"CUDA_VISIBLE_DEVICES": "GPU-1a, 3"}
+    ).argv
     assert [word for word in argv if word in words[tool]] == words[tool]
     assert not [word for word in argv if "CUDA_VISIBLE" in word]
-    without = wrapped(launch("vllm"), tool, "nvidia", exported={"CUDA_VISIBLE_DEVICES": ""}).argv
+    without = wrapped(
+        launch("vllm"), tool, "nvidia", exported={"CUDA_VISIBLE_DEVICES": ""}
+    ).argv
     assert not [word for word in without if "gpu" in word]
 
 
@@ -211,13 +286,18 @@ def test_exported_devices_of_nvidia_are_the_only_ones_that_the_container_gets(to
         ),
     ],
 )
-def test_one_word_gives_the_rights_that_a_page_asks_for(privileges: Any, accelerator: str, words: str) -> None:
+def test_one_word_gives_the_rights_that_a_page_asks_for(
+    privileges: Any, accelerator: str, words: str
+) -> None:
     argv = wrapped(accelerator=accelerator, privileges=privileges).argv
     first = len(start_of("docker"))
     assert argv[first : argv.index(f"--volume={CACHE}:{CACHE}")] == words.split()
 
 
-@pytest.mark.parametrize("options", [["--shm-size=16G"], ["--shm-size", "16G"], ["--ipc=private"], ["--ipc", "host"]])
+@pytest.mark.parametrize(
+    "options",
+    [["--shm-size=16G"], ["--shm-size", "16G"], ["--ipc=private"], ["--ipc", "host"]],
+)
 def test_shared_memory_is_the_hosts_unless_an_option_sets_it(options: list[str]) -> None:
     argv = wrapped(options=options).argv
     assert "--ipc=host" not in argv
@@ -225,30 +305,46 @@ def test_shared_memory_is_the_hosts_unless_an_option_sets_it(options: list[str])
 
 
 def test_an_option_that_would_lose_the_engine_is_refused_with_the_reason() -> None:
-    for option, why in {"-d": "lose the engine", "-it": "no terminal", "--name=x": "names the container"}.items():
+    for option, why in {
+        "-d": "lose the engine",
+        "-it": "no terminal",
+        "--name=x": "names the container",
+    }.items():
         with pytest.raises(UsageError, match=why):
             wrapped(options=[option])
     with pytest.raises(UsageError, match=r"--network=bridge: .* the host's network"):
         wrapped(options=["--network", "bridge"])
-    assert [word for word in wrapped(options=["--network=host"]).argv if "network" in word] == ["--network=host"]
+    assert [
+        word for word in wrapped(options=["--network=host"]).argv if "network" in word
+    ] == ["--network=host"]
 
 
 # Exported variables
 
 
 def exported_to(
-    given: Launch | None = None, accelerator: str = "none", options: tuple[str, ...] = (), **env: str
+    given: Launch | None = None,
+    accelerator: str = "none",
+    options: tuple[str, ...] = (),
+    **env: str,
 ) -> Any:
     made = container.wrap(
         given or launch(), ContainerSpec("i", mounts=["/data:/data"], options=[*options]), NAME, "docker", None,
         accelerator, env,
     )  # fmt: skip
-    return [word.removeprefix("--env=") for word in made.launch.argv if word.startswith("--env=")], made.withheld
+    return [
+        word.removeprefix("--env=")
+        for word in made.launch.argv
+        if word.startswith("--env=")
+    ], made.withheld
 
 
 def test_what_the_user_exported_reaches_the_container_by_name_alone() -> None:
     names, withheld = exported_to(
-        VLLM_USE_V1="1", NCCL_DEBUG="INFO", HF_TOKEN="hf_secret", HF_ENDPOINT="https://mirror"
+        VLLM_USE_V1="1",
+        NCCL_DEBUG="INFO",
+        HF_TOKEN="hf_secret",
+        HF_ENDPOINT="https://mirror",
     )
     assert names[-4:] == ["VLLM_USE_V1", "NCCL_DEBUG", "HF_TOKEN", "HF_ENDPOINT"]
     assert withheld == {}
@@ -265,15 +361,22 @@ def test_a_path_that_is_not_mounted_is_not_passed_and_the_reason_is_known() -> N
         HIPBLASLT_TUNING_FILE="/data/tuned.txt", LD_LIBRARY_PATH="/data/lib:/opt/rocm/lib", VLLM_CACHE_ROOT="/scratch",
         options=("-v", "/mnt/s:/scratch"),
     )  # fmt: skip
-    assert [name for name in names if "HF_HOME" not in name] == ["HIPBLASLT_TUNING_FILE", "VLLM_CACHE_ROOT"]
+    assert [name for name in names if "HF_HOME" not in name] == [
+        "HIPBLASLT_TUNING_FILE",
+        "VLLM_CACHE_ROOT",
+    ]
     assert withheld == {"LD_LIBRARY_PATH": "/opt/rocm/lib is not mounted"}
 
 
 def test_exported_devices_of_amd_mean_the_same_inside() -> None:
-    names, withheld = exported_to(accelerator="amd", HIP_VISIBLE_DEVICES="2", CUDA_VISIBLE_DEVICES="2")
+    names, withheld = exported_to(
+        accelerator="amd", HIP_VISIBLE_DEVICES="2", CUDA_VISIBLE_DEVICES="2"
+    )
     assert [name for name in names if "VISIBLE" in name] == ["HIP_VISIBLE_DEVICES"]
     assert withheld == {"CUDA_VISIBLE_DEVICES": "another variable selects the devices"}
-    _, withheld = exported_to(accelerator="nvidia", CUDA_VISIBLE_DEVICES="2", NVIDIA_VISIBLE_DEVICES="all")
+    _, withheld = exported_to(
+        accelerator="nvidia", CUDA_VISIBLE_DEVICES="2", NVIDIA_VISIBLE_DEVICES="all"
+    )
     assert list(withheld) == ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"]
 
 
@@ -281,11 +384,18 @@ def test_exported_devices_of_amd_mean_the_same_inside() -> None:
 
 
 def volumes(made: Launch) -> list[str]:
-    return [word.removeprefix("--volume=") for word in made.argv if word.startswith("--volume=")]
+    return [
+        word.removeprefix("--volume=") for word in made.argv if word.startswith("--volume=")
+    ]
 
 
-def test_a_local_model_is_mounted_read_only_at_its_own_path_and_a_name_is_not(tmp_path: Path) -> None:
-    assert volumes(wrapped(model=str(tmp_path))) == [f"{tmp_path}:{tmp_path}:ro", f"{CACHE}:{CACHE}"]
+def test_a_local_model_is_mounted_read_only_at_its_own_path_and_a_name_is_not(
+    tmp_path: Path,
+) -> None:
+    assert volumes(wrapped(model=str(tmp_path))) == [
+        f"{tmp_path}:{tmp_path}:ro",
+        f"{CACHE}:{CACHE}",
+    ]
     assert volumes(wrapped(model="meta-llama/Llama-3.1-8B")) == [f"{CACHE}:{CACHE}"]
     under = wrapped(model=str(tmp_path), mounts=[f"{tmp_path.parent}:{tmp_path.parent}"])
     assert f"{tmp_path}:{tmp_path}:ro" not in volumes(under)
@@ -321,10 +431,13 @@ def test_no_secret_is_on_the_command_line() -> None:
         COLOR="green",
     )
     made = wrapped(given, exported={"HUGGING_FACE_HUB_TOKEN": "hf_y", "HF_TOKEN": "hf_z"})
-    words = [word for word in made.argv if word.startswith("--env=") and "HF_HOME" not in word]
+    words = [
+        word for word in made.argv if word.startswith("--env=") and "HF_HOME" not in word
+    ]
     names = ["HF_TOKEN", "AWS_SECRET_ACCESS", "DB_PASSWORD", "api_key", "PROXY"]
     assert sorted(words) == sorted(
-        [f"--env={name}" for name in [*names, "HUGGING_FACE_HUB_TOKEN"]] + ["--env=COLOR=green"]
+        [f"--env={name}" for name in [*names, "HUGGING_FACE_HUB_TOKEN"]]
+        + ["--env=COLOR=green"]
     )
     assert made.env == {name: given.env[name] for name in names}
 
@@ -332,12 +445,30 @@ def test_no_secret_is_on_the_command_line() -> None:
 def test_a_secret_build_argument_is_handed_over_by_name() -> None:
     spec = ContainerSpec("i", build="/b", build_args={"GH_TOKEN": "x", "JOBS": "4"})
     [command] = images.prepare_commands(spec, "podman", present=False)
-    assert command == ["podman", "build", "--tag", "i", "--build-arg", "GH_TOKEN", "--build-arg", "JOBS=4", "/b"]
+    assert command == [
+        "podman",
+        "build",
+        "--tag",
+        "i",
+        "--build-arg",
+        "GH_TOKEN",
+        "--build-arg",
+        "JOBS=4",
+        "/b",
+    ]
 
 
 def test_the_entrypoint_is_the_engines_the_users_or_the_images() -> None:
-    assert wrapped(launch("vllm", "serve", "m")).argv[-5:] == ["--entrypoint", "vllm", "i", "serve", "m"]
-    theirs = wrapped(launch("vllm", "serve", "m"), options=["--entrypoint=/opt/wrap.sh"]).argv
+    assert wrapped(launch("vllm", "serve", "m")).argv[-5:] == [
+        "--entrypoint",
+        "vllm",
+        "i",
+        "serve",
+        "m",
+    ]
+    theirs = wrapped(
+        launch("vllm", "serve", "m"), options=["--entrypoint=/opt/wrap.sh"]
+    ).argv
     assert theirs[-5:] == ["--entrypoint=/opt/wrap.sh", "i", "vllm", "serve", "m"]
     images = wrapped(launch("", "--model-id", "m")).argv
     assert images[-3:] == ["i", "--model-id", "m"]
@@ -356,15 +487,27 @@ def test_the_entrypoint_is_the_engines_the_users_or_the_images() -> None:
         ("never", False, []),
     ],
 )
-def test_an_image_is_pulled_as_the_policy_says(pull: Any, there: bool, commands: list[list[str]]) -> None:
-    assert images.prepare_commands(ContainerSpec("i", pull=pull), "docker", there) == commands
+def test_an_image_is_pulled_as_the_policy_says(
+    pull: Any, there: bool, commands: list[list[str]]
+) -> None:
+    assert (
+        images.prepare_commands(ContainerSpec("i", pull=pull), "docker", there) == commands
+    )
 
 
 def test_a_git_url_is_a_context_with_its_own_dockerfile() -> None:
     url = "https://github.com/vllm-project/vllm.git#v0.6.3"
     spec = ContainerSpec("mine:1", build=url, build_file="Dockerfile.rocm")
     [command] = images.prepare_commands(spec, "docker", present=False)
-    assert command == ["docker", "build", "--tag", "mine:1", "--file", "Dockerfile.rocm", url]
+    assert command == [
+        "docker",
+        "build",
+        "--tag",
+        "mine:1",
+        "--file",
+        "Dockerfile.rocm",
+        url,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -385,13 +528,17 @@ def test_a_git_url_is_a_context_with_its_own_dockerfile() -> None:
         ("STEP 3/7: RUN make", "STEP 3/7: RUN make"),
     ],
 )  # fmt: skip
-def test_the_progress_of_a_pull_is_read_from_the_tools_own_bars(lines: str, text: str) -> None:
+def test_the_progress_of_a_pull_is_read_from_the_tools_own_bars(
+    lines: str, text: str
+) -> None:
     transfer = images.Transfer()
     assert [transfer.read(line) for line in lines.split("|")][-1] == text
 
 
 @pytest.fixture
-def fake_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+def fake_tool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str, str], None]:
     """`fake_tool("docker", "echo hi")`: a command of that name, the only one on PATH beside the shell's."""
     folder = tmp_path / "bin"
     folder.mkdir()
@@ -415,15 +562,25 @@ def test_without_docker_and_podman_the_error_says_so(fake_tool: FakeTool) -> Non
 
 
 def test_a_daemon_that_is_not_there_or_not_for_us_is_reported(fake_tool: FakeTool) -> None:
-    fake_tool("docker", "echo 'Cannot connect to the Docker daemon at unix:///x. Is it running?' >&2; exit 1")
-    with pytest.raises(EngineError, match=r"its daemon isn't running: Cannot connect.*Start it"):
+    fake_tool(
+        "docker",
+        "echo 'Cannot connect to the Docker daemon at unix:///x. Is it running?' >&2; exit 1",
+    )
+    with pytest.raises(
+        EngineError, match=r"its daemon isn't running: Cannot connect.*Start it"
+    ):
         container.tool()
-    fake_tool("docker", "echo 'permission denied while trying to connect to the Docker daemon' >&2; exit 1")
+    fake_tool(
+        "docker",
+        "echo 'permission denied while trying to connect to the Docker daemon' >&2; exit 1",
+    )
     with pytest.raises(EngineError, match=r"no permission to use.*group"):
         container.tool("docker")
 
 
-def test_the_one_that_works_is_taken_and_podman_in_dockers_clothes_is_known(fake_tool: FakeTool) -> None:
+def test_the_one_that_works_is_taken_and_podman_in_dockers_clothes_is_known(
+    fake_tool: FakeTool,
+) -> None:
     fake_tool("docker", "exit 1")
     fake_tool("podman", "echo podman version 5")
     assert container.tool() == "podman"
@@ -434,28 +591,44 @@ def test_the_one_that_works_is_taken_and_podman_in_dockers_clothes_is_known(fake
 
 
 def test_the_digest_is_the_registrys_or_else_the_images_id(fake_tool: FakeTool) -> None:
-    facts = {"Id": "abc", "RepoDigests": ["reg:5000/other@sha256:1", "docker.io/vllm/vllm-openai@sha256:2"]}
+    facts = {
+        "Id": "abc",
+        "RepoDigests": ["reg:5000/other@sha256:1", "docker.io/vllm/vllm-openai@sha256:2"],
+    }
     fake_tool("podman", f"echo '{json.dumps([facts])}'")
-    assert images.digest("podman", "vllm/vllm-openai:v0.24") == "docker.io/vllm/vllm-openai@sha256:2"
+    assert (
+        images.digest("podman", "vllm/vllm-openai:v0.24")
+        == "docker.io/vllm/vllm-openai@sha256:2"
+    )
     assert images.digest("podman", "reg:5000/other") == "reg:5000/other@sha256:1"
     assert images.digest("podman", "mine:1") == "sha256:abc"
     fake_tool("podman", "exit 125")
     assert images.digest("podman", "mine:1") is None
 
 
-def test_a_pull_that_fails_tells_its_last_lines_and_the_log(fake_tool: FakeTool, tmp_path: Path) -> None:
+def test_a_pull_that_fails_tells_its_last_lines_and_the_log(
+    fake_tool: FakeTool, tmp_path: Path
+) -> None:
     fake_tool("docker", "[ $1 = pull ] && echo manifest unknown; exit 1")
     said: list[str] = []
-    with pytest.raises(EngineError, match=r'`docker pull` of i exited with code 1: "manifest unknown".*log'):
+    with pytest.raises(
+        EngineError, match=r'`docker pull` of i exited with code 1: "manifest unknown".*log'
+    ):
         images.pull_or_build(ContainerSpec("i"), "docker", said.append, tmp_path / "log")
     assert said == ["Pulling i with docker"]
     with pytest.raises(EngineError, match="image i isn't on this machine"):
-        images.pull_or_build(ContainerSpec("i", pull="never"), "docker", said.append, tmp_path / "log")
+        images.pull_or_build(
+            ContainerSpec("i", pull="never"), "docker", said.append, tmp_path / "log"
+        )
 
 
 # Plans
 
-SPEC = EngineSpec("vllm", "some/model", container=ContainerSpec("mine:1", tool="podman", accelerator="none"))
+SPEC = EngineSpec(
+    "vllm",
+    "some/model",
+    container=ContainerSpec("mine:1", tool="podman", accelerator="none"),
+)
 RIG = Rig("Debian", "6.1", "x86_64", "CPU", 8)
 ANSWERS = """case "$1 $2" in "ps --quiet") ;; "--version ") echo podman version 5 ;; *) exit 1 ;; esac"""
 
@@ -465,18 +638,30 @@ def test_offline_trials_in_one_image_share_one_container(fake_tool: FakeTool) ->
     a, b = (EnginePlan(SPEC, RIG, batch=Batch("throughput", 4, 64)) for _ in range(2))
     assert a.containers != b.containers
     assert same_engine(a, b)
-    assert not same_engine(a, EnginePlan(SPEC, RIG, batch=Batch("throughput", 4, 64), image="sha256:1"))
+    assert not same_engine(
+        a, EnginePlan(SPEC, RIG, batch=Batch("throughput", 4, 64), image="sha256:1")
+    )
 
 
 def test_a_runs_facts_name_only_the_variables_that_the_engine_has(
     fake_tool: FakeTool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_tool("podman", ANSWERS)
-    for name, value in {"VLLM_USE_V1": "1", "VLLM_CACHE_ROOT": "/scratch", "OMP_NUM_THREADS": "4"}.items():
+    for name, value in {
+        "VLLM_USE_V1": "1",
+        "VLLM_CACHE_ROOT": "/scratch",
+        "OMP_NUM_THREADS": "4",
+    }.items():
         monkeypatch.setenv(name, value)
     plan = EnginePlan(msgspec.structs.replace(SPEC, env={"OMP_NUM_THREADS": "8"}), RIG)
-    seen = plan.seen(msgspec.structs.replace(RIG, environment=software.variables(os.environ)))
-    listed = {name: value for name, value in seen.environment.items() if name.startswith(("VLLM_", "OMP_"))}
+    seen = plan.seen(
+        msgspec.structs.replace(RIG, environment=software.variables(os.environ))
+    )
+    listed = {
+        name: value
+        for name, value in seen.environment.items()
+        if name.startswith(("VLLM_", "OMP_"))
+    }
     assert listed == {"VLLM_USE_V1": "1"}
     assert "VLLM_CACHE_ROOT (/scratch is not mounted)" in (plan.not_passed() or "")
 
@@ -485,7 +670,9 @@ def test_a_runs_facts_name_only_the_variables_that_the_engine_has(
 
 
 @pytest.fixture(scope="module", params=["docker", "podman"])
-def image(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+def image(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, str]]:
     """A tool that works here, and an image made of busybox."""
     with containers.usable(request.param, tmp_path_factory.mktemp(request.param)) as name:
         yield request.param, name
@@ -493,7 +680,9 @@ def image(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def answers(port: int) -> str | None:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/index.html", timeout=2) as answer:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{port}/index.html", timeout=2
+        ) as answer:
             return str(answer.read().decode())
     except OSError:
         return None
@@ -523,7 +712,14 @@ def served(image: tuple[str, str], tmp_path: Path) -> tuple[str, str, str, Launc
     spec = ContainerSpec(name, tool=tool, pull="never")
     found = images.pull_or_build(spec, tool, lambda text: None, tmp_path / "log")
     assert "sha256:" in found
-    return tool, called, found, container.wrap(Launch(argv, {}, port), spec, called, tool, str(model), "none").launch
+    return (
+        tool,
+        called,
+        found,
+        container.wrap(
+            Launch(argv, {}, port), spec, called, tool, str(model), "none"
+        ).launch,
+    )
 
 
 def test_a_container_serves_its_mounted_model_and_is_gone_after_stop(
@@ -531,7 +727,9 @@ def test_a_container_serves_its_mounted_model_and_is_gone_after_stop(
 ) -> None:
     tool, called, _, made = served
     cleanup = container.remove_command(tool, called)
-    with EngineProcess(made.argv, {**os.environ, **made.env}, tmp_path / "log", cleanup) as process:
+    with EngineProcess(
+        made.argv, {**os.environ, **made.env}, tmp_path / "log", cleanup
+    ) as process:
         await_true(lambda: answers(made.port) == "weights" or not process.alive())
         assert process.alive(), process.last_lines()
         assert len(containers.running(tool)) == 1
@@ -541,12 +739,18 @@ def test_a_container_serves_its_mounted_model_and_is_gone_after_stop(
 
 
 @pytest.mark.hostile
-def test_a_killed_dyno_leaves_no_container_behind(served: tuple[str, str, str, Launch], tmp_path: Path) -> None:
+def test_a_killed_dyno_leaves_no_container_behind(
+    served: tuple[str, str, str, Launch], tmp_path: Path
+) -> None:
     tool, called, _, made = served
     script = "import json, os, sys, time; from pathlib import Path; from dyno.engines.process import EngineProcess\n"
     script += "p = EngineProcess(json.loads(sys.argv[1]), None, Path(sys.argv[2]), json.loads(sys.argv[3]))\n"
     script += "time.sleep(120)"
-    words = [json.dumps(made.argv), str(tmp_path / "log"), json.dumps(container.remove_command(tool, called))]
+    words = [
+        json.dumps(made.argv),
+        str(tmp_path / "log"),
+        json.dumps(container.remove_command(tool, called)),
+    ]
     with subprocess.Popen([sys.executable, "-c", script, *words]) as dyno:
         try:
             await_true(lambda: answers(made.port) == "weights")
@@ -556,24 +760,38 @@ def test_a_killed_dyno_leaves_no_container_behind(served: tuple[str, str, str, L
     await_true(lambda: containers.running(tool) == [])
 
 
-def test_a_secret_gets_in_by_name_and_the_exit_code_gets_out(image: tuple[str, str], tmp_path: Path) -> None:
+def test_a_secret_gets_in_by_name_and_the_exit_code_gets_out(
+    image: tuple[str, str], tmp_path: Path
+) -> None:
     tool, name = image
     argv = ["/bin/busybox", "sh", "-c", "/bin/busybox env; exit 7"]
     given = Launch(argv, {"HF_TOKEN": "hf_x", "COLOR": "green"}, 1)
     exported = {"NCCL_DEBUG": "INFO", "HF_TOKEN": "hf_y"}
-    made = container.wrap(given, ContainerSpec(name), "dyno-test-env", tool, None, "none", exported).launch
+    made = container.wrap(
+        given, ContainerSpec(name), "dyno-test-env", tool, None, "none", exported
+    ).launch
     assert "hf_x" not in " ".join(made.argv)
-    with EngineProcess(made.argv, {**os.environ, **exported, **made.env}, tmp_path / "log") as process:
+    with EngineProcess(
+        made.argv, {**os.environ, **exported, **made.env}, tmp_path / "log"
+    ) as process:
         await_true(lambda: not process.alive())
         assert process.exit_code == 7
-    assert {"HF_TOKEN=hf_x", "COLOR=green", "NCCL_DEBUG=INFO"} < set((tmp_path / "log").read_text().split())
+    assert {"HF_TOKEN=hf_x", "COLOR=green", "NCCL_DEBUG=INFO"} < set(
+        (tmp_path / "log").read_text().split()
+    )
 
 
-def test_an_engine_in_a_container_is_asked_to_end_before_it_is_ended(image: tuple[str, str], tmp_path: Path) -> None:
+def test_an_engine_in_a_container_is_asked_to_end_before_it_is_ended(
+    image: tuple[str, str], tmp_path: Path
+) -> None:
     tool, name = image
-    script = "trap 'echo bye; exit 0' TERM; echo up; while :; do /bin/busybox sleep 0.1; done"
+    script = (
+        "trap 'echo bye; exit 0' TERM; echo up; while :; do /bin/busybox sleep 0.1; done"
+    )
     given = Launch(["/bin/busybox", "sh", "-c", script], {}, 1)
-    made = container.wrap(given, ContainerSpec(name), "dyno-test-polite", tool, None, "none").launch
+    made = container.wrap(
+        given, ContainerSpec(name), "dyno-test-polite", tool, None, "none"
+    ).launch
     cleanup = container.remove_command(tool, "dyno-test-polite")
     with EngineProcess(made.argv, None, tmp_path / "log", cleanup) as process:
         await_true(lambda: "up" in (tmp_path / "log").read_text())
@@ -582,7 +800,9 @@ def test_an_engine_in_a_container_is_asked_to_end_before_it_is_ended(image: tupl
     assert containers.running(tool) == []
 
 
-def test_the_hubs_cache_is_mounted_from_where_the_hub_keeps_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_hubs_cache_is_mounted_from_where_the_hub_keeps_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     for variables, folder in (
         ({"HF_HOME": "/data"}, "/data"),
         ({"XDG_CACHE_HOME": "/scratch"}, "/scratch/huggingface"),

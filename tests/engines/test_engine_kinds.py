@@ -38,11 +38,17 @@ SAME = {
 
 
 def launch(
-    kind: str, version: str | None = None, devices: Sequence[int] = (), vendor: str | None = None, **fields: Any
+    kind: str,
+    version: str | None = None,
+    devices: Sequence[int] = (),
+    vendor: str | None = None,
+    **fields: Any,
 ) -> list[Launch]:
     spec = EngineSpec(kind, **fields)
     program = Program([COMMANDS[kind]], version)
-    return launches(KINDS[kind], spec, program, list(range(8000, 8000 + spec.replicas)), devices, vendor)
+    return launches(
+        KINDS[kind], spec, program, list(range(8000, 8000 + spec.replicas)), devices, vendor
+    )
 
 
 def command(kind: str, version: str | None = None, **fields: Any) -> list[str]:
@@ -65,7 +71,11 @@ def parts(line: Sequence[str]) -> dict[str, str]:
             value = words[i]
             i += 1
         out[SAME.get(name, name)] = value
-    return {k: v for k, v in out.items() if k not in ("--host", "--port", "--metrics", "--alias")}
+    return {
+        k: v
+        for k, v in out.items()
+        if k not in ("--host", "--port", "--metrics", "--alias")
+    }
 
 
 # As in the public reports, with the setting that gives the same. Versions: by their dates and environment dumps.
@@ -128,7 +138,9 @@ REPORTED: list[tuple[str, str, str | None, dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("line", "kind", "version", "fields"), REPORTED, ids=[r[0][:60] for r in REPORTED])
+@pytest.mark.parametrize(
+    ("line", "kind", "version", "fields"), REPORTED, ids=[r[0][:60] for r in REPORTED]
+)
 def test_each_server_command_of_the_reports_can_be_said(
     line: str, kind: str, version: str, fields: dict[str, Any]
 ) -> None:
@@ -143,12 +155,16 @@ def test_each_server_command_of_the_reports_can_be_said(
 
 
 def test_the_environment_of_a_report_is_passed_on_untouched() -> None:
-    env = {"VLLM_USE_TRITON_FLASH_ATTN": "0", "NCCL_MIN_NCHANNELS": "112", "VLLM_RPC_TIMEOUT": "30000"}
+    env = {
+        "VLLM_USE_TRITON_FLASH_ATTN": "0",
+        "NCCL_MIN_NCHANNELS": "112",
+        "VLLM_RPC_TIMEOUT": "30000",
+    }
     one = launch("vllm", "0.6.3", model="m", env=env)[0]
     assert {k: v for k, v in one.env.items() if k in env} == env
-    assert launch("llamacpp", model="m.gguf", env={"ROCBLAS_USE_HIPBLASLT": "1"})[0].env == {
-        "ROCBLAS_USE_HIPBLASLT": "1"
-    }
+    assert launch("llamacpp", model="m.gguf", env={"ROCBLAS_USE_HIPBLASLT": "1"})[
+        0
+    ].env == {"ROCBLAS_USE_HIPBLASLT": "1"}
 
 
 SPECULATION = {"model": "m", "draft_model": "d", "draft_tokens": 5}
@@ -157,20 +173,37 @@ SPECULATION = {"model": "m", "draft_model": "d", "draft_tokens": 5}
 def test_speculation_is_two_flags_for_old_vllm_and_one_object_for_new() -> None:
     old = command("vllm", "0.6.3", **SPECULATION)
     assert old[-4:] == ["--speculative-model", "d", "--num-speculative-tokens", "5"]
-    assert command("vllm", "0.6.1", **SPECULATION)[-1] == "--use-v2-block-manager"  # it didn't go without
+    # it didn't go without
+    assert command("vllm", "0.6.1", **SPECULATION)[-1] == "--use-v2-block-manager"
     new = command("vllm", "0.9.2", **SPECULATION)
     assert new[-2] == "--speculative-config"
     assert json.loads(new[-1]) == {"model": "d", "num_speculative_tokens": 5}
     newest = command("vllm", None, **SPECULATION)
-    assert json.loads(newest[-1]) == {"model": "d", "num_speculative_tokens": 5, "method": "draft_model"}
+    assert json.loads(newest[-1]) == {
+        "model": "d",
+        "num_speculative_tokens": 5,
+        "method": "draft_model",
+    }
     with pytest.raises(UsageError, match=r"vLLM 0\.11\.0 has no draft models"):
         command("vllm", "0.11.0", **SPECULATION)
 
 
 def test_llama_cpp_s_speculation_changed_its_flags() -> None:
-    assert command("llamacpp", "6500", **SPECULATION)[-4:] == ["--model-draft", "d", "--draft-max", "5"]
+    assert command("llamacpp", "6500", **SPECULATION)[-4:] == [
+        "--model-draft",
+        "d",
+        "--draft-max",
+        "5",
+    ]
     newest = command("llamacpp", "11434", **SPECULATION)
-    assert newest[-6:] == ["--spec-draft-model", "d", "--spec-type", "draft-simple", "--spec-draft-n-max", "5"]
+    assert newest[-6:] == [
+        "--spec-draft-model",
+        "d",
+        "--spec-type",
+        "draft-simple",
+        "--spec-draft-n-max",
+        "5",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -181,7 +214,9 @@ def test_llama_cpp_s_speculation_changed_its_flags() -> None:
         (None, "--enable-chunked-prefill", "--no-enable-chunked-prefill"),
     ],
 )
-def test_chunked_prefill_is_said_as_the_version_wants_it(version: str | None, on: str, off: str) -> None:
+def test_chunked_prefill_is_said_as_the_version_wants_it(
+    version: str | None, on: str, off: str
+) -> None:
     assert command("vllm", version, model="m", chunked_prefill=True)[-1] == on
     assert command("vllm", version, model="m", chunked_prefill=False)[-1] == off
 
@@ -241,7 +276,10 @@ def test_every_portable_setting_is_either_said_or_refused(kind: str) -> None:
             flag = fields(EngineSpec)[name].option.flag
             assert flag in str(e) or opposite(flag) in str(e) or "draft" in str(e)
             continue
-        assert (said.argv != plain.argv or said.env != plain.env) or (kind, name) in silent, name
+        assert (said.argv != plain.argv or said.env != plain.env) or (
+            kind,
+            name,
+        ) in silent, name
 
 
 def test_a_dtype_and_a_quantization_that_contradict_each_other_are_refused() -> None:
@@ -270,18 +308,26 @@ def test_llamacpp_asks_for_the_context_of_a_request_times_its_slots() -> None:
         ({"args": ["-c", "4096", "-np", "16", "--kv-unified"]}, 256, 16),
     ],
 )
-def test_llamacpp_slots_share_the_context(fields: dict[str, Any], context: int, slots: int | None) -> None:
-    limits = KINDS["llamacpp"].limits(EngineSpec("llamacpp", model="m.gguf", **fields), None, "6500")
+def test_llamacpp_slots_share_the_context(
+    fields: dict[str, Any], context: int, slots: int | None
+) -> None:
+    limits = KINDS["llamacpp"].limits(
+        EngineSpec("llamacpp", model="m.gguf", **fields), None, "6500"
+    )
     assert (limits.context, limits.slots) == (context, slots)
 
 
 def test_a_unified_cache_is_each_slot_s_own_in_newer_builds() -> None:
-    spec = EngineSpec("llamacpp", model="m.gguf", args=["-c", "4096", "-np", "16", "--kv-unified"])
+    spec = EngineSpec(
+        "llamacpp", model="m.gguf", args=["-c", "4096", "-np", "16", "--kv-unified"]
+    )
     assert KINDS["llamacpp"].limits(spec, None, "11434").context == 4096
 
 
 def test_replicas_get_disjoint_devices_and_ports() -> None:
-    two = launch("vllm", model="m", replicas=2, tensor_parallel=4, devices=range(8), vendor="nvidia")
+    two = launch(
+        "vllm", model="m", replicas=2, tensor_parallel=4, devices=range(8), vendor="nvidia"
+    )
     assert [x.env["CUDA_VISIBLE_DEVICES"] for x in two] == ["0,1,2,3", "4,5,6,7"]
     assert {x.env["CUDA_DEVICE_ORDER"] for x in two} == {"PCI_BUS_ID"}
     assert [x.port for x in two] == [8000, 8001]
@@ -291,11 +337,21 @@ def test_replicas_get_disjoint_devices_and_ports() -> None:
 
 def test_too_few_devices_are_an_error_before_anything_starts() -> None:
     with pytest.raises(UsageError, match=r"2 × 4 accelerators are needed.*4 are available"):
-        launch("vllm", model="m", replicas=2, tensor_parallel=4, devices=range(4), vendor="nvidia")
+        launch(
+            "vllm",
+            model="m",
+            replicas=2,
+            tensor_parallel=4,
+            devices=range(4),
+            vendor="nvidia",
+        )
 
 
 def test_one_engine_on_all_devices_hears_nothing_of_them() -> None:
-    assert "CUDA_VISIBLE_DEVICES" not in launch("vllm", model="m", devices=range(8), vendor="nvidia")[0].env
+    assert (
+        "CUDA_VISIBLE_DEVICES"
+        not in launch("vllm", model="m", devices=range(8), vendor="nvidia")[0].env
+    )
 
 
 def test_an_unknown_kind_names_the_known_ones() -> None:
@@ -309,7 +365,11 @@ SECRET = "hf_abcdefghijklmnop"
 def test_secrets_of_a_setting_are_shown_nowhere() -> None:
     env = {"HF_TOKEN": SECRET, "TOKENIZERS_PARALLELISM": "false"}
     one = launch("vllm", model="m", env=env, args=["--api-key", SECRET])[0]
-    for text in (shown(one), str(public(one)), str(public_spec(EngineSpec("vllm", env={"HF_TOKEN": SECRET})))):
+    for text in (
+        shown(one),
+        str(public(one)),
+        str(public_spec(EngineSpec("vllm", env={"HF_TOKEN": SECRET}))),
+    ):
         assert SECRET not in text
         assert "[redacted]" in text
     assert "TOKENIZERS_PARALLELISM=false" in shown(one)
@@ -321,7 +381,16 @@ CAPTURES = Path(__file__).parents[1] / "captures"
 
 
 @pytest.mark.parametrize(
-    ("file", "weights_gib", "tokens", "full", "quantization", "compile_s", "graphs_s", "init_s"),
+    (
+        "file",
+        "weights_gib",
+        "tokens",
+        "full",
+        "quantization",
+        "compile_s",
+        "graphs_s",
+        "init_s",
+    ),
     [
         ("vllm-0.24-serve_bf16.log", 15.0, 919_824, 112.28, None, 27.97, 5, 56.52),
         ("vllm-0.24-serve_fp8.log", 8.54, 972_496, 118.71, "fp8", 42.49, 7, 72.10),
@@ -338,7 +407,10 @@ def test_vllm_s_own_log_tells_what_it_loaded(
     assert reported.target.get("quantization") == quantization
     assert reported.target["max_model_len"] == 8192
     assert reported.target["dtype"] == "bf16"
-    assert (reported.target["prefix_caching"], reported.target["chunked_prefill"]) == (False, True)
+    assert (reported.target["prefix_caching"], reported.target["chunked_prefill"]) == (
+        False,
+        True,
+    )
     assert reported.target["version"] == "0.24.0"
     assert reported.startup_s["compile"] == compile_s
     assert reported.startup_s["graphs"] == graphs_s
@@ -351,8 +423,13 @@ def test_chunked_prefill_is_what_the_engine_came_to_not_what_it_was_asked() -> N
     line = "INFO Initializing a V1 LLM engine (v0.10.0) with config: model='m', chunked_prefill_enabled=True, x=1\n"
     target = KINDS["vllm"].read_log(args + line).target
     assert target["chunked_prefill"] is True
-    spec, facts = EngineSpec("vllm", chunked_prefill=False), TargetFacts("m", chunked_prefill=True)
-    assert list(differences(spec, facts)) == ["the setting asks for chunked_prefill = False, but it has True"]
+    spec, facts = (
+        EngineSpec("vllm", chunked_prefill=False),
+        TargetFacts("m", chunked_prefill=True),
+    )
+    assert list(differences(spec, facts)) == [
+        "the setting asks for chunked_prefill = False, but it has True"
+    ]
 
 
 def test_the_log_of_an_old_vllm_is_read_too() -> None:
@@ -400,7 +477,9 @@ _SERVED = {  # as servers spell them: llama.cpp, vLLM, SGLang
 
 @pytest.mark.parametrize("served_bits", _SERVED)
 @pytest.mark.parametrize("bits", _SERVED)
-def test_a_name_that_claims_a_family_is_met_by_each_of_its_members_and_by_no_other(bits: int, served_bits: int) -> None:
+def test_a_name_that_claims_a_family_is_met_by_each_of_its_members_and_by_no_other(
+    bits: int, served_bits: int
+) -> None:
     names = (f"q{bits}", f"Q{bits}", f"{bits}bit", f"{bits}-bit", f"llama-3-8b-q{bits}", f"llama.Q{bits}.gguf",
              f"org/model-7B_q{bits}_server", f"mlx/Llama-{bits}bit", f"q{bits}-tuned")  # fmt: skip
     for name in names:
@@ -429,7 +508,9 @@ def test_a_name_that_claims_a_family_is_met_by_each_of_its_members_and_by_no_oth
         ("llama-3.2-1b", ["Q8_0"], []),
     ],
 )  # fmt: skip
-def test_what_a_name_claims_is_met_or_contradicted(name: str, met: list[str], unmet: list[str]) -> None:
+def test_what_a_name_claims_is_met_or_contradicted(
+    name: str, met: list[str], unmet: list[str]
+) -> None:
     assert [served for served in met if contradicted(name, served, None)] == []
     assert [served for served in unmet if not contradicted(name, served, None)] == []
 
@@ -445,15 +526,26 @@ def differing(spec: EngineSpec, **reported: Any) -> list[str]:
 
 
 def test_only_what_was_asked_for_is_held_against_a_server() -> None:
-    assert differing(EngineSpec("openai", quantization="fp8"), tensor_parallel=8, quantization="fp8") == []
-    assert differing(EngineSpec("openai", kv_cache_dtype="fp8"), kv_cache_dtype="fp8_e4m3") == []
+    assert (
+        differing(
+            EngineSpec("openai", quantization="fp8"), tensor_parallel=8, quantization="fp8"
+        )
+        == []
+    )
+    assert (
+        differing(EngineSpec("openai", kv_cache_dtype="fp8"), kv_cache_dtype="fp8_e4m3")
+        == []
+    )
     assert differing(EngineSpec("openai", version="0.6"), version="0.6.3.post1") == []
     for spec, reported in (
         (EngineSpec("openai", tensor_parallel=4), {"tensor_parallel": 8}),
         (EngineSpec("openai", version="0.6"), {"version": "0.10.6"}),
         (EngineSpec("openai", version="1.0"), {"version": "0.11.0"}),
         (EngineSpec("openai", dtype="fp16"), {"dtype": "bfloat16"}),
-        (EngineSpec("openai", quantization="gptq"), {"quantization": "", "dtype": "bfloat16"}),
+        (
+            EngineSpec("openai", quantization="gptq"),
+            {"quantization": "", "dtype": "bfloat16"},
+        ),
         (EngineSpec("openai", max_model_len=8192), {"max_model_len": 4096}),
         (EngineSpec("openai", max_num_seqs=16), {"slots": 4}),
     ):
@@ -462,21 +554,40 @@ def test_only_what_was_asked_for_is_held_against_a_server() -> None:
 
 def test_a_short_version_is_its_first_release() -> None:
     assert "draft_model" in command("vllm", "0.15", **SPECULATION)[-1]
-    assert command("vllm", "0.8", model="m", chunked_prefill=True)[-1] == "--enable-chunked-prefill"
+    assert (
+        command("vllm", "0.8", model="m", chunked_prefill=True)[-1]
+        == "--enable-chunked-prefill"
+    )
     with pytest.raises(UsageError):
         command("vllm", "0.10", **SPECULATION)
 
 
 def test_devices_none_hide_them_all_and_the_users_own_choice_is_kept() -> None:
-    assert launch("vllm", model="m", devices=[], vendor="nvidia")[0].env.get("CUDA_VISIBLE_DEVICES") is None
+    assert (
+        launch("vllm", model="m", devices=[], vendor="nvidia")[0].env.get(
+            "CUDA_VISIBLE_DEVICES"
+        )
+        is None
+    )
     spec = EngineSpec("vllm", model="m", devices=[])
     (one,) = launches(KINDS["vllm"], spec, Program(["vllm"], None), [8000], [], "nvidia")
     assert one.env["CUDA_VISIBLE_DEVICES"] == ""
     assert allowed(range(8), "nvidia", {"CUDA_VISIBLE_DEVICES": "4,5"}) == [4, 5]
-    assert allowed(range(8), "nvidia", {"CUDA_VISIBLE_DEVICES": "GPU-uuid"}) == list(range(8))
+    assert allowed(range(8), "nvidia", {"CUDA_VISIBLE_DEVICES": "GPU-uuid"}) == list(
+        range(8)
+    )
     assert allowed(range(8), "nvidia", {}) == list(range(8))
-    with pytest.raises(UsageError, match="CUDA_VISIBLE_DEVICES in --engine-env contradicts"):
-        launch("vllm", model="m", replicas=2, env={"CUDA_VISIBLE_DEVICES": "0,1"}, devices=range(2), vendor="nvidia")
+    with pytest.raises(
+        UsageError, match="CUDA_VISIBLE_DEVICES in --engine-env contradicts"
+    ):
+        launch(
+            "vllm",
+            model="m",
+            replicas=2,
+            env={"CUDA_VISIBLE_DEVICES": "0,1"},
+            devices=range(2),
+            vendor="nvidia",
+        )
 
 
 @pytest.mark.parametrize(
@@ -494,9 +605,13 @@ def test_a_secret_is_known_by_its_variables_name(name: str, secret: bool) -> Non
 
 
 def test_a_container_s_options_and_build_arguments_hide_their_secrets() -> None:
-    box = ContainerSpec("image", options=["-e", f"HF_TOKEN={SECRET}"], build_args={"HF_TOKEN": SECRET})
+    box = ContainerSpec(
+        "image", options=["-e", f"HF_TOKEN={SECRET}"], build_args={"HF_TOKEN": SECRET}
+    )
     assert SECRET not in str(public_spec(EngineSpec("vllm", model="m", container=box)))
-    assert secrets.values({}, ["--api-key", SECRET, "sk-another-one", "--port", "8000"]) == [SECRET, "sk-another-one"]
+    assert secrets.values(
+        {}, ["--api-key", SECRET, "sk-another-one", "--port", "8000"]
+    ) == [SECRET, "sk-another-one"]
 
 
 def test_every_metric_of_an_engine_is_one_that_dyno_reads() -> None:
@@ -507,7 +622,9 @@ def test_every_metric_of_an_engine_is_one_that_dyno_reads() -> None:
 def test_an_engine_that_runs_offline_has_a_worker_of_its_name() -> None:
     workers = Path(embedded.__file__).parent / "worker"
     for name in [*(kind.name for kind in KINDS.values() if kind.offline), "llama_bench"]:
-        assert re.search(r"^ENGINE = \w+Worker$", (workers / f"{name}.py").read_text(), re.MULTILINE)
+        assert re.search(
+            r"^ENGINE = \w+Worker$", (workers / f"{name}.py").read_text(), re.MULTILINE
+        )
 
 
 def test_each_engine_is_found_under_the_name_that_it_has() -> None:
@@ -517,15 +634,24 @@ def test_each_engine_is_found_under_the_name_that_it_has() -> None:
 def test_sglang_drafts_as_many_tokens_as_the_setting_says() -> None:
     """With one choice a step, its server sets draft tokens to steps + 1: the token they begin with is one of them."""
     spec = EngineSpec("sglang", model="m", draft_model="d", draft_tokens=4)
-    words = KINDS["sglang"].argv(spec, Program(["python", "-m", "sglang.launch_server"], "0.5.11"), 8000)
+    words = KINDS["sglang"].argv(
+        spec, Program(["python", "-m", "sglang.launch_server"], "0.5.11"), 8000
+    )
     assert words[words.index("--speculative-num-steps") + 1] == "4"
     assert words[words.index("--speculative-num-draft-tokens") + 1] == "5"
 
 
-@pytest.mark.parametrize("name", ["quark", "compressed-tensors", "compressed_tensors", "modelopt_fp8", "modelopt-fp8"])
+@pytest.mark.parametrize(
+    "name",
+    ["quark", "compressed-tensors", "compressed_tensors", "modelopt_fp8", "modelopt-fp8"],
+)
 def test_sglang_knows_the_quantizations_of_its_files(name: str) -> None:
-    words = KINDS["sglang"].argv(EngineSpec("sglang", model="m", quantization=name), Program(["x"], "0.5.11"), 8000)
-    assert words[words.index("--quantization") + 1].replace("-", "_") == name.replace("-", "_")
+    words = KINDS["sglang"].argv(
+        EngineSpec("sglang", model="m", quantization=name), Program(["x"], "0.5.11"), 8000
+    )
+    assert words[words.index("--quantization") + 1].replace("-", "_") == name.replace(
+        "-", "_"
+    )
 
 
 GIB = 1 << 30
@@ -535,7 +661,11 @@ GIB = 1 << 30
     ("free_gib", "settings", "said"),
     [
         (23, {}, None),
-        (18, {}, "92 % of this machine's 24 GiB of memory (--gpu-memory-utilization), but 18 GiB are free"),
+        (
+            18,
+            {},
+            "92 % of this machine's 24 GiB of memory (--gpu-memory-utilization), but 18 GiB are free",
+        ),
         (18, {}, "Set --gpu-memory-utilization 0.7, or free some."),
         (18, {"memory_fraction": 0.5}, None),
         (18, {"memory_fraction": 0.5, "replicas": 2}, "2 × 50 %"),
@@ -547,8 +677,12 @@ GIB = 1 << 30
 def test_vllm_on_a_cpu_says_before_it_starts_that_it_takes_more_memory_than_is_free(
     free_gib: int, settings: dict[str, Any], said: str | None
 ) -> None:
-    rig = Rig("h", "0", "any", "cpu", 2, memory_bytes=24 * GIB, memory_free_bytes=free_gib * GIB)
+    rig = Rig(
+        "h", "0", "any", "cpu", 2, memory_bytes=24 * GIB, memory_free_bytes=free_gib * GIB
+    )
     spec = EngineSpec("vllm", model="m", **settings)
     text = KINDS["vllm"].unable(spec, rig, "0.32.0")
     assert (said is None and text is None) or (said is not None and said in (text or ""))
-    assert KINDS["vllm"].unable(spec, rig, "0.14.1") is None, "its worker then had no such check"
+    assert KINDS["vllm"].unable(spec, rig, "0.14.1") is None, (
+        "its worker then had no such check"
+    )

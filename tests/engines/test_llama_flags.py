@@ -46,12 +46,22 @@ def written(program: str, build: str | None, typed: str) -> str:
         ("llama-bench", "6327", "-lm mmap", "-mmp 1"),
         ("llama-bench", "6327", "--no-mmap", "-mmp 0"),
         ("llama-server", "6327", "-mmp 0 -nkvo 1 -nkvo 0", "--no-mmap --no-kv-offload"),
-        ("llama-server", "11434", "--no-mmap --mlock", "--load-mode none --load-mode mmap+mlock"),
+        (
+            "llama-server",
+            "11434",
+            "--no-mmap --mlock",
+            "--load-mode none --load-mode mmap+mlock",
+        ),
         ("llama-server", "6327", "--load-mode none", "--no-mmap"),
         ("llama-server", "6500", "-cb -kvu -no-kvu", "-cb -kvu"),
         ("llama-server", "7856", "-nocb -no-kvu", "-nocb --no-kv-unified"),
         ("llama-bench", "6327", "--gpu-layers 9 -ts 3,1 -sm row", "-ngl 9 -ts 3/1 -sm row"),
-        ("llama-server", "6327", "-ts 3/1 -ot a=CPU;b=CPU -ctk q8_0", "-ts 3/1 -ot a=CPU,b=CPU -ctk q8_0"),
+        (
+            "llama-server",
+            "6327",
+            "-ts 3/1 -ot a=CPU;b=CPU -ctk q8_0",
+            "-ts 3/1 -ot a=CPU,b=CPU -ctk q8_0",
+        ),
         ("llama-bench", "5400", "-dt 0.1", "-dt 0.1"),
         ("llama-server", "6327", "--temp 0.3 --unknown=1", "--temp 0.3 --unknown=1"),
     ],
@@ -65,7 +75,12 @@ def test_a_flag_in_any_spelling_is_written_as_the_build_reads_it(
 @pytest.mark.parametrize(
     ("program", "build", "typed", "reason"),
     [
-        ("llama-bench", "6327", "-fa auto", "llama-bench 6327 has no -fa auto; builds from 9437 have it. Change it"),
+        (
+            "llama-bench",
+            "6327",
+            "-fa auto",
+            "llama-bench 6327 has no -fa auto; builds from 9437 have it. Change it",
+        ),
         ("llama-bench", "6327", "-ncmoe 4", "has no -ncmoe 4; builds from 6490"),
         ("llama-bench", "6327", "-dt 0.1", "builds from 5361 to before 6245 have it"),
         (
@@ -75,7 +90,12 @@ def test_a_flag_in_any_spelling_is_written_as_the_build_reads_it(
             "llama-bench 11434 has no -np 16. Change it, remove it, or measure with --by",
         ),
         ("llama-bench", "6327", "-lm dio", "builds from 10105"),
-        ("llama-server", "5000", "--kv-unified", "llama.cpp 5000 has no --kv-unified; builds from 5913"),
+        (
+            "llama-server",
+            "5000",
+            "--kv-unified",
+            "llama.cpp 5000 has no --kv-unified; builds from 5913",
+        ),
         ("llama-server", "6324", "-fa auto", "builds from 6325 have it"),
     ],
 )
@@ -98,17 +118,29 @@ OTHER = {
 
 
 @pytest.mark.parametrize("report", [REPORT_6327, REPORT_11434], ids=["6327", "11434"])
-def test_every_setting_that_llama_bench_reports_is_compared_with_its_flag(report: dict[str, Any]) -> None:
+def test_every_setting_that_llama_bench_reports_is_compared_with_its_flag(
+    report: dict[str, Any],
+) -> None:
     compared = [key for key in report if key in llama.NAMES]
-    assert {"flash_attn", "n_gpu_layers", "type_k", "n_threads", "split_mode"} < set(compared)
-    command = [word for key in compared for word in (llama.NAMES[key][0], _word(report[key]))]
+    assert {"flash_attn", "n_gpu_layers", "type_k", "n_threads", "split_mode"} < set(
+        compared
+    )
+    command = [
+        word for key in compared for word in (llama.NAMES[key][0], _word(report[key]))
+    ]
     assert not list(llama.differences(command, report, "llama-bench"))
     for key in compared:
-        [sentence] = llama.differences(command, {**report, "use_mmap": None, key: OTHER[key]}, "llama-bench")
-        assert sentence.startswith(f"{llama.NAMES[key][0]} {_word(report[key])} was asked for, but llama-bench reports")
+        [sentence] = llama.differences(
+            command, {**report, "use_mmap": None, key: OTHER[key]}, "llama-bench"
+        )
+        assert sentence.startswith(
+            f"{llama.NAMES[key][0]} {_word(report[key])} was asked for, but llama-bench reports"
+        )
         assert f"{key} {_word(OTHER[key])}" in sentence
     unasked = {key: OTHER[key] for key in compared}
-    assert not list(llama.differences([], unasked, "llama-bench")), "its defaults are its own"
+    assert not list(llama.differences([], unasked, "llama-bench")), (
+        "its defaults are its own"
+    )
 
 
 def _word(value: Any) -> str:
@@ -116,7 +148,9 @@ def _word(value: Any) -> str:
 
 
 def test_an_old_llama_bench_that_reads_auto_as_off_is_noticed() -> None:
-    [sentence] = llama.differences(["-fa", "auto"], {**REPORT_6327, "flash_attn": False}, "llama-bench")
+    [sentence] = llama.differences(
+        ["-fa", "auto"], {**REPORT_6327, "flash_attn": False}, "llama-bench"
+    )
     assert sentence == "-fa auto was asked for, but llama-bench reports flash_attn 0"
     assert not list(llama.differences(["-fa", "auto"], REPORT_11434, "llama-bench"))
 
@@ -125,43 +159,60 @@ def test_a_load_mode_is_compared_with_the_builds_that_called_it_mmap() -> None:
     assert not list(llama.differences(["-mmp", "1"], REPORT_6327, "x"))
     assert list(llama.differences(["-mmp", "0"], REPORT_6327, "x"))
     assert list(llama.differences(["-lm", "none"], REPORT_6327, "x"))
-    assert list(llama.differences(["-mmp", "1"], {**REPORT_11434, "load_mode": "none"}, "x"))
+    assert list(
+        llama.differences(["-mmp", "1"], {**REPORT_11434, "load_mode": "none"}, "x")
+    )
 
 
 def test_shares_and_masks_are_compared_as_numbers() -> None:
     report = {"tensor_split": "3.00/1.00", "cpu_mask": "0xF"}
     assert not list(llama.differences(["-ts", "3/1/0", "-C", "f"], report, "x"))
     assert len(list(llama.differences(["-ts", "1/3", "-C", "0x1"], report, "x"))) == 2
-    assert list(llama.differences(["-ts", "half"], report, "x")), "what can't be read is not as asked"
+    assert list(llama.differences(["-ts", "half"], report, "x")), (
+        "what can't be read is not as asked"
+    )
 
 
 def test_a_servers_log_is_compared_with_its_flags() -> None:
-    target = KINDS["llamacpp"].read_log((CAPTURES / "llama-server-6327.log").read_text()).target
+    target = (
+        KINDS["llamacpp"].read_log((CAPTURES / "llama-server-6327.log").read_text()).target
+    )
     facts = TargetFacts("m", settings=target["settings"])
 
     def wrong(flags: str) -> list[str]:
         return list(differences(EngineSpec("llamacpp"), facts, command=flags.split()))
 
-    assert wrong("-fa on -np 2 -cb -b 128 -c 4096 -ctk f16 -t 2 --no-kv-unified -ngl 99") == []
+    assert (
+        wrong("-fa on -np 2 -cb -b 128 -c 4096 -ctk f16 -t 2 --no-kv-unified -ngl 99") == []
+    )
     assert wrong("-b 128 -ub 512") == [], "a server cuts what can't be used"
     assert wrong("-fa 0") == ["-fa 0 was asked for, but it reports flash_attn enabled"]
     assert len(wrong("-np 4 -b 64 -c 8192 -ctk q8_0 -ctv q8_0 -t 1 -kvu")) == 7
 
 
 @pytest.mark.parametrize(("asked", "offloaded"), [(99, 33), (20, 20), (-1, 7)])
-def test_layers_on_the_accelerator_are_those_that_the_model_has(asked: int, offloaded: int) -> None:
+def test_layers_on_the_accelerator_are_those_that_the_model_has(
+    asked: int, offloaded: int
+) -> None:
     log = "load_tensors: offloaded {}/33 layers to GPU\n"
-    settings = [KINDS["llamacpp"].read_log(log.format(n)).target["settings"] for n in (offloaded, 12)]
+    settings = [
+        KINDS["llamacpp"].read_log(log.format(n)).target["settings"]
+        for n in (offloaded, 12)
+    ]
     same, fewer = (list(llama.differences(["-ngl", str(asked)], s, "it")) for s in settings)
     assert not same
     assert bool(fewer) == (asked >= 0)
 
 
-def test_a_folder_is_no_model_of_llama_cpp_and_the_message_says_what_is(tmp_path: Path) -> None:
+def test_a_folder_is_no_model_of_llama_cpp_and_the_message_says_what_is(
+    tmp_path: Path,
+) -> None:
     kind, program = KINDS["llamacpp"], Program(["llama-server"], "11549")
     with pytest.raises(UsageError, match=r"a GGUF file\. Make one: dyno models"):
         kind.argv(EngineSpec("llamacpp", model=str(tmp_path)), program, 8000)
     (tmp_path / "small-Q4_0.gguf").touch()
     with pytest.raises(UsageError, match=r"Give one of its files: small-Q4_0\.gguf\."):
         kind.argv(EngineSpec("llamacpp", model=str(tmp_path)), program, 8000)
-    assert kind.argv(EngineSpec("llamacpp", model=str(tmp_path / "small-Q4_0.gguf")), program, 8000)
+    assert kind.argv(
+        EngineSpec("llamacpp", model=str(tmp_path / "small-Q4_0.gguf")), program, 8000
+    )

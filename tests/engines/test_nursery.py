@@ -21,7 +21,9 @@ def _signals(pid: int) -> list[str]:
 
 
 def _files(pid: int) -> list[str]:
-    return sorted(path.readlink().name.partition(":")[0] for path in Path(f"/proc/{pid}/fd").iterdir())
+    return sorted(
+        path.readlink().name.partition(":")[0] for path in Path(f"/proc/{pid}/fd").iterdir()
+    )
 
 
 def _leads_a_session(pid: int) -> bool:
@@ -62,4 +64,7 @@ def test_a_mistake_ends_it_with_code_1_and_the_same_words(
     command = [sys.executable, "-P", "-m", "dyno.engines.fake", "no-port"]
     with EngineProcess(command, None, tmp_path / "log") as engine:
         assert engine._exit_code(20) == 1
-        assert engine.last_line() == "ValueError: invalid literal for int() with base 10: 'no-port'"
+        assert (
+            engine.last_line()
+            == "ValueError: invalid literal for int() with base 10: 'no-port'"
+        )

@@ -89,8 +89,12 @@ BEFORE = {
 
 
 @pytest.mark.parametrize(("kind", "about", "line"), LINES)
-def test_a_line_that_matters_is_reported_without_its_head(kind: str, about: str, line: str) -> None:
-    assert remarks(kind, f"ready\n{BEFORE[kind]}{line}\nready\n") == [Remark(about, line[:240])]  # type: ignore[arg-type]
+def test_a_line_that_matters_is_reported_without_its_head(
+    kind: str, about: str, line: str
+) -> None:
+    assert remarks(kind, f"ready\n{BEFORE[kind]}{line}\nready\n") == [
+        Remark(about, line[:240])
+    ]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("kind", "line"), HARMLESS)
@@ -98,7 +102,9 @@ def test_a_harmless_line_is_not(kind: str, line: str) -> None:
     assert remarks(kind, f"{HEAD}{line}\n{line}\n") == []
 
 
-@pytest.mark.parametrize("log", [*(HERE / "captures").glob("*.log"), *(HERE / "fixtures").rglob("engine*.log")])
+@pytest.mark.parametrize(
+    "log", [*(HERE / "captures").glob("*.log"), *(HERE / "fixtures").rglob("engine*.log")]
+)
 def test_no_recorded_log_of_a_good_start_has_a_remark(log: Path) -> None:
     assert [r for kind in BEFORE for r in remarks(kind, log.read_text())] == []
 
@@ -111,7 +117,9 @@ def test_each_remark_is_reported_once_whichever_process_made_it() -> None:
 
 def test_a_remark_has_no_secret() -> None:
     secrets.learn(["sesame-open-1234"])
-    (remark,) = remarks("vllm", "Unknown vLLM environment variable detected: sesame-open-1234")
+    (remark,) = remarks(
+        "vllm", "Unknown vLLM environment variable detected: sesame-open-1234"
+    )
     assert "sesame" not in remark.line
 
 
@@ -119,13 +127,26 @@ def test_a_prompt_in_a_long_line_is_not_the_engines_remark() -> None:
     assert remarks("vllm", "x" * 3000 + " Falling back to V0") == []
 
 
-def findings(*about: Any, args: tuple[str, ...] = (), gpu: bool = False) -> list[tuple[str, str]]:
+def findings(
+    *about: Any, args: tuple[str, ...] = (), gpu: bool = False
+) -> list[tuple[str, str]]:
     case = evidence(remarks=[Remark(a, f"line about {a}") for a in about])
     engine = EngineSpec("vllm", args=[*args])
-    rig = Rig("Debian", "6", "x86_64", "cpu", 16, accelerators=[Accelerator(0, "NVIDIA H200", "nvidia")] * gpu)
-    case = msgspec.structs.replace(case, trial=msgspec.structs.replace(case.trial, engine=engine), rig=rig)
+    rig = Rig(
+        "Debian",
+        "6",
+        "x86_64",
+        "cpu",
+        16,
+        accelerators=[Accelerator(0, "NVIDIA H200", "nvidia")] * gpu,
+    )
+    case = msgspec.structs.replace(
+        case, trial=msgspec.structs.replace(case.trial, engine=engine), rig=rig
+    )
     quoted = [f for f in examine(case) if "by its log" in f.text]
-    assert all(re.search(r'by its log: "line about \w+"\.$', f.text) and f.advice for f in quoted)
+    assert all(
+        re.search(r'by its log: "line about \w+"\.$', f.text) and f.advice for f in quoted
+    )
     return [(f.code, f.level) for f in quoted]
 
 
@@ -145,7 +166,9 @@ def test_the_logs_of_all_copies_are_read(tmp_path: Path) -> None:
     run = Run(tmp_path)
     assert log_remarks(run) == []
     run.write_engine(EngineFacts("vllm", "0.24.0", []))
-    (tmp_path / "engine.log").write_text(f"{HEAD}Enforce eager set, disabling torch.compile\n")
+    (tmp_path / "engine.log").write_text(
+        f"{HEAD}Enforce eager set, disabling torch.compile\n"
+    )
     (tmp_path / "engine-2.log").write_text(f"{HEAD}Possibly too large swap space. 32 GiB\n")
     assert {r.about for r in log_remarks(run)} == {"eager", "swap_space"}
 
@@ -159,4 +182,6 @@ def test_the_reason_of_a_refused_setting_is_in_the_error(tmp_path: Path) -> None
         "    For further information visit a page\n"
     )
     [line] = last_lines(log, 0, 5)
-    assert line.endswith("for VllmConfig: Value error, torch.float32 is not supported for quantization method quark.")
+    assert line.endswith(
+        "for VllmConfig: Value error, torch.float32 is not supported for quantization method quark."
+    )

@@ -44,7 +44,9 @@ def python(tmp_path: Path) -> str:
         ("1ST", None, "invalid"),
     ],
 )
-def test_a_slip_is_reported_with_the_name_that_is_meant(python: str, name: str, meant: str | None, why: str) -> None:
+def test_a_slip_is_reported_with_the_name_that_is_meant(
+    python: str, name: str, meant: str | None, why: str
+) -> None:
     slip = Misspelt(name, meant, why)  # type: ignore[arg-type]
     assert misspelt("vllm", python, {name: "1"}, {}) == [slip]
     if why != "invalid":
@@ -61,9 +63,13 @@ def test_what_is_known_or_like_nothing_known_is_not(python: str, name: str) -> N
     assert misspelt("vllm", python, {name: "1"}, {name: "1"}) == []
 
 
-def test_a_variable_that_the_installed_version_lacks_is_reported_only_where_its_list_is_known(python: str) -> None:
+def test_a_variable_that_the_installed_version_lacks_is_reported_only_where_its_list_is_known(
+    python: str,
+) -> None:
     gone = {"VLLM_ATTENTION_BACKEND": "FLASH_ATTN"}
-    assert misspelt("vllm", python, gone, {}) == [Misspelt("VLLM_ATTENTION_BACKEND", None, "unlisted")]
+    assert misspelt("vllm", python, gone, {}) == [
+        Misspelt("VLLM_ATTENTION_BACKEND", None, "unlisted")
+    ]
     assert misspelt("vllm", None, gone, {}) == []
     assert misspelt("llamacpp", python, gone, {}) == []
 
@@ -79,9 +85,18 @@ def test_tgis_variables_are_compared_with_the_settings_own_alone() -> None:
 
 
 def test_this_machines_own_environment_is_no_slip() -> None:
-    assert [m for kind in ("vllm", "tgi", "llamacpp") for m in misspelt(kind, None, {}, os.environ)] == []
+    assert [
+        m
+        for kind in ("vllm", "tgi", "llamacpp")
+        for m in misspelt(kind, None, {}, os.environ)
+    ] == []
 
 
 def test_a_dry_run_names_it() -> None:
-    spec = EngineSpec("vllm", model="x/y", version="0.6.3", env={"LLM_USE_TRITON_FLASH_ATTN": "0"})
-    assert any("Did you mean VLLM_USE_TRITON_FLASH_ATTN?" in line for line in EnginePlan(spec, RIG, dry=True).lines())
+    spec = EngineSpec(
+        "vllm", model="x/y", version="0.6.3", env={"LLM_USE_TRITON_FLASH_ATTN": "0"}
+    )
+    assert any(
+        "Did you mean VLLM_USE_TRITON_FLASH_ATTN?" in line
+        for line in EnginePlan(spec, RIG, dry=True).lines()
+    )

@@ -27,7 +27,13 @@ from dyno.facts.imported import Figure, Row
 from dyno.facts.limits import Limit
 from dyno.facts.load import LoadSpec
 from dyno.facts.offline import OfflineSpec
-from dyno.facts.quality import ItemAnswer, QualityPass, QualitySpec, QualitySummary, TaskScore
+from dyno.facts.quality import (
+    ItemAnswer,
+    QualityPass,
+    QualitySpec,
+    QualitySummary,
+    TaskScore,
+)
 from dyno.facts.recipe import ModelRecipe
 from dyno.facts.study import Place, PlannedTrial
 from dyno.facts.summary import Result
@@ -82,7 +88,10 @@ def another(hint: Any, value: Any) -> Any:
     if get_origin(kind) is list:
         return [*(value or []), another(get_args(kind)[0], None)]
     if get_origin(kind) is dict:
-        return {**(value or {}), "extra": another(get_args(kind)[1], (value or {}).get("extra"))}
+        return {
+            **(value or {}),
+            "extra": another(get_args(kind)[1], (value or {}).get("extra")),
+        }
     if kind is bool:
         return not value
     if kind in (int, float):
@@ -94,12 +103,18 @@ def another(hint: Any, value: Any) -> Any:
         return replace(value, **{name: another(field.hint, getattr(value, name))})
     if kind is Limit:
         return Limit("tpot", 30.0, "p99")
-    made = {ContainerSpec: ContainerSpec("image"), ModelRecipe: ModelRecipe("hub:a/b"), TrafficClass: TrafficClass()}
+    made = {
+        ContainerSpec: ContainerSpec("image"),
+        ModelRecipe: ModelRecipe("hub:a/b"),
+        TrafficClass: TrafficClass(),
+    }
     return made[kind]
 
 
 _TARGET = TargetSpec("http://127.0.0.1:800", "openai", "/v1/completions")
-_BASE = TrialSpec(_TARGET, WorkloadSpec("random"), LoadSpec(max_concurrency=4), engine=EngineSpec("fake"))
+_BASE = TrialSpec(
+    _TARGET, WorkloadSpec("random"), LoadSpec(max_concurrency=4), engine=EngineSpec("fake")
+)
 _OFFLINE = {
     kind: replace(_BASE, kind=kind, offline=OfflineSpec(kind))  # type: ignore[arg-type]
     for kind in ("throughput", "latency", "micro")
@@ -116,7 +131,9 @@ _NEEDS: dict[str, dict[str, Any]] = {
 def base_of(spec: type[msgspec.Struct], field: Field) -> TrialSpec:
     """A trial in which the field has a meaning."""
     if spec is OfflineSpec:
-        return _OFFLINE[{"batch_size": "latency", "depth": "micro"}.get(field.name, "throughput")]
+        return _OFFLINE[
+            {"batch_size": "latency", "depth": "micro"}.get(field.name, "throughput")
+        ]
     if spec is FindSpec:
         return _FIND
     if spec is QualitySpec:
@@ -130,7 +147,9 @@ def base_of(spec: type[msgspec.Struct], field: Field) -> TrialSpec:
     return replace(_BASE, load=replace(_BASE.load, **_NEEDS.get(field.name, {})))
 
 
-def with_value(trial: TrialSpec, spec: type[msgspec.Struct], name: str, value: Any) -> TrialSpec:
+def with_value(
+    trial: TrialSpec, spec: type[msgspec.Struct], name: str, value: Any
+) -> TrialSpec:
     """The same trial with another value of one field."""
     if spec is TrialSpec:
         return replace(trial, **{name: value})
@@ -146,16 +165,32 @@ def cases() -> Iterator[Case]:
         part = trial if spec is TrialSpec else next(p for n in trial.__struct_fields__
                                                     if isinstance(p := getattr(trial, n), spec))  # fmt: skip
         changed = another(field.hint, getattr(part, field.name))
-        yield Case(f"{spec.__name__}.{field.name}", (trial, with_value(trial, spec, field.name, changed)))
-    yield from _inner(ContainerSpec("image"), lambda c: replace(_BASE, engine=replace(_BASE.engine, container=c)))
-    yield from _inner(ModelRecipe("hub:a/b"), lambda m: replace(_BASE, engine=replace(_BASE.engine, weights={"m": m})))
-    yield from _inner(TrafficClass(), lambda c: replace(_BASE, workload=WorkloadSpec("mix", classes={"a": c})))
-    yield from _inner(Limit("ttft", 500.0, "p99"), lambda x: replace(_FIND, find=FindSpec([x])))
+        yield Case(
+            f"{spec.__name__}.{field.name}",
+            (trial, with_value(trial, spec, field.name, changed)),
+        )
+    yield from _inner(
+        ContainerSpec("image"),
+        lambda c: replace(_BASE, engine=replace(_BASE.engine, container=c)),
+    )
+    yield from _inner(
+        ModelRecipe("hub:a/b"),
+        lambda m: replace(_BASE, engine=replace(_BASE.engine, weights={"m": m})),
+    )
+    yield from _inner(
+        TrafficClass(),
+        lambda c: replace(_BASE, workload=WorkloadSpec("mix", classes={"a": c})),
+    )
+    yield from _inner(
+        Limit("ttft", 500.0, "p99"), lambda x: replace(_FIND, find=FindSpec([x]))
+    )
 
 
 def _inner(part: Any, within: Any) -> Iterator[Case]:
     for field in fields(type(part)).values():
-        changed = replace(part, **{field.name: another(field.hint, getattr(part, field.name))})
+        changed = replace(
+            part, **{field.name: another(field.hint, getattr(part, field.name))}
+        )
         yield Case(f"{type(part).__name__}.{field.name}", (within(part), within(changed)))
 
 
@@ -165,23 +200,51 @@ CASES = list(cases())
 # ---- the way of a result ----
 
 
-def stored(folder: Path, trial: TrialSpec, place: Place | None = None, **changes: Any) -> Run:
+def stored(
+    folder: Path, trial: TrialSpec, place: Place | None = None, **changes: Any
+) -> Run:
     """A run folder of this trial, with the result of a real one. Its server reports nothing of its settings."""
     real = Run(RUNS / STORED.get(trial.kind, STORED["serve"]))
-    shutil.copytree(real.path, folder, ignore=shutil.ignore_patterns("records*", "telemetry*", "engine*", "requests*"))
+    shutil.copytree(
+        real.path,
+        folder,
+        ignore=shutil.ignore_patterns("records*", "telemetry*", "engine*", "requests*"),
+    )
     run, facts = Run(folder), TargetFacts("")
-    run.write_manifest(replace(real.manifest(), trial=trial, place=place, target=facts, tokenizer=None, **changes))
+    run.write_manifest(
+        replace(
+            real.manifest(),
+            trial=trial,
+            place=place,
+            target=facts,
+            tokenizer=None,
+            **changes,
+        )
+    )
     if trial.quality is not None:
-        score = TaskScore("copy", "exact_match", 0.5, 2, 0.1, n_shot=trial.quality.num_fewshot or 0)
-        summary = QualitySummary(trial.quality.form or "chat", [QualityPass(1, [score], 1.0)], process=folder.name)
+        score = TaskScore(
+            "copy", "exact_match", 0.5, 2, 0.1, n_shot=trial.quality.num_fewshot or 0
+        )
+        summary = QualitySummary(
+            trial.quality.form or "chat",
+            [QualityPass(1, [score], 1.0)],
+            process=folder.name,
+        )
         run.write_result(Result(None, [], "sound", quality=summary))
-        run.write_answers(1, [ItemAnswer("copy", str(i), "exact_match", float(i), "x") for i in range(2)])
+        run.write_answers(
+            1, [ItemAnswer("copy", str(i), "exact_match", float(i), "x") for i in range(2)]
+        )
     return run
 
 
-def rows_of(folder: Path, trials: Sequence[TrialSpec], places: Sequence[Place | None] = ()) -> list[Row]:
+def rows_of(
+    folder: Path, trials: Sequence[TrialSpec], places: Sequence[Place | None] = ()
+) -> list[Row]:
     each = places or [None] * len(trials)
-    runs = [stored(folder / str(i), trial, place) for i, (trial, place) in enumerate(zip(trials, each, strict=True))]
+    runs = [
+        stored(folder / str(i), trial, place)
+        for i, (trial, place) in enumerate(zip(trials, each, strict=True))
+    ]
     return [row for run in runs for row in read_rows(run, samples=False)]
 
 
@@ -203,17 +266,28 @@ def test_another_value_of_a_setting_is_another_entry_unless_it_is_no_part_of_wha
         assert [e.repeats for e in found] == [2]
     else:
         assert [e.repeats for e in found] == [1, 1]
-        assert len({(e.series, e.load) for e in found}) == 2  # and a reader can tell them apart
+        # and a reader can tell them apart
+        assert len({(e.series, e.load) for e in found}) == 2
 
 
 def test_the_same_settings_twice_are_one_entry(tmp_path: Path) -> None:
-    for name, trial in {**_OFFLINE, "serve": _BASE, "find": _FIND, "quality": _QUALITY}.items():
-        assert [e.repeats for e in entries_of(rows_of(tmp_path / name, [trial, trial]))] == [2]
+    for name, trial in {
+        **_OFFLINE,
+        "serve": _BASE,
+        "find": _FIND,
+        "quality": _QUALITY,
+    }.items():
+        assert [
+            e.repeats for e in entries_of(rows_of(tmp_path / name, [trial, trial]))
+        ] == [2]
 
 
 def test_two_models_that_are_served_under_one_name_are_two_entries(tmp_path: Path) -> None:
     target = replace(_TARGET, model="m")
-    trials = [replace(_BASE, target=target, engine=EngineSpec("vllm", model=name)) for name in ("/a/x", "/b/y")]
+    trials = [
+        replace(_BASE, target=target, engine=EngineSpec("vllm", model=name))
+        for name in ("/a/x", "/b/y")
+    ]
     assert [e.repeats for e in entries_of(rows_of(tmp_path, trials))] == [1, 1]
 
 
@@ -242,7 +316,9 @@ _VALUES: dict[str, list[Any]] = {
 _VALUES["rate_schedule"] = _VALUES["concurrency_schedule"]
 _BATCH = {"load": {"kind": "latency"}}
 _MICRO = {"load": {"kind": "micro"}, "engine": {"kind": "llamacpp"}}
-_RAMP = {"load": {"ramp": "linear", "ramp_start_rps": 1, "ramp_end_rps": 9, "num_prompts": 6}}
+_RAMP = {
+    "load": {"ramp": "linear", "ramp_start_rps": 1, "ramp_end_rps": 9, "num_prompts": 6}
+}
 # Tables in which a key means something, where that isn't clear from its spec.
 _TABLES_FOR: dict[str, dict[str, dict[str, Any]]] = {
     "burstiness": {"load": {"request_rate_rps": 5, "num_prompts": 6}},
@@ -256,13 +332,18 @@ _TABLES_FOR: dict[str, dict[str, dict[str, Any]]] = {
 
 def tables_for(part: str, key: str) -> dict[str, dict[str, Any]]:
     tables = {**_TABLES}
-    if part == "engine" and (key in fields(Transport) or key in ("base_url", "api_key_env")):
+    if part == "engine" and (
+        key in fields(Transport) or key in ("base_url", "api_key_env")
+    ):
         tables |= _ATTACHED
     if part == "workload" and key in OWN_FIELDS and OWN_FIELDS[key][0] != "random":
         tables["workload"] = {"dataset": OWN_FIELDS[key][0], "path": "x.jsonl"}
     if f"{part}.{key}" == "workload.classes":
         tables |= {"workload": {}, "load": {"request_rate_rps": 5, "num_prompts": 6}}
-    return tables | (_TABLES_FOR.get(f"{part}.{key}") or (_TABLES_FOR.get(key, {}) if part == "load" else {}))
+    return tables | (
+        _TABLES_FOR.get(f"{part}.{key}")
+        or (_TABLES_FOR.get(key, {}) if part == "load" else {})
+    )
 
 
 def study_text(part: str, key: str) -> str:
@@ -271,15 +352,31 @@ def study_text(part: str, key: str) -> str:
     values = _VALUES.get(f"{part}.{key}") or _VALUES.get(key) or [made, another(hint, made)]
     tables = tables_for(part, key)
     tables[part] = {**tables[part], key: msgspec.to_builtins(values)}
-    names = {"engine": "engines.e", "workload": "workloads.w", "load": "loads.l", "trial": "trial"}
-    parts = [f"[{names[p]}]\n" + "".join(f"{k} = {toml(v)}\n" for k, v in t.items()) for p, t in tables.items()]
+    names = {
+        "engine": "engines.e",
+        "workload": "workloads.w",
+        "load": "loads.l",
+        "trial": "trial",
+    }
+    parts = [
+        f"[{names[p]}]\n" + "".join(f"{k} = {toml(v)}\n" for k, v in t.items())
+        for p, t in tables.items()
+    ]
     return "\n".join(parts)
 
 
 def toml(value: Any) -> str:
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{k} = {toml(v)}" for k, v in value.items() if v is not None) + "}"
-    return "[" + ", ".join(map(toml, value)) + "]" if isinstance(value, list) else json.dumps(value)
+        return (
+            "{"
+            + ", ".join(f"{k} = {toml(v)}" for k, v in value.items() if v is not None)
+            + "}"
+        )
+    return (
+        "[" + ", ".join(map(toml, value)) + "]"
+        if isinstance(value, list)
+        else json.dumps(value)
+    )
 
 
 # Not `arrivals`, which has one value, and `kind`: two kinds of loads need other keys beside them.
@@ -292,14 +389,18 @@ KEYS = [
 
 
 @pytest.mark.parametrize("name", KEYS)
-def test_two_values_of_a_study_key_are_two_entries_as_they_are_two_rows_of_dyno_run(name: str, tmp_path: Path) -> None:
+def test_two_values_of_a_study_key_are_two_entries_as_they_are_two_rows_of_dyno_run(
+    name: str, tmp_path: Path
+) -> None:
     planned = study(study_text(*name.split(".")), tmp_path / "s.toml").trials
     if len(planned) == 1:  # the study itself takes them for one trial
         key = name.partition(".")[2]
         assert key == "api_key_env" or key in {aside.partition(".")[2] for aside in ASIDE}
         return
     trials = [p.trial for p in planned]
-    found = entries_of(rows_of(tmp_path, [*trials, *trials], [p.place for p in planned] * 2))
+    found = entries_of(
+        rows_of(tmp_path, [*trials, *trials], [p.place for p in planned] * 2)
+    )
     assert [e.repeats for e in found] == [2, 2]
 
 
@@ -335,7 +436,9 @@ _NO_PART: dict[str, str] = {
     "--json": "--json",
 }  # fmt: skip
 # What the two commands of a test share: the words before the flag itself.
-_SHARED = {flag: words.rpartition(f"{flag} ")[0] for flag, words in {**_PART, **_NO_PART}.items()}
+_SHARED = {
+    flag: words.rpartition(f"{flag} ")[0] for flag, words in {**_PART, **_NO_PART}.items()
+}
 _SHARED |= {"--self-timed": "--dataset-name clients", "--class": "--request-rate 5"}
 
 
@@ -352,8 +455,14 @@ def test_every_flag_of_bench_serve_is_declared_by_a_field_or_listed_here() -> No
     serve.add(parser)
     specs = [field for _, field in spec_fields()] + [*fields(ContainerSpec).values()]
     declared_flags = {flag for field in specs for flag in field.option.flags.split()}
-    shown = [action for action in parser._actions if action.help != SUPPRESS and action.dest != "help"]
-    others = {a.option_strings[0] for a in shown if not {*a.option_strings} & declared_flags}
+    shown = [
+        action
+        for action in parser._actions
+        if action.help != SUPPRESS and action.dest != "help"
+    ]
+    others = {
+        a.option_strings[0] for a in shown if not {*a.option_strings} & declared_flags
+    }
     assert others == {*_PART, *_NO_PART, "--repeats", "--dry-run"}
 
 
@@ -376,25 +485,38 @@ def test_one_setting_under_two_names_of_a_study_is_two_entries(tmp_path: Path) -
 
 
 def test_two_files_with_one_name_are_two_settings_of_a_study(tmp_path: Path) -> None:
-    places = [Place("s", "1", "e", "w", "l", {"workload.path": path}) for path in ("a/x.json", "b/x.json")]
+    places = [
+        Place("s", "1", "e", "w", "l", {"workload.path": path})
+        for path in ("a/x.json", "b/x.json")
+    ]
     assert places[0].label == places[1].label
     assert len(entries_of(rows_of(tmp_path, [_BASE, _BASE], places))) == 2
 
 
-def test_a_study_that_changed_under_its_name_is_not_averaged_with_what_it_was(tmp_path: Path) -> None:
+def test_a_study_that_changed_under_its_name_is_not_averaged_with_what_it_was(
+    tmp_path: Path,
+) -> None:
     place = Place("s", "1", "e", "w", "l")
     slower = replace(_BASE, workload=replace(_BASE.workload, shuffle=False))
     assert len(entries_of(rows_of(tmp_path, [_BASE, slower], [place, place]))) == 2
 
 
-def test_a_sweep_of_flags_is_one_with_the_same_flags_given_again_at_another_port(tmp_path: Path) -> None:
-    places = [Place(f"serve-{port}", "1", f"127.0.0.1:{port}", "random", "closed", by_flags=True) for port in (1, 2)]
+def test_a_sweep_of_flags_is_one_with_the_same_flags_given_again_at_another_port(
+    tmp_path: Path,
+) -> None:
+    places = [
+        Place(f"serve-{port}", "1", f"127.0.0.1:{port}", "random", "closed", by_flags=True)
+        for port in (1, 2)
+    ]
     assert [e.repeats for e in entries_of(rows_of(tmp_path, [_BASE, _BASE], places))] == [2]
 
 
 def test_a_trial_that_failed_on_one_rig_is_no_doubt_about_the_other(tmp_path: Path) -> None:
     done, lost = (Place("s", "1", "e", "w", "l", rig=rig) for rig in ("one", "two"))
-    rows = [*rows_of(tmp_path, [_BASE], [done]), row_without(PlannedTrial(lost, _BASE), "runs/x", "it fell over")]
+    rows = [
+        *rows_of(tmp_path, [_BASE], [done]),
+        row_without(PlannedTrial(lost, _BASE), "runs/x", "it fell over"),
+    ]
     found = {e.failure: e for e in entries_of(rows)}
     assert set(found) == {"", "it fell over"}
     assert "study.failed_trials" not in {f.code for f in found[""].findings}
@@ -410,7 +532,16 @@ def test_two_studies_are_paired_load_by_load_and_setting_by_setting(tmp_path: Pa
             for reset in (True, False):
                 work = WorkloadSpec("chat", think_time_s=think)
                 trials.append(replace(_BASE, workload=work, reset_cache=reset))
-                places.append(Place(name, "1", name, "w", "l", {"workload.think_time_s": think, "trial.cache": reset}))
+                places.append(
+                    Place(
+                        name,
+                        "1",
+                        name,
+                        "w",
+                        "l",
+                        {"workload.think_time_s": think, "trial.cache": reset},
+                    )
+                )
         return rows_of(tmp_path / name, trials, places)
 
     def what(side: str) -> tuple[Any, Any]:
@@ -425,20 +556,39 @@ def test_two_studies_are_paired_load_by_load_and_setting_by_setting(tmp_path: Pa
 
 def test_two_settings_of_one_study_are_paired_at_each_load(tmp_path: Path) -> None:
     def of(cache: str) -> list[Row]:
-        trials = [replace(_BASE, reset_cache=cache == "empty", load=LoadSpec(max_concurrency=n)) for n in (1, 4)]
-        places = [Place("s", "1", "e", "w", "l", {"trial.cache": cache, "load.max_concurrency": n}) for n in (1, 4)]
+        trials = [
+            replace(_BASE, reset_cache=cache == "empty", load=LoadSpec(max_concurrency=n))
+            for n in (1, 4)
+        ]
+        places = [
+            Place(
+                "s", "1", "e", "w", "l", {"trial.cache": cache, "load.max_concurrency": n}
+            )
+            for n in (1, 4)
+        ]
         return rows_of(tmp_path / cache, trials, places)
 
     found = compare(of("empty"), of("keep"), ("a", "b"))
     assert [p.load["concurrency"] for p in found.pairings] == [1, 4]
-    changed = [f.text for p in found.pairings for f in p.findings if f.code == "comparability.subject"]
-    assert changed == ["The only known difference is --reset-prefix-cache yes / not set."] * 2
+    changed = [
+        f.text
+        for p in found.pairings
+        for f in p.findings
+        if f.code == "comparability.subject"
+    ]
+    assert (
+        changed == ["The only known difference is --reset-prefix-cache yes / not set."] * 2
+    )
 
 
-def test_more_iterations_or_warm_ups_of_one_side_are_compared_all_the_same(tmp_path: Path) -> None:
+def test_more_iterations_or_warm_ups_of_one_side_are_compared_all_the_same(
+    tmp_path: Path,
+) -> None:
     few = _OFFLINE["micro"]
     many = replace(few, offline=replace(few.offline, iterations=9, warmup_iterations=3))  # type: ignore[type-var]
-    found = compare(rows_of(tmp_path / "a", [few]), rows_of(tmp_path / "b", [many]), ("a", "b"))
+    found = compare(
+        rows_of(tmp_path / "a", [few]), rows_of(tmp_path / "b", [many]), ("a", "b")
+    )
     assert len(found.pairings) == 1
     assert "comparability.nothing_changed" in {f.code for f in found.pairings[0].findings}
 
@@ -449,7 +599,13 @@ def test_goodputs_within_other_limits_are_not_compared(tmp_path: Path) -> None:
         good = {"request_goodput": Figure(5.0, 0)}
         return [replace(row, figures={**row.figures, **good}) for row in rows]
 
-    found = compare(of(5.0), of(9.0), ("a", "b"), metrics=["request_goodput", "output_throughput"])
+    found = compare(
+        of(5.0), of(9.0), ("a", "b"), metrics=["request_goodput", "output_throughput"]
+    )
     assert [d.metric for d in found.pairings[0].differences] == ["output_throughput"]
-    texts = [f.text for f in found.pairings[0].findings if f.code == "comparability.definitions"]
-    assert len(texts) == 1 and "A counts requests within ttft=5, B within ttft=9" in texts[0]
+    texts = [
+        f.text for f in found.pairings[0].findings if f.code == "comparability.definitions"
+    ]
+    assert (
+        len(texts) == 1 and "A counts requests within ttft=5, B within ttft=9" in texts[0]
+    )

@@ -29,7 +29,10 @@ num_prompts = 4
 
 @pytest.mark.parametrize("rule", ALL, ids=lambda rule: f"{rule.setting} {rule.text[:30]}")
 def test_a_rule_names_settings_that_there_are(rule: rules.Rule) -> None:
-    named = {field for _, field, _, _ in Formatter().parse(rule.text) if field} - {"value", "data set"}
+    named = {field for _, field, _, _ in Formatter().parse(rule.text) if field} - {
+        "value",
+        "data set",
+    }
     keys = {key for cells in CELLS.values() for key in cells}
     for setting in (rule.setting, *named, *rule.mends):
         assert setting in keys
@@ -92,7 +95,20 @@ def test_one_rule_is_printed_with_flags_and_with_keys(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["bench", "serve", "--base-url", "http://127.0.0.1:9", "--model", "m", *flags.split()]) == 2
+    assert (
+        main(
+            [
+                "bench",
+                "serve",
+                "--base-url",
+                "http://127.0.0.1:9",
+                "--model",
+                "m",
+                *flags.split(),
+            ]
+        )
+        == 2
+    )
     assert by_flags in " ".join(capsys.readouterr().err.split())
     (tmp_path / "s.toml").write_text(STUDY % (workload, load))
     with pytest.raises(UsageError) as e:
@@ -100,8 +116,12 @@ def test_one_rule_is_printed_with_flags_and_with_keys(
     assert by_keys in str(e.value)
 
 
-def test_a_key_that_is_misspelled_is_the_mistake_and_not_the_rule_that_misses_it(tmp_path: Path) -> None:
-    (tmp_path / "s.toml").write_text(STUDY % ("", 'concurrency_schedule = "step: 0=2 5=4"\nduration = 10'))
+def test_a_key_that_is_misspelled_is_the_mistake_and_not_the_rule_that_misses_it(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "s.toml").write_text(
+        STUDY % ("", 'concurrency_schedule = "step: 0=2 5=4"\nduration = 10')
+    )
     with pytest.raises(UsageError, match="Did you mean duration_s") as e:
         study_plan.read(tmp_path / "s.toml")
     assert "needs duration_s" not in str(e.value)

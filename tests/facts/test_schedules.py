@@ -13,7 +13,12 @@ from dyno.facts.schedule import Schedule
 from dyno.load import plan
 from dyno.units import NS_PER_S
 
-SHAPES = ["step: 0=2 30=8 60=2", "ramp: 2..8 over=60", "sine: 2..8 period=60", "burst: 2 peak=20 every=30 for=3"]
+SHAPES = [
+    "step: 0=2 30=8 60=2",
+    "ramp: 2..8 over=60",
+    "sine: 2..8 period=60",
+    "burst: 2 peak=20 every=30 for=3",
+]
 
 
 def counts(load: LoadSpec, *bounds_s: float) -> list[int]:
@@ -76,8 +81,15 @@ def test_a_concurrency_schedule_is_a_list_of_steps() -> None:
     made = plan.make(load, 100)
     assert made.steps == [(0, 1), (NS_PER_S, 2), (3 * NS_PER_S, 3), (5 * NS_PER_S, 4)]
     assert made.in_flight_max == 4 and load.closed_loop and made.due_ns is None
-    steps = plan.make(LoadSpec(concurrency_schedule="burst: 2 peak=9 every=4 for=1", duration_s=8), 1).steps
-    assert [(t // NS_PER_S, slots) for t, slots in steps] == [(0, 2), (3, 9), (4, 2), (7, 9)]
+    steps = plan.make(
+        LoadSpec(concurrency_schedule="burst: 2 peak=9 every=4 for=1", duration_s=8), 1
+    ).steps
+    assert [(t // NS_PER_S, slots) for t, slots in steps] == [
+        (0, 2),
+        (3, 9),
+        (4, 2),
+        (7, 9),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -130,9 +142,19 @@ def test_a_wrong_file_says_where(tmp_path: Path, text: str | None, says: str) ->
 
 def test_a_schedule_is_a_load_of_its_own() -> None:
     sine, step = LoadSpec(rate_schedule=SHAPES[2]), LoadSpec(rate_schedule=SHAPES[0])
-    assert sine.words == "2 to 8 requests/s (sine)" and sine.slug == "r2-8sine" and sine.level[0] == 8
+    assert (
+        sine.words == "2 to 8 requests/s (sine)"
+        and sine.slug == "r2-8sine"
+        and sine.level[0] == 8
+    )
     assert sine.without_level() != step.without_level() and not sine.closed_loop
     both = LoadSpec(concurrency_schedule="step: 0=1 9=4", request_rate_rps=3)
-    assert both.words == "3 requests/s, concurrency 1 to 4 (step)" and both.slug == "r3c1-4step"
-    one, two = (Load({"num_prompts": 10, "--rate-schedule": text}, complete=True) for text in SHAPES[:2])
+    assert (
+        both.words == "3 requests/s, concurrency 1 to 4 (step)"
+        and both.slug == "r3c1-4step"
+    )
+    one, two = (
+        Load({"num_prompts": 10, "--rate-schedule": text}, complete=True)
+        for text in SHAPES[:2]
+    )
     assert not one.same(two) and one.paced and one.words == f"requests/s {SHAPES[0]}"

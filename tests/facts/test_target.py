@@ -13,10 +13,19 @@ from dyno.report.target import best, target
 
 
 def entry(name: str, streams: int, speed: float | None = None, **more: Any) -> Entry:
-    figures = {"p99_ttft_ms": 10.0 * streams, "mean_ttft_ms": 5.0 * streams, **more.pop("figures", {})}
+    figures = {
+        "p99_ttft_ms": 10.0 * streams,
+        "mean_ttft_ms": 5.0 * streams,
+        **more.pop("figures", {}),
+    }
     if speed is not None:
         figures["output_throughput"] = speed
-    load = {"concurrency": streams, "num_prompts": streams * 10, "input_len": 512, **more.pop("load", {})}
+    load = {
+        "concurrency": streams,
+        "num_prompts": streams * 10,
+        "input_len": 512,
+        **more.pop("load", {}),
+    }
     settled = {
         "series": "a",
         "kind": "serve",
@@ -60,9 +69,15 @@ def test_a_target_is_written_as_a_goodput_is(word: str, expected: Limit) -> None
         (["ttft:-1"], "above 0 milliseconds"),
         (["ttft:nan"], "above 0 milliseconds"),
         (["ttft:inf"], "above 0 milliseconds"),
-        (["ttft:5min"], "the unit 'min' does not fit. A latency is in ms, or in s: 500, 500ms or 2s"),
+        (
+            ["ttft:5min"],
+            "the unit 'min' does not fit. A latency is in ms, or in s: 500, 500ms or 2s",
+        ),
         (["ttft:5%"], "the unit '%' does not fit. A latency is in ms, or in s"),
-        (["failed:1ms"], "the unit 'ms' does not fit. A share of the requests has no unit, or is in %: 0.01 or 1%"),
+        (
+            ["failed:1ms"],
+            "the unit 'ms' does not fit. A share of the requests has no unit, or is in %: 0.01 or 1%",
+        ),
         (["failed:100%"], "a share of the requests, such as failed:0, failed:0.01 or 1%"),
         (["failed:few"], "write NAME:LIMIT"),
         (["ttft:500ms", "ttft:1s"], "ttft has two limits"),
@@ -92,18 +107,31 @@ def test_the_statistic_is_the_strictest_that_all_results_have(
 ) -> None:
     base = {"p99_ttft_ms": None, "mean_ttft_ms": None}
     entries = [
-        entry("t", 1, 1.0, figures={**base, **{f"{s}_ttft_ms": 1.0 for s in sorted(names)}}) for names in statistics
+        entry("t", 1, 1.0, figures={**base, **{f"{s}_ttft_ms": 1.0 for s in sorted(names)}})
+        for names in statistics
     ]
     found = target(entries, limits(["ttft:500"]))
     assert found.limits == {f"{expected}_ttft_ms": 500.0}
     assert found.words == [f"TTFT by its {expected}: {why}."]
-    assert target(entries, limits(["p90_ttft:5"])).words == [], "what was asked for needs no reason"
+    assert target(entries, limits(["p90_ttft:5"])).words == [], (
+        "what was asked for needs no reason"
+    )
 
 
 def test_the_best_load_is_the_fastest_that_meets_the_target() -> None:
-    entries = [entry("t1", 1, 10.0), entry("t2", 8, 60.0), entry("t3", 16, 55.0), entry("t4", 64, 90.0)]
+    entries = [
+        entry("t1", 1, 10.0),
+        entry("t2", 8, 60.0),
+        entry("t3", 16, 55.0),
+        entry("t4", 64, 90.0),
+    ]
     (found,) = best(entries, {"p99_ttft_ms": 200.0})
-    assert (found.series, found.entry, found.workload, found.why) == ("a", "t2", "512 in", "")
+    assert (found.series, found.entry, found.workload, found.why) == (
+        "a",
+        "t2",
+        "512 in",
+        "",
+    )
     (found,) = best(entries, {})
     assert found.entry == "t4"
 
@@ -132,7 +160,13 @@ def test_void_results_and_those_with_failures_are_never_the_best() -> None:
         entry("t1", 8, 90.0, verdict="void"),
         entry("t2", 4, 80.0, failed=1.0, completed=40.0),
         entry("t3", 5, 80.0, completed=20.0),  # of 50 that were asked for
-        entry("t4", 2, 70.0, failure="it died", figures={"p99_ttft_ms": None, "mean_ttft_ms": None}),
+        entry(
+            "t4",
+            2,
+            70.0,
+            failure="it died",
+            figures={"p99_ttft_ms": None, "mean_ttft_ms": None},
+        ),
     ]
     (found,) = best(entries, {"p99_ttft_ms": 500.0})
     assert found.entry is None
@@ -150,7 +184,8 @@ def test_who_does_not_tell_the_latency_does_not_meet_it_and_that_is_said() -> No
     (found,) = best([entry("t1", 1, 10.0), silent], {"p99_ttft_ms": 500.0})
     assert (found.entry, found.why) == ("t1", "No p99 TTFT at concurrency 8.")
     (found,) = best(
-        [entry("t1", 1, 10.0), entry("t2", 8, 90.0, figures={"p99_ttft_ms": float("nan")})], {"p99_ttft_ms": 5.0}
+        [entry("t1", 1, 10.0), entry("t2", 8, 90.0, figures={"p99_ttft_ms": float("nan")})],
+        {"p99_ttft_ms": 5.0},
     )
     assert found.entry is None and "no p99 TTFT at concurrency 8" in found.why
 
@@ -163,5 +198,7 @@ def test_total_throughput_counts_where_no_other_is_reported() -> None:
     ]
     (found,) = best(entries, {})
     assert found.entry == "t1"
-    (found,) = best([entry("t1", 1, 5.0, figures={"total_token_throughput": 50.0}), entries[1]], {})
+    (found,) = best(
+        [entry("t1", 1, 5.0, figures={"total_token_throughput": 50.0}), entries[1]], {}
+    )
     assert found.entry == "t1"

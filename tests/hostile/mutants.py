@@ -61,7 +61,11 @@ _RUNNING = [
 
 
 def _captured(name: str) -> list[bytes]:
-    events = [line + b"\n\n" for line in (CAPTURES / name).read_bytes().splitlines() if line.startswith(b"data:")]
+    events = [
+        line + b"\n\n"
+        for line in (CAPTURES / name).read_bytes().splitlines()
+        if line.startswith(b"data:")
+    ]
     return events[:6] + events[-3:]
 
 
@@ -105,7 +109,11 @@ def _mutate_event(rng: random.Random, events: list[bytes]) -> None:
         values = list(_VALUE.finditer(events[at]))
         if values:
             value = rng.choice(values)
-            events[at] = events[at][: value.start(1)] + rng.choice(ODD_VALUES) + events[at][value.end(1) :]
+            events[at] = (
+                events[at][: value.start(1)]
+                + rng.choice(ODD_VALUES)
+                + events[at][value.end(1) :]
+            )
 
 
 def _framed(rng: random.Random, events: list[bytes]) -> bytes:
@@ -113,9 +121,13 @@ def _framed(rng: random.Random, events: list[bytes]) -> bytes:
     if rng.random() < 0.3:
         body = b"".join(events)
         cuts = sorted(rng.randrange(len(body) + 1) for _ in range(rng.randrange(1, 8)))
-        events = [body[a:b] for a, b in zip([0, *cuts], [*cuts, len(body)], strict=True) if b > a]
+        events = [
+            body[a:b] for a, b in zip([0, *cuts], [*cuts, len(body)], strict=True) if b > a
+        ]
     out = b"".join(b"%x\r\n%s\r\n" % (len(e), e) for e in events)
-    return out + (b"0\r\n\r\n" if rng.random() < 0.9 else b"0\r\nx: y\r\n" * rng.randrange(4))
+    return out + (
+        b"0\r\n\r\n" if rng.random() < 0.9 else b"0\r\nx: y\r\n" * rng.randrange(4)
+    )
 
 
 def _mutate_bytes(rng: random.Random, raw: bytes) -> bytes:
@@ -137,7 +149,8 @@ def serve(seed: int) -> None:
     def talk(sock: socket.socket) -> None:
         with sock:
             try:
-                while sock.recv(65536).find(b"}") < 0:  # the request's body is one small object
+                # the request's body is one small object
+                while sock.recv(65536).find(b"}") < 0:
                     pass
                 rng = random.Random(f"{seed} {next(numbers)}")
                 raw = mutant(rng)

@@ -29,7 +29,11 @@ from dyno.workload.spec import WorkloadSpec
 from mutants import mutant
 
 ON_THE_WIRE, DECODED = 20_000, 20_000  # the second for each of four protocols
-TRIAL = TrialSpec(TargetSpec("http://h:1", "openai", "/v1/completions"), WorkloadSpec("random"), LoadSpec())
+TRIAL = TrialSpec(
+    TargetSpec("http://h:1", "openai", "/v1/completions"),
+    WorkloadSpec("random"),
+    LoadSpec(),
+)
 WANTED = requests(1, output_tokens=8)
 MEMORY_MORE = 300 << 20
 KINDS = {
@@ -39,7 +43,9 @@ KINDS = {
 
 
 def peak_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1 if sys.platform == "darwin" else 1024
+    )
 
 
 def summed_up(records: Iterator[Record], client: ClientFacts) -> Counter[str | None]:
@@ -50,7 +56,11 @@ def summed_up(records: Iterator[Record], client: ClientFacts) -> Counter[str | N
     for record in records:
         settling.settle(record)
         tally.add(msgspec.json.decode(msgspec.json.encode(record), type=Record))
-        kinds[record.error if record.error is None or not record.error.startswith("http_") else "http"] += 1
+        kinds[
+            record.error
+            if record.error is None or not record.error.startswith("http_")
+            else "http"
+        ] += 1
     summary = tally.summary(client)
     msgspec.json.encode(summary)
     assert summary.completed + summary.failed == kinds.total()
@@ -71,29 +81,44 @@ def spooled(path: Path, backend: str, count: int) -> None:
                 piece = raw[at : min(b, at + 32_768)]
                 parts += [pack(i, READ, len(piece), i * 100 + at + 1, NO_STAMP), piece]
         reason = b"cut: the server closed" if rng.random() < 0.3 else b""
-        spool.write([*parts, pack(i, END, len(reason), i * 100 + len(raw) + 9, NO_STAMP), reason])
+        spool.write(
+            [*parts, pack(i, END, len(reason), i * 100 + len(raw) + 9, NO_STAMP), reason]
+        )
     spool.close()
 
 
-@pytest.mark.parametrize("count", [DECODED // 5, pytest.param(DECODED, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "count", [DECODED // 5, pytest.param(DECODED, marks=pytest.mark.nightly)]
+)
 @pytest.mark.parametrize("backend", ["openai", "openai-chat", "tgi", "llama.cpp"])
-def test_every_mutated_answer_is_decoded_to_a_record(backend: str, count: int, tmp_path: Path) -> None:
+def test_every_mutated_answer_is_decoded_to_a_record(
+    backend: str, count: int, tmp_path: Path
+) -> None:
     spooled(tmp_path / "s", backend, count)
     before, started = peak_bytes(), time.process_time()
-    client = ClientFacts(0, 10**9, "complete", count, count, 0.0, 0, [], kernel_stamps=False)
+    client = ClientFacts(
+        0, 10**9, "complete", count, count, 0.0, 0, [], kernel_stamps=False
+    )
     kinds = summed_up(decode.records(tmp_path / "s", WANTED, PROTOCOLS[backend], 0), client)
     print(backend, dict(kinds), f"{(peak_bytes() - before) >> 20} MB")
     assert kinds.total() == count
     assert kinds.keys() <= KINDS
-    assert kinds[None] > count // 50 and kinds["garbage"] > count // 20  # mutated neither too little nor too much
+    # mutated neither too little nor too much
+    assert kinds[None] > count // 50 and kinds["garbage"] > count // 20
     assert peak_bytes() - before < MEMORY_MORE
     assert time.process_time() - started < 120
 
 
-@pytest.mark.parametrize("count", [ON_THE_WIRE // 5, pytest.param(ON_THE_WIRE, marks=pytest.mark.nightly)])
-def test_every_mutated_answer_on_the_wire_ends_its_request_and_no_other(count: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "count", [ON_THE_WIRE // 5, pytest.param(ON_THE_WIRE, marks=pytest.mark.nightly)]
+)
+def test_every_mutated_answer_on_the_wire_ends_its_request_and_no_other(
+    count: int, tmp_path: Path
+) -> None:
     server = subprocess.Popen(
-        [sys.executable, str(Path(__file__).parent / "mutants.py"), "16"], stdout=subprocess.PIPE, text=True
+        [sys.executable, str(Path(__file__).parent / "mutants.py"), "16"],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         assert server.stdout is not None
@@ -112,7 +137,9 @@ def test_every_mutated_answer_on_the_wire_ends_its_request_and_no_other(count: i
         client = Wire(traffic, spool).drive()
         spool.close()
         assert (client.outcome, client.sent) == ("complete", count)
-        records = decode.records(tmp_path / "s", WANTED, PROTOCOLS["openai"], client.start_ns, client.unasked)
+        records = decode.records(
+            tmp_path / "s", WANTED, PROTOCOLS["openai"], client.start_ns, client.unasked
+        )
         kinds = summed_up(records, client)
     finally:
         server.kill()

@@ -50,7 +50,10 @@ class Clock:
         self.place, self._file = Place(folder), folder / "clock"
         (folder / "site").mkdir()
         (folder / "site" / "sitecustomize.py").write_text(SITE)
-        self.place.env |= {"PYTHONPATH": str(folder / "site"), "TEST_CLOCK": str(self._file)}
+        self.place.env |= {
+            "PYTHONPATH": str(folder / "site"),
+            "TEST_CLOCK": str(self._file),
+        }
         self.set(0)
 
     def set(self, offset_s: int) -> None:
@@ -60,7 +63,9 @@ class Clock:
         partial.replace(self._file)
 
     def start(self, *words: str) -> DynoProcess:
-        return DynoProcess([sys.executable, "-m", "dyno", *words], self.place.folder, self.place.env)
+        return DynoProcess(
+            [sys.executable, "-m", "dyno", *words], self.place.folder, self.place.env
+        )
 
     def dyno(self, *words: str, code: int = 0) -> str:
         with self.start(*words) as process:
@@ -73,7 +78,9 @@ def clock(tmp_path: Path) -> Clock:
 
 
 def results(folder: Path) -> list[dict[str, float]]:
-    return [json.loads(p.read_text())["summary"] for p in sorted(folder.rglob("summary.json"))]
+    return [
+        json.loads(p.read_text())["summary"] for p in sorted(folder.rglob("summary.json"))
+    ]
 
 
 JUMPS: dict[str, list[int]] = {
@@ -84,11 +91,16 @@ FIRST = "a day back"
 
 
 def some(names: dict[str, list[int]]) -> list[object]:
-    return [name if name == FIRST else pytest.param(name, marks=pytest.mark.nightly) for name in names]
+    return [
+        name if name == FIRST else pytest.param(name, marks=pytest.mark.nightly)
+        for name in names
+    ]
 
 
 @pytest.mark.parametrize("jump", some(JUMPS))
-def test_a_clock_that_jumps_during_a_load_moves_no_figure(clock: Clock, fake: StartFake, jump: str) -> None:
+def test_a_clock_that_jumps_during_a_load_moves_no_figure(
+    clock: Clock, fake: StartFake, jump: str
+) -> None:
     url = fake(first_ms=20, gap_ms=5).base_url
     began = time.monotonic()
     with clock.start(
@@ -103,7 +115,8 @@ def test_a_clock_that_jumps_during_a_load_moves_no_figure(clock: Clock, fake: St
     took = time.monotonic() - began
     (summary,) = results(clock.place.folder / "runs")
     assert summary["completed"] == 120
-    assert 2 < summary["duration_s"] < took  # 60 requests one after the other, of 55 ms each
+    # 60 requests one after the other, of 55 ms each
+    assert 2 < summary["duration_s"] < took
     assert "Traceback" not in text and "This is a bug" not in text
     assert clock.dyno("runs").count("\n") >= 1
     clock.dyno("report", "runs", "--allow-void")
@@ -122,7 +135,9 @@ max_concurrency = [1, 2, 3]
 """
 
 
-@pytest.mark.parametrize("jump", some({name: jump for name, jump in JUMPS.items() if len(jump) == 1}))
+@pytest.mark.parametrize(
+    "jump", some({name: jump for name, jump in JUMPS.items() if len(jump) == 1})
+)
 def test_a_study_resumes_on_a_machine_whose_clock_was_set(clock: Clock, jump: str) -> None:
     (clock.place.folder / "s.toml").write_text(STUDY)
     words = ("run", "s.toml", "--runs", "runs", "--no-report", "--plain")
@@ -131,19 +146,36 @@ def test_a_study_resumes_on_a_machine_whose_clock_was_set(clock: Clock, jump: st
     text = clock.dyno(*words)
     assert "1 of 3 trials are done; resuming" in text
     assert len(results(clock.place.folder / "runs")) == 3
-    assert all(0 < summary["duration_s"] < 60 for summary in results(clock.place.folder / "runs"))
+    assert all(
+        0 < summary["duration_s"] < 60 for summary in results(clock.place.folder / "runs")
+    )
     clock.dyno("report", "runs/s", "-o", "page.html", "--allow-void")
 
 
-def test_two_runs_with_one_time_in_their_names_are_two(clock: Clock, fake: StartFake) -> None:
+def test_two_runs_with_one_time_in_their_names_are_two(
+    clock: Clock, fake: StartFake
+) -> None:
     url = fake(first_ms=1, gap_ms=1).base_url
     for _ in range(2):
         clock.set(-int(time.time()) + 365 * DAY_S)  # the same second again
-        clock.dyno("bench", "serve", "--base-url", url, "--num-prompts", "3", "--output-len", "2", "--runs", "runs")
+        clock.dyno(
+            "bench",
+            "serve",
+            "--base-url",
+            url,
+            "--num-prompts",
+            "3",
+            "--output-len",
+            "2",
+            "--runs",
+            "runs",
+        )
     assert len(results(clock.place.folder / "runs")) == 2
 
 
-def test_a_model_of_changed_files_is_made_again_though_the_clock_was_set_back(clock: Clock) -> None:
+def test_a_model_of_changed_files_is_made_again_though_the_clock_was_set_back(
+    clock: Clock,
+) -> None:
     """By the times alone, the new source was older than the model that was made of the old one."""
     folder = clock.place.folder
     clock.place.env["FAKE"] = "works"

@@ -24,18 +24,25 @@ TASKS = {
 
 @pytest.mark.parametrize("text", TASKS.values(), ids=TASKS.keys())
 @pytest.mark.parametrize("name", ["task.yaml", "sub/deeper/task.yml"])
-def test_a_task_that_runs_code_needs_a_word_from_the_user(text: str, name: str, tmp_path: Path) -> None:
+def test_a_task_that_runs_code_needs_a_word_from_the_user(
+    text: str, name: str, tmp_path: Path
+) -> None:
     path = tmp_path / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"task: mine\n{text}")
     assert str(path) in (task_code(tmp_path) or "")
-    with pytest.raises(UsageError, match=r"runs Python code with your rights\. Read it, and add --allow-task-code"):
+    with pytest.raises(
+        UsageError,
+        match=r"runs Python code with your rights\. Read it, and add --allow-task-code",
+    ):
         _check_code(QualitySpec(["mine"], include_path=str(tmp_path)))
     _check_code(QualitySpec(["mine"], include_path=str(tmp_path), allow_task_code=True))
 
 
 def test_a_task_of_data_alone_needs_none(tmp_path: Path) -> None:
-    (tmp_path / "task.yaml").write_text("task: mine\ndataset_path: json\ndoc_to_text: '{{question}}'\n")
+    (tmp_path / "task.yaml").write_text(
+        "task: mine\ndataset_path: json\ndoc_to_text: '{{question}}'\n"
+    )
     (tmp_path / "data.jsonl").write_text('{"question": "!function"}\n')
     _check_code(QualitySpec(["mine"], include_path=str(tmp_path)))
 
@@ -61,9 +68,17 @@ getattr(transformers, sys.argv[3]).from_pretrained(sys.argv[2], trust_remote_cod
 
 @pytest.mark.parametrize(
     "kind",
-    ["AutoTokenizer", *(pytest.param(k, marks=pytest.mark.nightly) for k in ("AutoConfig", "AutoModelForCausalLM"))],
+    [
+        "AutoTokenizer",
+        *(
+            pytest.param(k, marks=pytest.mark.nightly)
+            for k in ("AutoConfig", "AutoModelForCausalLM")
+        ),
+    ],
 )
-def test_a_models_own_code_does_not_run_where_a_tool_trusts_it(kind: str, tmp_path: Path) -> None:
+def test_a_models_own_code_does_not_run_where_a_tool_trusts_it(
+    kind: str, tmp_path: Path
+) -> None:
     """As llama.cpp's converter asks for some models: trust_remote_code=True."""
     env = environment.find("transformers")
     if env is None:
@@ -72,13 +87,23 @@ def test_a_models_own_code_does_not_run_where_a_tool_trusts_it(kind: str, tmp_pa
     model = tmp_path / "model"
     model.mkdir()
     (model / "evil.py").write_text(EVIL.format(mark=str(mark)))
-    auto = dict.fromkeys(("AutoConfig", "AutoModelForCausalLM"), "evil.Evil") | {"AutoTokenizer": ["evil.Evil", None]}
+    auto = dict.fromkeys(("AutoConfig", "AutoModelForCausalLM"), "evil.Evil") | {
+        "AutoTokenizer": ["evil.Evil", None]
+    }
     (model / "config.json").write_text(json.dumps({"model_type": "evil", "auto_map": auto}))
-    (model / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "Evil", "auto_map": auto}))
+    (model / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "Evil", "auto_map": auto})
+    )
     guard = Path(convert_gguf.__file__).with_name("guard.py")
     command = [env.python, "-I", "-c", READ, str(guard), str(model), kind]
-    variables = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf"), "PATH": "/usr/bin:/bin"}
-    done = subprocess.run(command, capture_output=True, text=True, env=variables, timeout=300)
+    variables = {
+        "HF_HUB_OFFLINE": "1",
+        "HF_HOME": str(tmp_path / "hf"),
+        "PATH": "/usr/bin:/bin",
+    }
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=variables, timeout=300
+    )
     assert "comes with Python code of its own" in done.stderr
     assert done.returncode == 1
     assert not mark.exists()

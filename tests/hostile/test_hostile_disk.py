@@ -15,8 +15,13 @@ from hub_server import serving
 from test_hostile_kills import RUN, Place
 from test_models_hub import make_model
 
-pytestmark = pytest.mark.skipif(shutil.which("prlimit") is None, reason="needs prlimit of util-linux")
-LIMITS = [20_000, *(pytest.param(n, marks=pytest.mark.nightly) for n in (0, 1, 500, 3000, 8000, 100_000))]
+pytestmark = pytest.mark.skipif(
+    shutil.which("prlimit") is None, reason="needs prlimit of util-linux"
+)
+LIMITS = [
+    20_000,
+    *(pytest.param(n, marks=pytest.mark.nightly) for n in (0, 1, 500, 3000, 8000, 100_000)),
+]
 
 
 @pytest.fixture
@@ -25,13 +30,24 @@ def place(tmp_path: Path) -> Place:
 
 
 def run_of_fixtures() -> Path:
-    return next(p.parent for p in sorted(RUN.rglob("summary.json")) if (p.parent / "trial.json").exists())
+    return next(
+        p.parent
+        for p in sorted(RUN.rglob("summary.json"))
+        if (p.parent / "trial.json").exists()
+    )
 
 
 def full(place: Place, most: int, *words: str) -> None:
     """Run a command that can write files of `most` bytes. It succeeds, or it fails in words."""
     command = ["prlimit", f"--fsize={most}", sys.executable, "-B", "-m", "dyno", *words]
-    done = subprocess.run(command, cwd=place.folder, env=place.env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        command,
+        cwd=place.folder,
+        env=place.env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert "Traceback" not in done.stderr
     assert "This is a bug" not in done.stderr
     assert done.returncode in (0, 1)
@@ -42,14 +58,38 @@ def full(place: Place, most: int, *words: str) -> None:
 @pytest.mark.parametrize("most", LIMITS)
 def test_a_benchmark_on_a_full_disk(place: Place, fake: StartFake, most: int) -> None:
     url = fake(first_ms=2, gap_ms=1).base_url
-    full(place, most, "bench", "serve", "--base-url", url, "--num-prompts", "20", "--output-len", "8", "--runs", "runs")
+    full(
+        place,
+        most,
+        "bench",
+        "serve",
+        "--base-url",
+        url,
+        "--num-prompts",
+        "20",
+        "--output-len",
+        "8",
+        "--runs",
+        "runs",
+    )
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("most", LIMITS)
 def test_a_search_on_a_full_disk(place: Place, fake: StartFake, most: int) -> None:
     url = fake(first_ms=2, gap_ms=1).base_url
-    words = ("--output-len", "4", "--to", "2", "--budget", "6", "--target", "ttft_p90:500ms", "--runs", "runs")
+    words = (
+        "--output-len",
+        "4",
+        "--to",
+        "2",
+        "--budget",
+        "6",
+        "--target",
+        "ttft_p90:500ms",
+        "--runs",
+        "runs",
+    )
     full(place, most, "find", "--base-url", url, *words)
 
 
@@ -64,7 +104,9 @@ def test_a_pull_on_a_full_disk(place: Place, most: int) -> None:
 
 @pytest.mark.parametrize("most", LIMITS)
 def test_an_export_and_an_import_on_a_full_disk(place: Place, most: int) -> None:
-    Packed(place.folder).model("a", {"config.json": b"{}", "w.bin": b"w" * 50_000}).write(place.folder / "m.tar")
+    Packed(place.folder).model("a", {"config.json": b"{}", "w.bin": b"w" * 50_000}).write(
+        place.folder / "m.tar"
+    )
     full(place, most, "models", "import", "m.tar")
     assert place.start(["models", "import", "m.tar"]).wait(60) == 0
     full(place, most, "models", "export", "a-", "out.tar")
@@ -72,9 +114,13 @@ def test_an_export_and_an_import_on_a_full_disk(place: Place, most: int) -> None
 
 
 @pytest.mark.parametrize(
-    "most", [pytest.param(n, marks=pytest.mark.nightly) for n in (0, 1, 500, 3000, 20_000)] + [400_000]
+    "most",
+    [pytest.param(n, marks=pytest.mark.nightly) for n in (0, 1, 500, 3000, 20_000)]
+    + [400_000],
 )
-def test_a_quantization_on_a_full_disk_leaves_no_half_model_and_is_repeated(place: Place, most: int) -> None:
+def test_a_quantization_on_a_full_disk_leaves_no_half_model_and_is_repeated(
+    place: Place, most: int
+) -> None:
     """Its tool is one of the tests' own; llm-compressor takes minutes to install."""
     place.env["FAKE"] = "works"
     quantized_files.install_fake(place.folder / "home", "llm-compressor")

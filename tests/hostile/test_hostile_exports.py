@@ -40,11 +40,17 @@ class Desk:
         return code, err
 
     def left(self) -> list[str]:
-        return [p.name for p in self.folder.iterdir() if p.name.startswith(".dyno-") or p.name.endswith(".partial")]
+        return [
+            p.name
+            for p in self.folder.iterdir()
+            if p.name.startswith(".dyno-") or p.name.endswith(".partial")
+        ]
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Desk:
+def desk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Desk:
     monkeypatch.setenv("DYNO_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     return Desk(tmp_path, capsys)
@@ -64,7 +70,11 @@ def test_a_link_to_a_private_file_is_neither_exported_nor_copied_to_another_mode
     quantized_files.install_fake(desk.folder / "home", "llm-compressor")
     monkeypatch.setenv("FAKE", "works")
     desk.dyno("models", "quantize", desk.model, "llm-compressor:fp8-dynamic")
-    copies = [p for p in (desk.folder / "home").rglob("*") if p.is_file() and KEY.encode() in p.read_bytes()]
+    copies = [
+        p
+        for p in (desk.folder / "home").rglob("*")
+        if p.is_file() and KEY.encode() in p.read_bytes()
+    ]
     assert copies == []
 
 
@@ -81,11 +91,18 @@ def test_links_inside_the_folder_and_to_blobs_of_the_hub_are_files(desk: Desk) -
     assert members["notes.txt"].isreg() and members["extra.json"].isreg()
 
 
-NAMES = {"a line end": b"a\nb", "an escape": b"\x1b[2J", "no text": b"\xff\xfe", "turned": "\u202etxt".encode()}
+NAMES = {
+    "a line end": b"a\nb",
+    "an escape": b"\x1b[2J",
+    "no text": b"\xff\xfe",
+    "turned": "\u202etxt".encode(),
+}
 
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES.keys())
-def test_a_file_whose_name_is_not_text_is_refused_when_the_folder_is_recorded(desk: Desk, name: bytes) -> None:
+def test_a_file_whose_name_is_not_text_is_refused_when_the_folder_is_recorded(
+    desk: Desk, name: bytes
+) -> None:
     (desk.model / os.fsdecode(name)).touch()
     code, _, said = desk.dyno("models", "pull", f"file:{desk.model}")
     assert code == 2
@@ -93,7 +110,9 @@ def test_a_file_whose_name_is_not_text_is_refused_when_the_folder_is_recorded(de
 
 
 @pytest.mark.parametrize("name", ["a\\b", "/".join(["d"] * 20)])
-def test_a_name_that_no_import_accepts_is_refused_by_the_export(desk: Desk, name: str) -> None:
+def test_a_name_that_no_import_accepts_is_refused_by_the_export(
+    desk: Desk, name: str
+) -> None:
     (desk.model / name).parent.mkdir(parents=True, exist_ok=True)
     (desk.model / name).touch()
     code, said = desk.export()
@@ -109,24 +128,39 @@ def test_what_is_no_file_is_left_out_and_not_waited_for(desk: Desk) -> None:
     (desk.model / "up").symlink_to(desk.model)
     assert desk.export()[0] == 0
     with tarfile.open(desk.folder / "out.tar") as tar:
-        assert not {"pipe", "zero", "loop", "up"} & {Path(name).name for name in tar.getnames()}
+        assert not {"pipe", "zero", "loop", "up"} & {
+            Path(name).name for name in tar.getnames()
+        }
 
 
-def test_what_lies_beside_the_archive_is_neither_overwritten_nor_removed(desk: Desk) -> None:
+def test_what_lies_beside_the_archive_is_neither_overwritten_nor_removed(
+    desk: Desk,
+) -> None:
     """A link of the name that dyno wrote to first led its bytes into another file, and the user's file was removed."""
     (desk.folder / "victim").write_text("mine")
     (desk.folder / "a.tar.partial").symlink_to(desk.folder / "victim")
     (desk.folder / "b.tar.partial").write_text("mine")
     for name in ("a.tar", "b.tar"):
         assert desk.export(name)[0] == 0
-    assert (desk.folder / "victim").read_text() == (desk.folder / "b.tar.partial").read_text() == "mine"
+    assert (
+        (desk.folder / "victim").read_text()
+        == (desk.folder / "b.tar.partial").read_text()
+        == "mine"
+    )
     assert sorted(desk.left()) == ["a.tar.partial", "b.tar.partial"]
 
 
 def test_a_target_that_exists_or_cannot_be_is_refused(desk: Desk) -> None:
     (desk.folder / "there.tar").write_text("mine")
     (desk.folder / "dangling.tar").symlink_to(desk.folder / "elsewhere")
-    for file in ("there.tar", ".", "/dev/null", "no-folder/x.tar", "model/config.json", "x" * 300):
+    for file in (
+        "there.tar",
+        ".",
+        "/dev/null",
+        "no-folder/x.tar",
+        "model/config.json",
+        "x" * 300,
+    ):
         code, said = desk.export(file)
         assert code in (1, 2), file
         assert said.startswith("dyno: ") and said.count("\n") == 1, said

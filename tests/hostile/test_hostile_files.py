@@ -74,8 +74,24 @@ def say(capsys: pytest.CaptureFixture[str]) -> Say:
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("measured")
     with Fake.start(FakeSpec(first_ms=2, gap_ms=1), folder / "log") as fake:
-        words = ["bench", "serve", "--base-url", fake.base_url, "--num-prompts", "6", "--max-concurrency", "3"]
-        words += ["--random-input-len", "20", "--random-output-len", "4", "--keep-raw", "--disable-tqdm"]
+        words = [
+            "bench",
+            "serve",
+            "--base-url",
+            fake.base_url,
+            "--num-prompts",
+            "6",
+            "--max-concurrency",
+            "3",
+        ]
+        words += [
+            "--random-input-len",
+            "20",
+            "--random-output-len",
+            "4",
+            "--keep-raw",
+            "--disable-tqdm",
+        ]
         assert main([*words, "--runs", str(folder / "runs")]) == 0
     (run,) = (folder / "runs").iterdir()
     (run / "tags.json").write_text('["published"]')
@@ -98,7 +114,13 @@ FILES = {
         "first_failure.json",
         "iterations.jsonl",
     ],
-    "cut": ["trial.json", "exchanges.spool", "requests.jsonl", "client.json", "telemetry.jsonl"],
+    "cut": [
+        "trial.json",
+        "exchanges.spool",
+        "requests.jsonl",
+        "client.json",
+        "telemetry.jsonl",
+    ],
     "tp": [
         "study.json",
         "study.toml",
@@ -126,7 +148,9 @@ def shelf(tmp_path: Path, measured: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     study = StudyFolder(runs / "tp")
     study.write(Study("tp", [PlannedTrial(place, trial) for place in places]), "# a study")
     shutil.copytree(measured, study.run(places[0]).path)
-    write_failure(study.fresh(places[1]), Failure("out of memory", 2, "2026-01-01T00:00:00+00:00"))
+    write_failure(
+        study.fresh(places[1]), Failure("out of memory", 2, "2026-01-01T00:00:00+00:00")
+    )
     study.write_skipped({"id2": "saturated"})
     monkeypatch.chdir(tmp_path)
     assert main(["import", str(HERE / "captures" / "vllm-0.32-serve.json")]) == 0
@@ -187,13 +211,18 @@ def test_whatever_lies_where_a_file_belongs_is_reported_and_the_other_runs_are_l
             return say(*words)[1]
         except Exception as e:
             last = traceback.extract_tb(e.__traceback__)[-1]
-            wrong.append(f"{kind}: {' '.join(words)}: {e!r:.200} ({last.filename}:{last.lineno})")
+            wrong.append(
+                f"{kind}: {' '.join(words)}: {e!r:.200} ({last.filename}:{last.lineno})"
+            )
             return ""
 
     spoiled = [Path("runs/imports/vllm-0.32-serve.json.json")]
     for folder, names in FILES.items():
         spoiled += [
-            shutil.copytree(shelf / folder, Path("runs") / f"{folder}-{name.replace('/', '-')}") / name
+            shutil.copytree(
+                shelf / folder, Path("runs") / f"{folder}-{name.replace('/', '-')}"
+            )
+            / name
             for name in names
         ]
     for path in spoiled:
@@ -210,7 +239,8 @@ def test_whatever_lies_where_a_file_belongs_is_reported_and_the_other_runs_are_l
     out = reported("sql", "select completed from trials where run = 'runs/good'", "--json")
     assert json.loads(out) == [{"completed": 6}]
     reported(
-        "sql", "select count(*) from requests, (select count(*) from telemetry), (select count(*) from iterations)"
+        "sql",
+        "select count(*) from requests, (select count(*) from telemetry), (select count(*) from iterations)",
     )
     code, _, err = say("report", "runs", "-o", "x.md")
     assert code == 0, err
@@ -275,9 +305,14 @@ BOMBS: dict[str, list[tarfile.TarInfo]] = {
 
 
 @pytest.mark.parametrize("bomb", BOMBS)
-def test_an_archive_that_means_harm_is_refused_soon_and_leaves_nothing(tmp_path: Path, say: Say, bomb: str) -> None:
+def test_an_archive_that_means_harm_is_refused_soon_and_leaves_nothing(
+    tmp_path: Path, say: Say, bomb: str
+) -> None:
     archive = tmp_path / "a.tar.zst"
-    with zstandard.open(archive, "wb") as out, tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as tar:
+    with (
+        zstandard.open(archive, "wb") as out,
+        tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as tar,
+    ):
         tar.addfile(member("run/trial.json", size=2), io.BytesIO(b"{}"))
         for info in BOMBS[bomb]:
             tar.addfile(info, Zeros(info.size))  # type: ignore[arg-type]
@@ -298,15 +333,30 @@ def test_an_honest_archive_that_shrinks_much_is_unpacked_where_the_user_allows_i
     assert say("runs", "pack", run, "-o", archive)[0] == 0
     code, _, err = say("runs", "unpack", archive, "--runs", tmp_path / "runs")
     assert code == 1 and "--max-size 1G" in err
-    code, _, err = say("runs", "unpack", archive, "--runs", tmp_path / "runs", "--max-size", "200M")
+    code, _, err = say(
+        "runs", "unpack", archive, "--runs", tmp_path / "runs", "--max-size", "200M"
+    )
     assert code == 1 and "more than 200 MiB" in err
-    assert say("runs", "unpack", archive, "--runs", tmp_path / "runs", "--max-size", "1G")[0] == 0
+    assert (
+        say("runs", "unpack", archive, "--runs", tmp_path / "runs", "--max-size", "1G")[0]
+        == 0
+    )
     assert (tmp_path / "runs/run/engine.log").stat().st_size == 300 << 20
 
 
 # ---- files that a command or a study names ----
 
-NOT_FILES = ["/dev/zero", "/dev/urandom", "pipe", "socket", ".", "loop", "absent", "x" * 300, "x\0y"]
+NOT_FILES = [
+    "/dev/zero",
+    "/dev/urandom",
+    "pipe",
+    "socket",
+    ".",
+    "loop",
+    "absent",
+    "x" * 300,
+    "x\0y",
+]
 STUDY = """
 [engines.e]
 kind = "fake"
@@ -330,7 +380,16 @@ def test_what_is_no_file_is_reported_in_a_sentence_by_every_command(
     Path("loop").symlink_to("loop")
     Path("study.toml").write_text(STUDY.format(path=name.replace("\0", "\\u0000")))
     shutil.copy(HERE / "captures" / "vllm-0.32-serve.json", "good.json")
-    to_nowhere = ["bench", "serve", "--base-url", "http://127.0.0.1:1", "--model", "m", "--num-prompts", "2"]
+    to_nowhere = [
+        "bench",
+        "serve",
+        "--base-url",
+        "http://127.0.0.1:1",
+        "--model",
+        "m",
+        "--num-prompts",
+        "2",
+    ]
     commands: list[list[str]] = [
         ["run", name, "--dry-run"],
         ["run", "study.toml", "--dry-run"],
@@ -371,14 +430,25 @@ def test_what_is_no_file_is_reported_in_a_sentence_by_every_command(
         "report {good} --prices <(cat {prices}) -o x.md",
     ],
 )
-def test_what_a_program_writes_into_a_pipe_is_still_read(tmp_path: Path, measured: Path, words: str) -> None:
+def test_what_a_program_writes_into_a_pipe_is_still_read(
+    tmp_path: Path, measured: Path, words: str
+) -> None:
     assert main(["runs", "pack", str(measured), "-o", str(tmp_path / "a.tar.zst")]) == 0
-    (tmp_path / "s.toml").write_text(STUDY.replace('dataset = "custom"\npath = "{path}"', "input_len = 4"))
-    (tmp_path / "p.toml").write_text('[[price]]\naccelerator = "H100"\naccelerator_hour = 2.5\n')
-    places = {"good": HERE / "captures" / "vllm-0.32-serve.json", "archive": tmp_path / "a.tar.zst"}
+    (tmp_path / "s.toml").write_text(
+        STUDY.replace('dataset = "custom"\npath = "{path}"', "input_len = 4")
+    )
+    (tmp_path / "p.toml").write_text(
+        '[[price]]\naccelerator = "H100"\naccelerator_hour = 2.5\n'
+    )
+    places = {
+        "good": HERE / "captures" / "vllm-0.32-serve.json",
+        "archive": tmp_path / "a.tar.zst",
+    }
     command = words.format(**places, study=tmp_path / "s.toml", prices=tmp_path / "p.toml")
     line = f'"{sys.executable}" -m dyno {command}'
-    done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        ["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
     assert done.returncode in (0, 3), done.stderr
     assert done.stdout + done.stderr
 
@@ -393,36 +463,56 @@ GROWING = {
     "a long variable in many": f"[variables]\nb = '{'x' * 500_000}'\n"
     + "".join(f"a{i} = 'x${{b}}'\n" for i in range(10_000)),
     "a grid of a billion": "[engines.e]\nkind = 'fake'\n[workloads.w]\ninput_len = 8\noutput_len = 8\n[loads.l]\n"
-    + "".join(f"{key} = {[*range(1, 1001)]}\n" for key in ("max_concurrency", "num_prompts", "num_warmups")),
+    + "".join(
+        f"{key} = {[*range(1, 1001)]}\n"
+        for key in ("max_concurrency", "num_prompts", "num_warmups")
+    ),
     "a grid of the same": "[engines.e]\nkind = 'fake'\n[workloads.w]\ninput_len = 8\noutput_len = 8\n[loads.l]\n"
-    + "".join(f"{key} = {[1] * 1000}\n" for key in ("max_concurrency", "num_prompts", "num_warmups")),
+    + "".join(
+        f"{key} = {[1] * 1000}\n"
+        for key in ("max_concurrency", "num_prompts", "num_warmups")
+    ),
     "brackets": "a = " + "[" * 100_000,
     "tables in tables": "a = " + "{a = " * 100_000,
     "a name of many parts": ".".join(["a"] * 300_000) + " = 1",
     "a number of many digits": "seed = " + "9" * 10_000,
     "a number of many bits": "seed = 0x" + "f" * 10_000,
-    "a chain of engines": "".join(f"[engines.e{i}]\nlike = 'e{i + 1}'\n" for i in range(3_000)),
+    "a chain of engines": "".join(
+        f"[engines.e{i}]\nlike = 'e{i + 1}'\n" for i in range(3_000)
+    ),
     "mistakes": "".join(f"k{i} = 1\n" for i in range(50_000)),
     "megabytes": "about = '" + "x" * (5 << 20) + "'",
 }
 
 
 @pytest.mark.parametrize("name", GROWING)
-def test_a_study_that_grows_is_refused_before_it_fills_the_memory(tmp_path: Path, name: str) -> None:
+def test_a_study_that_grows_is_refused_before_it_fills_the_memory(
+    tmp_path: Path, name: str
+) -> None:
     (tmp_path / "s.toml").write_text(GROWING[name])
     done = _in_a_small_room(["run", "s.toml", "--dry-run"], tmp_path)
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith("dyno: ") and "Traceback" not in done.stderr
 
 
-def _in_a_small_room(words: list[str], cwd: Path, gigabytes: int = 1) -> subprocess.CompletedProcess[str]:
+def _in_a_small_room(
+    words: list[str], cwd: Path, gigabytes: int = 1
+) -> subprocess.CompletedProcess[str]:
     def limits() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (gigabytes << 30, gigabytes << 30))
         resource.setrlimit(resource.RLIMIT_CPU, (30, 30))
 
     environ = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "dyno", *words]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, preexec_fn=limits, env=environ)
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        preexec_fn=limits,
+        env=environ,
+    )
 
 
 # ---- heads of models ----
@@ -437,10 +527,27 @@ HEADS = {
     "m.gguf": [
         _gguf(struct.pack("<QQ", HUGE, HUGE)),
         _gguf(struct.pack("<QQ", 0, 1), struct.pack("<Q", HUGE)),
-        _gguf(struct.pack("<QQ", 0, 1), struct.pack("<Q", 1), b"a", struct.pack("<IIQ", 9, 8, HUGE)),
-        _gguf(struct.pack("<QQ", 0, 1), struct.pack("<Q", 1), b"a", struct.pack("<IIQ", 9, 4, HUGE)),
-        _gguf(struct.pack("<QQ", 0, 1), struct.pack("<Q", 1), b"a", struct.pack("<IIQ", 9, 9, 5) * 5_000),
-        _gguf(struct.pack("<QQ", 1, 0), struct.pack("<Q", 1), b"a", struct.pack("<I", 1 << 31)),
+        _gguf(
+            struct.pack("<QQ", 0, 1),
+            struct.pack("<Q", 1),
+            b"a",
+            struct.pack("<IIQ", 9, 8, HUGE),
+        ),
+        _gguf(
+            struct.pack("<QQ", 0, 1),
+            struct.pack("<Q", 1),
+            b"a",
+            struct.pack("<IIQ", 9, 4, HUGE),
+        ),
+        _gguf(
+            struct.pack("<QQ", 0, 1),
+            struct.pack("<Q", 1),
+            b"a",
+            struct.pack("<IIQ", 9, 9, 5) * 5_000,
+        ),
+        _gguf(
+            struct.pack("<QQ", 1, 0), struct.pack("<Q", 1), b"a", struct.pack("<I", 1 << 31)
+        ),
     ],
     "m.safetensors": [
         struct.pack("<Q", HUGE) + b"{}",
@@ -451,12 +558,20 @@ HEADS = {
 }
 
 
-@pytest.mark.parametrize(("file", "number"), [(file, i) for file, heads in HEADS.items() for i in range(len(heads))])
-def test_a_head_that_claims_the_moon_is_no_model(tmp_path: Path, file: str, number: int) -> None:
+@pytest.mark.parametrize(
+    ("file", "number"),
+    [(file, i) for file, heads in HEADS.items() for i in range(len(heads))],
+)
+def test_a_head_that_claims_the_moon_is_no_model(
+    tmp_path: Path, file: str, number: int
+) -> None:
     (tmp_path / file).write_bytes(HEADS[file][number])
-    os.truncate(tmp_path / file, 1 << 36)  # as long as it claims to be, nearly, and holds nothing
+    # as long as it claims to be, nearly, and holds nothing
+    os.truncate(tmp_path / file, 1 << 36)
     if file == "m.safetensors":
-        (tmp_path / "config.json").write_text('{"num_hidden_layers": 99999999999999999999999, "hidden_size": 1e999}')
+        (tmp_path / "config.json").write_text(
+            '{"num_hidden_layers": 99999999999999999999999, "hidden_size": 1e999}'
+        )
     before = time.process_time()
     with bounded(30):
         shape = model.read(tmp_path if file == "m.safetensors" else tmp_path / file)
@@ -470,7 +585,8 @@ BLOCK = (HERE / "fixtures" / "imports" / "vllm-0.24-serve-c64.txt").read_bytes()
 SLOW = {
     "lines with NaN": b'{"a":NaN}\n' * 90_000,
     "lines that break off": b'{"a":1,\n' * 80_000,
-    "a table of a million lines": b"model,mean_ttft_ms,concurrency\n" + b"m,1.5,2\n" * 1_000_000,
+    "a table of a million lines": b"model,mean_ttft_ms,concurrency\n"
+    + b"m,1.5,2\n" * 1_000_000,
     "quotes in a text that has no end": b'{"a":"' + b'\\"' * 300_000,
 }
 
@@ -486,13 +602,16 @@ GROW: dict[str, tuple[Callable[[int], bytes], int]] = {
     "results": (
         lambda n: b"".join(
             b'{"model_id":"m","backend":"vllm","max_concurrency":%d,"duration":1.5,"completed":5,"total_output_tokens":20,'
-            b'"request_throughput":%d.5,"output_throughput":%d.25,"mean_ttft_ms":2.5}\n' % (i, i, i)
+            b'"request_throughput":%d.5,"output_throughput":%d.25,"mean_ttft_ms":2.5}\n'
+            % (i, i, i)
             for i in range(n)
         ),
         200,
     ),
     "the same line of CSV": (
-        lambda n: b"model,concurrency,mean_ttft_ms,output_throughput\n" + b"m,4,1.5,2.5\n" * n,
+        lambda n: (
+            b"model,concurrency,mean_ttft_ms,output_throughput\n" + b"m,4,1.5,2.5\n" * n
+        ),
         400,
     ),
     "a table": (
@@ -502,7 +621,10 @@ GROW: dict[str, tuple[Callable[[int], bytes], int]] = {
         ),
         400,
     ),
-    "tables": (lambda n: b"# h\n| model | mean_ttft_ms |\n|---|---|\n| m | 1.5 |\n\n" * n, 150),
+    "tables": (
+        lambda n: b"# h\n| model | mean_ttft_ms |\n|---|---|\n| m | 1.5 |\n\n" * n,
+        150,
+    ),
     "a table of a page": (
         lambda n: (
             b"<table><tr><th>model</th><th>mean_ttft_ms</th></tr>\n"
@@ -512,29 +634,54 @@ GROW: dict[str, tuple[Callable[[int], bytes], int]] = {
         400,
     ),
     "blocks": (lambda n: BLOCK * n, 40),
-    "a log": (lambda n: b"INFO 01-01 engine: Avg prompt throughput: 7.5 tokens/s, running 3\n" * n, 4_000),
+    "a log": (
+        lambda n: (
+            b"INFO 01-01 engine: Avg prompt throughput: 7.5 tokens/s, running 3\n" * n
+        ),
+        4_000,
+    ),
     "brackets": (lambda n: (b'{"a":[' * 400 + b"\n") * n, 100),
     "flags": (
-        lambda n: b"vllm serve m \\\n" + b"".join(b" --f-%d %d \\\n" % (i, i) for i in range(n)) + b"\n" + BLOCK,
+        lambda n: (
+            b"vllm serve m \\\n"
+            + b"".join(b" --f-%d %d \\\n" % (i, i) for i in range(n))
+            + b"\n"
+            + BLOCK
+        ),
         3_000,
     ),
     "variables": (
-        lambda n: b"".join(b"export A%d=%d\n" % (i, i) for i in range(n)) + b"vllm serve $A1\n" + BLOCK,
+        lambda n: (
+            b"".join(b"export A%d=%d\n" % (i, i) for i in range(n))
+            + b"vllm serve $A1\n"
+            + BLOCK
+        ),
         3_000,
     ),
     "keys": (
         lambda n: (
-            b"{" + b"".join(b'"k%d":1.5,' % i for i in range(n)) + b'"model_id":"m","duration":1,"completed":2,'
+            b"{"
+            + b"".join(b'"k%d":1.5,' % i for i in range(n))
+            + b'"model_id":"m","duration":1,"completed":2,'
             b'"request_throughput":1.5,"mean_ttft_ms":2.5}'
         ),
         5_000,
     ),
-    "columns": (lambda n: b",".join(b"c%d_ms" % i for i in range(n)) + b"\n" + (b"1.5," * (n - 1) + b"1\n") * 5, 800),
+    "columns": (
+        lambda n: (
+            b",".join(b"c%d_ms" % i for i in range(n))
+            + b"\n"
+            + (b"1.5," * (n - 1) + b"1\n") * 5
+        ),
+        800,
+    ),
 }
 
 
 @pytest.mark.parametrize("name", GROW)
-def test_twice_as_much_takes_about_twice_as_long(tmp_path: Path, say: Say, name: str) -> None:
+def test_twice_as_much_takes_about_twice_as_long(
+    tmp_path: Path, say: Say, name: str
+) -> None:
     make, size = GROW[name]
     took = []
     for i in (1, 4):
@@ -551,7 +698,11 @@ def test_twice_as_much_takes_about_twice_as_long(tmp_path: Path, say: Say, name:
 
 REAL = sorted(
     path
-    for folder in (HERE / "captures", HERE / "fixtures" / "imports", *(ROOT / "published").iterdir())
+    for folder in (
+        HERE / "captures",
+        HERE / "fixtures" / "imports",
+        *(ROOT / "published").iterdir(),
+    )
     for path in (folder.rglob("*") if folder.is_dir() else [folder])
     if path.is_file() and path.stat().st_size < 200_000
 )
@@ -600,7 +751,9 @@ def mutated(data: bytes, chance: random.Random) -> bytes:
             case 4:
                 data = data[:at] + data[end:]
             case _:  # a number becomes something else
-                found = [m.span() for m in re.finditer(rb"\d+(?:\.\d+)?", data[at : at + 5000])]
+                found = [
+                    m.span() for m in re.finditer(rb"\d+(?:\.\d+)?", data[at : at + 5000])
+                ]
                 if found:
                     a, b = chance.choice(found)
                     data = data[: at + a] + chance.choice(TOKENS) + data[at + b :]
@@ -633,13 +786,17 @@ def fuzz(say: Say, folder: Path, seed: int, count: int) -> tuple[list[str], floa
             say(*command)
         except Exception as e:
             last = traceback.extract_tb(e.__traceback__)[-1]
-            wrong.append(f"{i} {source.name} {command[0]}: {e!r:.200} ({last.filename}:{last.lineno})")
+            wrong.append(
+                f"{i} {source.name} {command[0]}: {e!r:.200} ({last.filename}:{last.lineno})"
+            )
         longest = max(longest, time.process_time() - before)
         path.unlink()
     return wrong, longest
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(1, 4))])
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(1, 4))]
+)
 def test_real_files_with_something_changed_give_results_or_a_sentence(
     tmp_path: Path, say: Say, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -655,7 +812,9 @@ def test_real_files_with_something_changed_give_results_or_a_sentence(
     assert longest < 20, longest
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(1, 4))])
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(1, 4))]
+)
 def test_files_of_a_run_with_something_changed_give_results_or_a_sentence(
     shelf: Path, say: Say, measured: Path, seed: int
 ) -> None:
@@ -674,7 +833,9 @@ def test_files_of_a_run_with_something_changed_give_results_or_a_sentence(
         name = chance.choice(names)
         for folder in ("bad", "cut"):
             if (shelf / folder / name).exists():
-                (shelf / folder / name).write_bytes(mutated((measured / name).read_bytes(), chance))
+                (shelf / folder / name).write_bytes(
+                    mutated((measured / name).read_bytes(), chance)
+                )
         for words in (
             ["runs", "list"], ["runs", "show", "runs/bad"], ["runs", "show", "runs/cut"], ["audit", "runs/bad"],
             ["compare", "runs/good", "runs/bad"], ["report", "runs", "-o", "x.md"],
@@ -685,7 +846,9 @@ def test_files_of_a_run_with_something_changed_give_results_or_a_sentence(
                 say(*words)
             except Exception as e:
                 last = traceback.extract_tb(e.__traceback__)[-1]
-                wrong.append(f"{i} {name} {words[:2]}: {e!r:.200} ({last.filename}:{last.lineno})")
+                wrong.append(
+                    f"{i} {name} {words[:2]}: {e!r:.200} ({last.filename}:{last.lineno})"
+                )
         for folder in ("bad", "cut"):
             shutil.copy(measured / name, shelf / folder / name)
         for made in ("summary.json", "records.jsonl"):

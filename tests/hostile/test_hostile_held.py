@@ -51,7 +51,10 @@ for line in open(os.environ["DYNO_TRICKS"] + ".held", "rb"):
     sys.stdout.buffer.flush()
 sys.stdin.read()
 """
-ESCAPES = "\x1b[2J\x1b]0;owned\x07far\ndyno: all is well\r\u202e../../x<script>alert(1)</script>" + "x" * 3000
+ESCAPES = (
+    "\x1b[2J\x1b]0;owned\x07far\ndyno: all is well\r\u202e../../x<script>alert(1)</script>"
+    + "x" * 3000
+)
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +96,11 @@ def _relayed(_: SshMachine, local: int, remote: int) -> Iterator[None]:
                 end.shutdown(socket.SHUT_RDWR)
 
     def connect(here: socket.socket) -> None:
-        with here, contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", remote)) as there:
+        with (
+            here,
+            contextlib.suppress(OSError),
+            socket.create_connection(("127.0.0.1", remote)) as there,
+        ):
             back = threading.Thread(target=pass_on, args=(there, here), daemon=True)
             back.start()
             pass_on(here, there)
@@ -102,7 +109,9 @@ def _relayed(_: SshMachine, local: int, remote: int) -> Iterator[None]:
     def accept() -> None:
         with contextlib.suppress(OSError):
             while True:
-                threading.Thread(target=connect, args=server.accept()[:1], daemon=True).start()
+                threading.Thread(
+                    target=connect, args=server.accept()[:1], daemon=True
+                ).start()
 
     with socket.create_server(("127.0.0.1", local)) as server:
         threading.Thread(target=accept, daemon=True).start()
@@ -122,10 +131,14 @@ class Home:
     def run(self, *events: dict[str, Any] | bytes) -> str:
         """Run the trial with a rig that sends these, and return why it failed."""
         out = [e if isinstance(e, bytes) else json.dumps(e).encode() for e in events]
-        (self.rig.folder / "tricks.held").write_bytes(b"".join(line + b"\n" for line in out))
+        (self.rig.folder / "tricks.held").write_bytes(
+            b"".join(line + b"\n" for line in out)
+        )
         self.rig.tricks(run=HELD)
         far = FarMachine(self.rig.machine, {})
-        Conductor(self.study, self.folder, lambda _: {}, far={"far": far}).conduct([self.planned])
+        Conductor(self.study, self.folder, lambda _: {}, far={"far": far}).conduct(
+            [self.planned]
+        )
         failure = failure_of(self.folder.run(self.planned.place))
         assert self.folder.run(self.planned.place).whole == (failure is None)
         return failure.text if failure else ""
@@ -138,13 +151,23 @@ def home(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Home:  # noqa: F811
     return Home(rig)
 
 
-def changed(value: Any, number: Callable[[Any], Any], text: Callable[[str], str], key: str = "") -> Any:
+def changed(
+    value: Any, number: Callable[[Any], Any], text: Callable[[str], str], key: str = ""
+) -> Any:
     """Change every number and every text of an event; ports and words with a meaning stay."""
     if isinstance(value, dict):
         return {k: changed(v, number, text, k) for k, v in value.items()}
     if isinstance(value, list):
         return [changed(v, number, text, key) for v in value]
-    if key in ("ports", "echo", "port", "format", "kind", "vendor", "served_name") or isinstance(value, bool):
+    if key in (
+        "ports",
+        "echo",
+        "port",
+        "format",
+        "kind",
+        "vendor",
+        "served_name",
+    ) or isinstance(value, bool):
         return value
     if isinstance(value, int | float):
         return number(value)
@@ -158,14 +181,25 @@ NUMBERS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize(
-    "numbers", ["zero", "large", *(pytest.param(n, marks=pytest.mark.nightly) for n in ("negative", "small", "same"))]
+    "numbers",
+    [
+        "zero",
+        "large",
+        *(
+            pytest.param(n, marks=pytest.mark.nightly)
+            for n in ("negative", "small", "same")
+        ),
+    ],
 )
 def test_any_numbers_in_the_description_of_an_engine_are_stored_or_refused_and_shown(
     home: Home, honest: dict[str, Any], numbers: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     home.run(changed(honest, NUMBERS[numbers], lambda t: t))
     capsys.readouterr()
-    for words in (["report", str(home.folder.path), "--allow-void"], ["runs", "show", str(home.folder.path)]):
+    for words in (
+        ["report", str(home.folder.path), "--allow-void"],
+        ["runs", "show", str(home.folder.path)],
+    ):
         assert main(words) in (0, 1)
         assert "bug in dyno" not in capsys.readouterr().err
 
@@ -173,18 +207,26 @@ def test_any_numbers_in_the_description_of_an_engine_are_stored_or_refused_and_s
 def test_texts_in_the_description_of_an_engine_steer_no_terminal_and_no_page(
     home: Home, honest: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    home.run({"phase": ESCAPES, "below": ESCAPES}, changed(honest, lambda n: n, lambda t: ESCAPES))
+    home.run(
+        {"phase": ESCAPES, "below": ESCAPES},
+        changed(honest, lambda n: n, lambda t: ESCAPES),
+    )
     page = home.rig.folder / "page.html"
     capsys.readouterr()
     assert main(["report", str(home.folder.path), "--allow-void"]) in (0, 1)
-    assert main(["report", str(home.folder.path), "-o", str(page), "--allow-void"]) in (0, 1)
+    assert main(["report", str(home.folder.path), "-o", str(page), "--allow-void"]) in (
+        0,
+        1,
+    )
     out, err = capsys.readouterr()
     assert steering(out) == [] and "bug in dyno" not in err
     if page.exists():
         assert "<script>alert(1)" not in page.read_text()
 
 
-def test_what_a_setting_would_run_is_that_of_home(home: Home, honest: dict[str, Any]) -> None:
+def test_what_a_setting_would_run_is_that_of_home(
+    home: Home, honest: dict[str, Any]
+) -> None:
     """The page offers the setting as a command to paste."""
     evil = json.loads(json.dumps(honest))
     evil["ready"]["stored"] |= {
@@ -217,7 +259,9 @@ LINES: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("line", LINES.values(), ids=LINES.keys())
-def test_a_line_that_is_no_event_is_a_failure_in_a_sentence(home: Home, line: bytes) -> None:
+def test_a_line_that_is_no_event_is_a_failure_in_a_sentence(
+    home: Home, line: bytes
+) -> None:
     said = home.run(line)
     assert said and "\n" not in said and len(said) < 1000
 
@@ -226,7 +270,9 @@ PORTS: list[Any] = [[], [0], [-1], [10**9], [1] * 2000, [22, 22, 22]]
 
 
 @pytest.mark.parametrize("ports", PORTS, ids=lambda p: repr(p)[:12])
-def test_ports_that_cannot_be_end_in_a_sentence(home: Home, honest: dict[str, Any], ports: list[int]) -> None:
+def test_ports_that_cannot_be_end_in_a_sentence(
+    home: Home, honest: dict[str, Any], ports: list[int]
+) -> None:
     evil = json.loads(json.dumps(honest))
     evil["ready"]["ports"] = ports
     said = home.run(evil)
@@ -236,7 +282,17 @@ def test_ports_that_cannot_be_end_in_a_sentence(home: Home, honest: dict[str, An
 def test_an_engine_that_becomes_another_one_while_it_is_loaded_changes_no_other_file(
     home: Home, honest: dict[str, Any]
 ) -> None:
-    later = {"facts": changed(honest["ready"]["facts"], lambda n: n, lambda t: "../../x"), "log": "\x1b[2J" * 1000}
+    later = {
+        "facts": changed(honest["ready"]["facts"], lambda n: n, lambda t: "../../x"),
+        "log": "\x1b[2J" * 1000,
+    }
     before = set(home.rig.folder.iterdir())
-    assert home.run(honest, later, b"garbage") in ("", "The connection to the engine's machine was lost.")
-    assert {p.name for p in home.rig.folder.iterdir() if p not in before} <= {"tricks.held", "tricks.calls", "runs"}
+    assert home.run(honest, later, b"garbage") in (
+        "",
+        "The connection to the engine's machine was lost.",
+    )
+    assert {p.name for p in home.rig.folder.iterdir() if p not in before} <= {
+        "tricks.held",
+        "tricks.calls",
+        "runs",
+    }

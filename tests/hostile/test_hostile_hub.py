@@ -89,7 +89,9 @@ def body_answer(body: bytes, status: int = 200, **headers: str) -> Answer:
     return lambda handler: handler.send(status, body, **headers)
 
 
-def sibling(name: object = "config.json", body: bytes = BODY, **other: Any) -> dict[str, Any]:
+def sibling(
+    name: object = "config.json", body: bytes = BODY, **other: Any
+) -> dict[str, Any]:
     return {"rfilename": name, "size": len(body), "blobId": git_sha1(body), **other}
 
 
@@ -134,7 +136,11 @@ class Victim:
             assert path.resolve().is_relative_to(cache)
 
     def stored(self) -> int:
-        return sum(p.stat().st_size for p in (self.folder / "hf").rglob("*") if p.is_file() and not p.is_symlink())
+        return sum(
+            p.stat().st_size
+            for p in (self.folder / "hf").rglob("*")
+            if p.is_file() and not p.is_symlink()
+        )
 
 
 @pytest.fixture
@@ -175,23 +181,31 @@ NAMES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("first", [[], [""], ["."], ["config.json"]], ids=["alone", "empty", "dot", "good"])
+@pytest.mark.parametrize(
+    "first", [[], [""], ["."], ["config.json"]], ids=["alone", "empty", "dot", "good"]
+)
 @pytest.mark.parametrize("name", NAMES, ids=lambda n: repr(n)[:20])
 def test_a_name_that_leads_elsewhere_is_refused_whatever_is_listed_before_it(
     name: str, first: list[str], victim: Victim
 ) -> None:
-    victim.hub.api = json_answer(listing(*map(sibling, first), sibling(name), sibling("config.json")))
+    victim.hub.api = json_answer(
+        listing(*map(sibling, first), sibling(name), sibling("config.json"))
+    )
     said = victim.pull()
     assert isinstance(said, str)
     assert "unsafe file name. Nothing was fetched." in said
     assert victim.stored() == 0
 
 
-def test_an_empty_name_does_not_switch_the_check_off(victim: Victim, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_name_does_not_switch_the_check_off(
+    victim: Victim, capsys: pytest.CaptureFixture[str]
+) -> None:
     """By the real command, as it was found: '' is falsy, and ~/.bashrc became a link to the Hub's bytes."""
     os.environ["HF_ENDPOINT"], os.environ["HF_HUB_OFFLINE"] = victim.hub.url, "0"
     evil = "../../../../../.bashrc"
-    victim.hub.api = json_answer(listing(sibling(""), sibling(evil), sibling("config.json")))
+    victim.hub.api = json_answer(
+        listing(sibling(""), sibling(evil), sibling("config.json"))
+    )
     try:
         assert main(["models", "pull", REPO]) == 1
     finally:
@@ -202,7 +216,9 @@ def test_an_empty_name_does_not_switch_the_check_off(victim: Victim, capsys: pyt
     victim.before = everything(victim.folder)  # dyno's own folder of models is there now
 
 
-def test_a_folder_of_the_cache_that_is_a_link_is_not_written_through(victim: Victim) -> None:
+def test_a_folder_of_the_cache_that_is_a_link_is_not_written_through(
+    victim: Victim,
+) -> None:
     root = victim.folder / "hf/hub/models--acme--tiny/snapshots" / COMMIT
     root.mkdir(parents=True)
     (victim.folder / "other").mkdir()
@@ -243,11 +259,34 @@ LISTS: dict[str, bytes] = {
     "not a number": b'{"sha": NaN}',
     **{
         f"commit {value!r:.30}": json.dumps(listing(sibling(), sha=value)).encode()
-        for value in (None, 1, "", "main", "../../x", "C" * 40, "c" * 41, "/" + "c" * 39, ["c" * 40], "c" * 39 + "\n")
+        for value in (
+            None,
+            1,
+            "",
+            "main",
+            "../../x",
+            "C" * 40,
+            "c" * 41,
+            "/" + "c" * 39,
+            ["c" * 40],
+            "c" * 39 + "\n",
+        )
     },
     **{
         f"siblings {value!r:.30}": json.dumps(listing(siblings=value)).encode()
-        for value in (None, 1, "x", {}, [1], [[]], ["config.json"], [None], [{}], [{"rfilename": None}], [{"size": 1}])
+        for value in (
+            None,
+            1,
+            "x",
+            {},
+            [1],
+            [[]],
+            ["config.json"],
+            [None],
+            [{}],
+            [{"rfilename": None}],
+            [{"size": 1}],
+        )
     },
     **{
         f"size {value!r:.30}": json.dumps(listing(sibling(size=value))).encode()
@@ -255,17 +294,37 @@ LISTS: dict[str, bytes] = {
     },
     **{
         f"blob {value!r:.30}": json.dumps(listing(sibling(blobId=value))).encode()
-        for value in (1, "", "../../../../.bashrc", "a" * 39, "A" * 40, "x" * 40, [], f"{'a' * 40}/../x", "a" * 63)
+        for value in (
+            1,
+            "",
+            "../../../../.bashrc",
+            "a" * 39,
+            "A" * 40,
+            "x" * 40,
+            [],
+            f"{'a' * 40}/../x",
+            "a" * 63,
+        )
     },
     **{
         f"lfs {value!r:.30}": json.dumps(listing(sibling(lfs=value))).encode()
-        for value in (1, "x", [], {}, {"sha256": "../x", "size": 1}, {"sha256": "a" * 64, "size": -5}, {"size": 3})
+        for value in (
+            1,
+            "x",
+            [],
+            {},
+            {"sha256": "../x", "size": 1},
+            {"sha256": "a" * 64, "size": -5},
+            {"size": 3},
+        )
     },
 }
 
 
 @pytest.mark.parametrize("body", LISTS.values(), ids=LISTS.keys())
-def test_a_list_that_is_none_is_refused_in_one_sentence(body: bytes, victim: Victim) -> None:
+def test_a_list_that_is_none_is_refused_in_one_sentence(
+    body: bytes, victim: Victim
+) -> None:
     victim.hub.api = body_answer(body)
     said = victim.pull()
     assert isinstance(said, str)
@@ -276,8 +335,12 @@ def head_answer(**headers: str) -> Answer:
     return lambda handler: handler.send(200, BODY, **headers)
 
 
-@pytest.mark.parametrize("etag", ['"../../../../.bashrc"', '""', "W/", "x" * 5000, '"../x"', "a" * 39])
-def test_a_mirrors_header_is_believed_no_more_than_its_list(etag: str, victim: Victim) -> None:
+@pytest.mark.parametrize(
+    "etag", ['"../../../../.bashrc"', '""', "W/", "x" * 5000, '"../x"', "a" * 39]
+)
+def test_a_mirrors_header_is_believed_no_more_than_its_list(
+    etag: str, victim: Victim
+) -> None:
     victim.hub.api = json_answer(listing({"rfilename": "config.json"}))
     victim.hub.file = head_answer(ETag=etag, X_Repo_Commit="../../x")
     assert isinstance(victim.pull(), str)
@@ -301,12 +364,16 @@ ENDLESS: dict[str, Answer] = {
     "endless names": lambda h: h.endless(b'{"rfilename": "a"},' * 50_000),
     "gzip bomb": lambda h: h.send(200, bomb(31), Content_Encoding="gzip"),
     "deflate bomb": lambda h: h.send(200, bomb(15), Content_Encoding="deflate"),
-    "bomb of bombs": lambda h: h.send(200, gzip.compress(bomb(31)), Content_Encoding="gzip, gzip"),
+    "bomb of bombs": lambda h: h.send(
+        200, gzip.compress(bomb(31)), Content_Encoding="gzip, gzip"
+    ),
 }
 
 
 @pytest.mark.parametrize("answer", ENDLESS.values(), ids=ENDLESS.keys())
-def test_a_list_without_end_takes_neither_memory_nor_time(answer: Answer, victim: Victim) -> None:
+def test_a_list_without_end_takes_neither_memory_nor_time(
+    answer: Answer, victim: Victim
+) -> None:
     victim.hub.api = answer
     before, began = memory_bytes(), time.monotonic()
     said = str(victim.pull())
@@ -315,18 +382,25 @@ def test_a_list_without_end_takes_neither_memory_nor_time(answer: Answer, victim
     assert memory_bytes() - before < 400 << 20
 
 
-def test_a_list_of_too_many_files_is_refused(victim: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_of_too_many_files_is_refused(
+    victim: Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fetch, "_LIST_FILES", 1000)
     victim.hub.api = json_answer(listing(*(sibling(f"f{i}") for i in range(1001))))
     assert "lists 1,001 files, more than dyno takes" in str(victim.pull())
 
 
 REFUSALS: dict[str, Answer] = {
-    **{f"status {s}": body_answer(b"{}", s) for s in (201, 204, 300, 400, 401, 403, 404, 405, 410, 418, 429, 451, 500)},
+    **{
+        f"status {s}": body_answer(b"{}", s)
+        for s in (201, 204, 300, 400, 401, 403, 404, 405, 410, 418, 429, 451, 500)
+    },
     **{f"status {s}": body_answer(b"{}", s) for s in (502, 503, 599)},
     "a body of garbage": body_answer(b"\xff" * 1000, 500),
     "an endless refusal": lambda h: h.endless(b"x" * 1000),
-    "a redirect to itself": body_answer(b"", 302, Location="/api/models/acme/tiny/revision/main"),
+    "a redirect to itself": body_answer(
+        b"", 302, Location="/api/models/acme/tiny/revision/main"
+    ),
     "a redirect to a file": body_answer(b"", 302, Location="file:///etc/passwd"),
     "a redirect to nowhere": body_answer(b"", 302),
     "a redirect to rubbish": body_answer(b"", 302, Location="http://[::1"),
@@ -336,7 +410,9 @@ REFUSALS: dict[str, Answer] = {
     "wait for a strange digit": body_answer(b"", 429, Retry_After="\u00b2"),
     "an error in a header": body_answer(b"", 500, X_Error_Message="\x1b[2J" * 100),
     "a wrong encoding": body_answer(b"not gzip", Content_Encoding="gzip"),
-    "an unknown encoding": body_answer(json.dumps(listing()).encode(), Content_Encoding="x-evil"),
+    "an unknown encoding": body_answer(
+        json.dumps(listing()).encode(), Content_Encoding="x-evil"
+    ),
 }
 
 
@@ -391,7 +467,9 @@ BODIES: dict[str, Answer] = {
     "gone": body_answer(b"", 404),
     "a server's error": body_answer(b"x" * 100_000, 500),
     "no content": body_answer(b"", 204),
-    "a redirect to itself": body_answer(b"", 302, Location="/acme/tiny/resolve/x/config.json"),
+    "a redirect to itself": body_answer(
+        b"", 302, Location="/acme/tiny/resolve/x/config.json"
+    ),
     "a redirect to a file": body_answer(b"", 302, Location="file:///etc/passwd"),
     "a redirect to rubbish": body_answer(b"", 307, Location="gopher://x:99999999/"),
     "a length of words": body_answer(BODY, Content_Length="many"),
@@ -400,7 +478,9 @@ BODIES: dict[str, Answer] = {
 
 
 @pytest.mark.parametrize("answer", BODIES.values(), ids=BODIES.keys())
-def test_a_file_is_as_listed_or_is_refused_within_its_size(answer: Answer, victim: Victim) -> None:
+def test_a_file_is_as_listed_or_is_refused_within_its_size(
+    answer: Answer, victim: Victim
+) -> None:
     victim.hub.api, victim.hub.file = json_answer(listing(sibling())), answer
     began = time.monotonic()
     said = victim.pull()
@@ -411,7 +491,9 @@ def test_a_file_is_as_listed_or_is_refused_within_its_size(answer: Answer, victi
 
 
 @pytest.mark.parametrize("size", [0, 1, 191, 193, 4096, 1 << 30])
-def test_a_wrong_size_in_the_list_ends_after_a_few_requests(size: int, victim: Victim) -> None:
+def test_a_wrong_size_in_the_list_ends_after_a_few_requests(
+    size: int, victim: Victim
+) -> None:
     victim.hub.api = json_answer(listing(sibling(size=size)))
     said = victim.pull()
     assert isinstance(said, str)
@@ -436,20 +518,28 @@ def test_two_names_for_one_blob_of_two_sizes_end(victim: Victim) -> None:
     assert victim.hub.requests < 20
 
 
-def test_a_list_that_changes_between_two_requests_brings_no_file_of_the_other(victim: Victim) -> None:
+def test_a_list_that_changes_between_two_requests_brings_no_file_of_the_other(
+    victim: Victim,
+) -> None:
     """The file is checked by the list that was read, whatever the Hub says later."""
     victim.hub.api = json_answer(listing(sibling()))
-    victim.hub.file = body_answer(b"y" * len(BODY), ETag='"' + git_sha1(b"y" * len(BODY)) + '"')
+    victim.hub.file = body_answer(
+        b"y" * len(BODY), ETag='"' + git_sha1(b"y" * len(BODY)) + '"'
+    )
     assert "corrupted" in str(victim.pull())
 
 
-def test_a_token_is_not_sent_to_where_a_redirect_leads(victim: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_is_not_sent_to_where_a_redirect_leads(
+    victim: Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_secret_of_this_test")
     thief = LyingHub()
     threading.Thread(target=thief.serve_forever, args=(0.02,), daemon=True).start()
     try:
         victim.hub.api = json_answer(listing(sibling()))
-        victim.hub.file = body_answer(b"", 302, Location=f"http://localhost:{thief.server_port}/x")
+        victim.hub.file = body_answer(
+            b"", 302, Location=f"http://localhost:{thief.server_port}/x"
+        )
         assert isinstance(victim.pull(), Listing)
         assert victim.hub.tokens == {"Bearer hf_secret_of_this_test"}
         assert thief.tokens == {None}
@@ -464,7 +554,9 @@ def test_a_file_that_only_the_hubs_own_protocol_sends_has_a_place_of_dynos_choic
     """Above a size, huggingface_hub would write to blobs/ETAG by the header."""
     monkeypatch.setattr(constants, "MAX_HTTP_DOWNLOAD_SIZE", 10)
     victim.hub.api = json_answer(listing(sibling()))
-    victim.hub.file = head_answer(ETag='"../../../../../.bashrc"', X_Repo_Commit=COMMIT, X_Linked_Size="192")
+    victim.hub.file = head_answer(
+        ETag='"../../../../../.bashrc"', X_Repo_Commit=COMMIT, X_Linked_Size="192"
+    )
     assert "doesn't send such a file by Xet" in str(victim.pull())
 
 
@@ -513,25 +605,47 @@ def test_an_honest_answer_passes_all_of_this(victim: Victim) -> None:
     large = os.urandom(40_000)
     digest = hashlib.sha256(large).hexdigest()
     bodies = {"config.json": BODY, "sub/weights.bin": large}
-    facts = sibling("sub/weights.bin", large, lfs={"sha256": digest, "size": len(large), "pointerSize": 134})
+    facts = sibling(
+        "sub/weights.bin",
+        large,
+        lfs={"sha256": digest, "size": len(large), "pointerSize": 134},
+    )
     victim.hub.api = json_answer(listing(sibling(), facts))
-    victim.hub.file = lambda h: h.send(200, next(b for n, b in bodies.items() if h.path.endswith(n)))
+    victim.hub.file = lambda h: h.send(
+        200, next(b for n, b in bodies.items() if h.path.endswith(n))
+    )
     assert isinstance(victim.pull(), Listing)
     snapshot = victim.folder / "hf/hub/models--acme--tiny/snapshots" / COMMIT
     assert {n: (snapshot / n).read_bytes() for n in bodies} == bodies
 
 
 JSON: st.SearchStrategy[Any] = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text(max_size=10), inner, max_size=4)
+    ),
     max_leaves=10,
 )
 KEYS = st.sampled_from(["sha", "siblings", "rfilename", "size", "blobId", "lfs", "id"])
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(change=st.dictionaries(KEYS, JSON, max_size=3), entry=st.dictionaries(KEYS, JSON, max_size=3))
-def test_any_list_is_read_or_refused(change: dict[str, Any], entry: dict[str, Any], victim: Victim) -> None:
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    change=st.dictionaries(KEYS, JSON, max_size=3),
+    entry=st.dictionaries(KEYS, JSON, max_size=3),
+)
+def test_any_list_is_read_or_refused(
+    change: dict[str, Any], entry: dict[str, Any], victim: Victim
+) -> None:
     victim.hub.api = json_answer({**listing({**sibling(), **entry}), **change})
     victim.pull()
     victim.check()

@@ -62,7 +62,9 @@ JSON = st.recursive(
 
 @settings(FUZZ, max_examples=25)
 @given(st.dictionaries(KEYS, JSON, max_size=8), st.sampled_from([None, 1]))
-def test_known_keys_with_any_values_are_answered(content: dict[str, Any], indent: int | None) -> None:
+def test_known_keys_with_any_values_are_answered(
+    content: dict[str, Any], indent: int | None
+) -> None:
     sound(read("f", json.dumps(content, indent=indent).encode()))
 
 
@@ -77,16 +79,34 @@ def test_real_files_that_were_cut_or_changed_are_answered(data: st.DataObject) -
 
 
 TITLES = st.sampled_from(
-    ["Req/s", "TTFT", "Mean TTFT (ms)", "Model", "test", "t/s", "Tasks", "Metric", "Value", "P99", "x", "", "GPU"]
+    [
+        "Req/s",
+        "TTFT",
+        "Mean TTFT (ms)",
+        "Model",
+        "test",
+        "t/s",
+        "Tasks",
+        "Metric",
+        "Value",
+        "P99",
+        "x",
+        "",
+        "GPU",
+    ]
 )
-CELLS = st.text(max_size=12) | st.sampled_from(["1.5", "12 ± 3", "8xH100", "Req/s", "pp512", "1e300", "9" * 30, "—"])
+CELLS = st.text(max_size=12) | st.sampled_from(
+    ["1.5", "12 ± 3", "8xH100", "Req/s", "pp512", "1e300", "9" * 30, "—"]
+)
 
 
 @FUZZ
 @given(st.lists(TITLES, max_size=6), st.lists(st.lists(CELLS, max_size=7), max_size=5))
 def test_any_table_is_answered(header: list[str], body: list[list[str]]) -> None:
     cells = [[DocumentCell(text) for text in row] for row in body]
-    for row in rows_of(DocumentTable(1, header, cells, list(range(2, len(body) + 2))), 0, "f", "table"):
+    for row in rows_of(
+        DocumentTable(1, header, cells, list(range(2, len(body) + 2))), 0, "f", "table"
+    ):
         assert row.figures
 
 

@@ -26,7 +26,9 @@ from test_models_hub import make_model
 
 RUN = Path(__file__).parents[1] / "fixtures" / "runs"
 MOMENTS_MS = [150, *range(50, 1900, 100)]  # after the start: 150 is the one that CI runs
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are looked at in /proc")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="processes are looked at in /proc"
+)
 
 
 class Place:
@@ -77,7 +79,9 @@ def moments() -> list[object]:
 @pytest.mark.parametrize("moment_ms", moments())
 def test_the_processors_test_dies_with_dyno(place: Place, moment_ms: int) -> None:
     code = "from dyno.probe import peaks, rig; peaks._test(rig.look())"
-    process = subprocess.Popen([sys.executable, "-c", code], cwd=place.folder, env=place.env)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=place.folder, env=place.env
+    )
     wait_for(lambda: psutil.Process(process.pid).children(recursive=True))
     time.sleep(moment_ms / 1000)
     process.kill()
@@ -89,13 +93,20 @@ def test_the_processors_test_dies_with_dyno(place: Place, moment_ms: int) -> Non
 
 
 @pytest.mark.parametrize("moment_ms", moments())
-def test_a_benchmark_that_is_killed_leaves_nobody(place: Place, fake: StartFake, moment_ms: int) -> None:
+def test_a_benchmark_that_is_killed_leaves_nobody(
+    place: Place, fake: StartFake, moment_ms: int
+) -> None:
     url = fake(first_ms=5, gap_ms=2).base_url
-    place.killed_after(["bench", "serve", "--base-url", url, "--num-prompts", "50", "--runs", "runs"], moment_ms)
+    place.killed_after(
+        ["bench", "serve", "--base-url", url, "--num-prompts", "50", "--runs", "runs"],
+        moment_ms,
+    )
 
 
 @pytest.mark.parametrize("moment_ms", moments())
-def test_a_pull_that_is_killed_is_continued_and_leaves_nobody(place: Place, moment_ms: int) -> None:
+def test_a_pull_that_is_killed_is_continued_and_leaves_nobody(
+    place: Place, moment_ms: int
+) -> None:
     make_model(place.folder / "hub" / "acme" / "tiny")
     with serving(place.folder / "hub") as hub:
         place.env["HF_ENDPOINT"] = hub.url
@@ -108,7 +119,9 @@ def test_a_pull_that_is_killed_is_continued_and_leaves_nobody(place: Place, mome
 
 @pytest.mark.parametrize("moment_ms", moments())
 def test_an_import_that_is_killed_is_all_or_nothing(place: Place, moment_ms: int) -> None:
-    Packed(place.folder).model("a", {"config.json": b"{}", "w.bin": b"w" * 3_000_000}).write(place.folder / "m.tar")
+    Packed(place.folder).model(
+        "a", {"config.json": b"{}", "w.bin": b"w" * 3_000_000}
+    ).write(place.folder / "m.tar")
     place.killed_after(["models", "import", "m.tar"], moment_ms)
     models = place.folder / "home" / "models"
     whole = [p for p in models.glob("[!.]*") if (p / "dyno.json").exists()]
@@ -118,26 +131,45 @@ def test_an_import_that_is_killed_is_all_or_nothing(place: Place, moment_ms: int
 
 
 @pytest.mark.parametrize("moment_ms", moments())
-def test_an_unpacking_that_is_killed_is_all_or_nothing(place: Place, moment_ms: int) -> None:
-    run = next(p.parent for p in sorted(RUN.rglob("summary.json")) if (p.parent / "trial.json").exists())
+def test_an_unpacking_that_is_killed_is_all_or_nothing(
+    place: Place, moment_ms: int
+) -> None:
+    run = next(
+        p.parent
+        for p in sorted(RUN.rglob("summary.json"))
+        if (p.parent / "trial.json").exists()
+    )
     pack = place.start(["runs", "pack", str(run), "-o", "run.tar.zst"])
     assert pack.wait(60) == 0
     place.killed_after(["runs", "unpack", "run.tar.zst", "--runs", "runs"], moment_ms)
     if not (place.folder / "runs" / run.name).exists():
-        assert place.start(["runs", "unpack", "run.tar.zst", "--runs", "runs"]).wait(60) == 0
+        assert (
+            place.start(["runs", "unpack", "run.tar.zst", "--runs", "runs"]).wait(60) == 0
+        )
     assert not place.leftovers()
 
 
 @pytest.mark.parametrize("moment_ms", moments())
 def test_a_report_that_is_killed_leaves_no_half_page(place: Place, moment_ms: int) -> None:
-    run = next(p.parent for p in sorted(RUN.rglob("summary.json")) if (p.parent / "trial.json").exists())
+    run = next(
+        p.parent
+        for p in sorted(RUN.rglob("summary.json"))
+        if (p.parent / "trial.json").exists()
+    )
     place.killed_after(["report", str(run), "-o", "page.svg", "--allow-void"], moment_ms)
     page = place.folder / "page.svg"
     assert not page.exists() or page.read_text().endswith("</svg>")
 
 
 @pytest.mark.parametrize(
-    "how", [signal.SIGKILL, *(pytest.param(s, marks=pytest.mark.nightly) for s in (signal.SIGTERM, signal.SIGINT))]
+    "how",
+    [
+        signal.SIGKILL,
+        *(
+            pytest.param(s, marks=pytest.mark.nightly)
+            for s in (signal.SIGTERM, signal.SIGINT)
+        ),
+    ],
 )
 def test_the_folder_of_an_engine_in_the_foreground_is_removed_or_swept_by_the_next_one(
     place: Place, how: signal.Signals
@@ -173,12 +205,16 @@ def test_a_folder_that_a_message_names_is_kept(tmp_path: Path) -> None:
     assert place.path.exists()
 
 
-def test_the_folder_of_a_dead_dyno_is_swept_and_that_of_a_live_one_stays(tmp_path: Path) -> None:
+def test_the_folder_of_a_dead_dyno_is_swept_and_that_of_a_live_one_stays(
+    tmp_path: Path,
+) -> None:
     code = (
         "import sys, time, pathlib; from dyno.scratch import Scratch; "
         "s = Scratch('x-', pathlib.Path(sys.argv[1])); print(s.path, flush=True); time.sleep(60)"
     )
-    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout
     path = Path(process.stdout.readline().strip())
     sweep(tmp_path, "x-")
@@ -205,12 +241,25 @@ def test_a_link_with_the_name_of_a_temporary_folder_is_not_followed(tmp_path: Pa
 
 def limited(place: Place, mib: int, *words: str) -> "subprocess.CompletedProcess[str]":
     command = ["prlimit", f"--as={mib << 20}", sys.executable, "-m", "dyno", *words]
-    return subprocess.run(command, cwd=place.folder, env=place.env, capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        command,
+        cwd=place.folder,
+        env=place.env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
 
 
 @pytest.mark.parametrize("mib", [900, pytest.param(1500, marks=pytest.mark.nightly)])
-def test_a_drawing_that_dies_costs_the_picture_and_not_the_page(place: Place, mib: int) -> None:
-    run = next(p.parent for p in sorted(RUN.rglob("summary.json")) if (p.parent / "trial.json").exists())
+def test_a_drawing_that_dies_costs_the_picture_and_not_the_page(
+    place: Place, mib: int
+) -> None:
+    run = next(
+        p.parent
+        for p in sorted(RUN.rglob("summary.json"))
+        if (p.parent / "trial.json").exists()
+    )
     picture = limited(place, mib, "report", str(run), "-o", "page.svg", "--allow-void")
     assert picture.returncode == 1
     assert "The picture can't be drawn: the drawing process" in picture.stderr
@@ -223,14 +272,21 @@ def test_a_drawing_that_dies_costs_the_picture_and_not_the_page(place: Place, mi
 def test_a_page_whose_scripts_cannot_be_made_has_tables_and_says_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = next(p.parent for p in sorted(RUN.rglob("summary.json")) if (p.parent / "trial.json").exists())
+    run = next(
+        p.parent
+        for p in sorted(RUN.rglob("summary.json"))
+        if (p.parent / "trial.json").exists()
+    )
     dies = [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGTRAP)"]
     monkeypatch.setattr(draw, "WORKER", dies)
     monkeypatch.setattr(draw, "_DRAWER", draw._Drawer())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     bundle.cache_clear()
-    assert main(["report", str(run), "-o", str(tmp_path / "page.html"), "--allow-void"]) == 0
-    assert "page.html has no charts. The picture can't be drawn: the drawing process was ended by SIGTRAP." in (
-        capsys.readouterr().err
+    assert (
+        main(["report", str(run), "-o", str(tmp_path / "page.html"), "--allow-void"]) == 0
+    )
+    assert (
+        "page.html has no charts. The picture can't be drawn: the drawing process was ended by SIGTRAP."
+        in (capsys.readouterr().err)
     )
     assert "</html>" in (tmp_path / "page.html").read_text()

@@ -42,7 +42,11 @@ class Machine:
         except (ModelError, UsageError) as e:
             assert self.everything() == before
             return str(e)
-        outside = {p for p in self.everything() - before if not p.startswith(("hf/hub/models--", "dyno/models/"))}
+        outside = {
+            p
+            for p in self.everything() - before
+            if not p.startswith(("hf/hub/models--", "dyno/models/"))
+        }
         assert outside == set()
         assert (self.folder / ".bashrc").read_text() == "mine\n"
         return ""
@@ -93,18 +97,33 @@ def test_a_file_whose_name_leads_elsewhere_is_refused(name: str, machine: Machin
     assert "Nothing was imported" in machine.attempt(packed)
 
 
-@pytest.mark.parametrize("name", [*NAMES[:20], ".hidden", "a/b", "models"], ids=lambda n: repr(n)[:20])
+@pytest.mark.parametrize(
+    "name", [*NAMES[:20], ".hidden", "a/b", "models"], ids=lambda n: repr(n)[:20]
+)
 def test_a_model_whose_name_leads_elsewhere_is_refused(name: str, machine: Machine) -> None:
     packed = local(machine)
     packed.models[0]["entry"]["name"] = name
     assert "Nothing was imported" in machine.attempt(packed)
 
 
-REVISIONS = ["../../../x", "..", ".", "a/../../b", "a//b", "a/", "../" * 8 + ".bashrc", "x\\y", "/etc/x", "x\0"]
+REVISIONS = [
+    "../../../x",
+    "..",
+    ".",
+    "a/../../b",
+    "a//b",
+    "a/",
+    "../" * 8 + ".bashrc",
+    "x\\y",
+    "/etc/x",
+    "x\0",
+]
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-def test_a_revision_that_leads_elsewhere_is_refused(revision: str, machine: Machine) -> None:
+def test_a_revision_that_leads_elsewhere_is_refused(
+    revision: str, machine: Machine
+) -> None:
     """By the recipe: refs/REVISION was written wherever it led."""
     packed = from_hub(machine)
     recipe = packed.models[0]["entry"]["recipe"]
@@ -121,15 +140,20 @@ def test_a_commit_that_is_none_is_refused(commit: str, machine: Machine) -> None
 
 
 @pytest.mark.parametrize(
-    "origin", ["file:/etc", "hub:", "hub:../..@" + COMMIT, "hub:a/b/c@" + COMMIT, "", "/etc", "x y"]
+    "origin",
+    ["file:/etc", "hub:", "hub:../..@" + COMMIT, "hub:a/b/c@" + COMMIT, "", "/etc", "x y"],
 )
-def test_an_origin_that_is_not_the_hubs_has_no_place_in_its_cache(origin: str, machine: Machine) -> None:
+def test_an_origin_that_is_not_the_hubs_has_no_place_in_its_cache(
+    origin: str, machine: Machine
+) -> None:
     packed = from_hub(machine)
     packed.models[0]["entry"]["origin"] = origin
     assert machine.attempt(packed) != ""
 
 
-@pytest.mark.parametrize("blob", ["../../../.bashrc", "", "x" * 40, "a" * 40, "A" * 64, "a" * 64 + "/x"])
+@pytest.mark.parametrize(
+    "blob", ["../../../.bashrc", "", "x" * 40, "a" * 40, "A" * 64, "a" * 64 + "/x"]
+)
 def test_a_blob_of_another_name_is_refused(blob: str, machine: Machine) -> None:
     packed = from_hub(machine)
     packed.models[0]["blobs"]["config.json"] = blob
@@ -203,7 +227,9 @@ CHANGES: list[Callable[[Packed], None]] = [
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda c: c.__name__)
-def test_a_manifest_that_lies_stores_nothing(change: Callable[[Packed], None], machine: Machine) -> None:
+def test_a_manifest_that_lies_stores_nothing(
+    change: Callable[[Packed], None], machine: Machine
+) -> None:
     packed = local(machine)
     change(packed)
     assert machine.attempt(packed) != ""
@@ -228,9 +254,20 @@ def test_a_manifest_that_is_none_stores_nothing(manifest: bytes, machine: Machin
     assert machine.attempt(local(machine), manifest) != ""
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(change=st.dictionaries(st.sampled_from(["entry", "path", "files", "blobs"]), JSON, max_size=2), entry=st.data())
-def test_any_manifest_is_imported_whole_or_not(change: dict[str, Any], entry: st.DataObject, machine: Machine) -> None:
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    change=st.dictionaries(
+        st.sampled_from(["entry", "path", "files", "blobs"]), JSON, max_size=2
+    ),
+    entry=st.data(),
+)
+def test_any_manifest_is_imported_whole_or_not(
+    change: dict[str, Any], entry: st.DataObject, machine: Machine
+) -> None:
     packed = local(machine)
     key = entry.draw(st.sampled_from(sorted(packed.models[0]["entry"])))
     packed.models[0]["entry"][key] = entry.draw(JSON)
@@ -241,13 +278,19 @@ def test_any_manifest_is_imported_whole_or_not(change: dict[str, Any], entry: st
 # ---- weights ----
 
 
-def safetensors(path: Path, head: Any, data: bytes = b"", length: int | None = None) -> Path:
+def safetensors(
+    path: Path, head: Any, data: bytes = b"", length: int | None = None
+) -> Path:
     text = head if isinstance(head, bytes) else json.dumps(head).encode()
-    path.write_bytes(struct.pack("<Q", len(text) if length is None else length) + text + data)
+    path.write_bytes(
+        struct.pack("<Q", len(text) if length is None else length) + text + data
+    )
     return path
 
 
-def tensor(shape: Any = (2, 2), dtype: Any = "F16", offsets: Any = (0, 8)) -> dict[str, Any]:
+def tensor(
+    shape: Any = (2, 2), dtype: Any = "F16", offsets: Any = (0, 8)
+) -> dict[str, Any]:
     return {"a": {"dtype": dtype, "shape": shape, "data_offsets": offsets}}
 
 
@@ -276,7 +319,9 @@ HEADS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("head", HEADS.values(), ids=HEADS.keys())
-def test_a_header_that_does_not_fit_its_file_is_not_verified(head: Any, tmp_path: Path) -> None:
+def test_a_header_that_does_not_fit_its_file_is_not_verified(
+    head: Any, tmp_path: Path
+) -> None:
     safetensors(tmp_path / "model.safetensors", head, b"x" * 8)
     before = memory_bytes()
     problem = check.problem(tmp_path)
@@ -291,7 +336,11 @@ def test_a_length_that_is_not_the_headers_is_refused(length: int, tmp_path: Path
     assert check.problem(tmp_path) is not None
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=100,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(head=JSON, data=st.binary(max_size=40))
 def test_any_header_is_read_or_refused(head: Any, data: bytes, tmp_path: Path) -> None:
     path = safetensors(tmp_path / "model.safetensors", head, data)
@@ -301,7 +350,11 @@ def test_any_header_is_read_or_refused(head: Any, data: bytes, tmp_path: Path) -
         list(read_safetensors(path))
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=100,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(data=st.binary(max_size=300))
 def test_any_gguf_is_read_or_refused(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "m.gguf").write_bytes(b"GGUF\x03\0\0\0" + data)
@@ -337,7 +390,12 @@ def nested(rule: Any, deep: int) -> Any:
 
 WORDS = {"type": "WordLevel", "vocab": {"hello": 0}, "unk_token": "[UNK]"}
 GROWS = sequence(*[replace({"String": "a"}, "a" * 10)] * 12)
-BACKTRACKS = {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Isolated", "invert": False}
+BACKTRACKS = {
+    "type": "Split",
+    "pattern": {"Regex": "(x+x+)+y"},
+    "behavior": "Isolated",
+    "invert": False,
+}
 TOKENIZERS: dict[str, Any] = {
     "a regex that backtracks": tokenizer(pre_tokenizer=BACKTRACKS),
     "a normalizer that backtracks": tokenizer(normalizer=replace({"Regex": "(x+x+)+y"}, "")),
@@ -384,7 +442,9 @@ TEXTS = ["hello", "x" * 3000, "a" * 2000, "", "\0", "日本", "\U0010ffff" * 10,
 
 
 @pytest.mark.parametrize("document", TOKENIZERS.values(), ids=TOKENIZERS.keys())
-def test_a_tokenizer_counts_or_is_refused_in_one_sentence(document: Any, tmp_path: Path) -> None:
+def test_a_tokenizer_counts_or_is_refused_in_one_sentence(
+    document: Any, tmp_path: Path
+) -> None:
     (tmp_path / "tokenizer.json").write_text(json.dumps(document))
     before = memory_bytes()
     try:
@@ -398,14 +458,25 @@ def test_a_tokenizer_counts_or_is_refused_in_one_sentence(document: Any, tmp_pat
 
 
 def test_an_honest_tokenizer_counts(tmp_path: Path) -> None:
-    honest = sequence({"type": "NFC"}, replace({"String": " "}, "▁"), {"type": "Prepend", "prepend": "▁"})
+    honest = sequence(
+        {"type": "NFC"}, replace({"String": " "}, "▁"), {"type": "Prepend", "prepend": "▁"}
+    )
     (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer(normalizer=honest)))
     assert LocalTokenizer("t", tmp_path / "tokenizer.json").count("hello") == 6
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=100,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(
-    change=st.dictionaries(st.sampled_from(["normalizer", "pre_tokenizer", "decoder", "model", "added_tokens"]), JSON)
+    change=st.dictionaries(
+        st.sampled_from(
+            ["normalizer", "pre_tokenizer", "decoder", "model", "added_tokens"]
+        ),
+        JSON,
+    )
 )
 def test_any_tokenizer_counts_or_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer(**change)))

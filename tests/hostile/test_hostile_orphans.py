@@ -11,7 +11,9 @@ from rigs_over_ssh import DynoProcess
 from test_hostile_kills import Place
 from test_hostile_processes import living_in, wait_for
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are looked at in /proc")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="processes are looked at in /proc"
+)
 
 STUDY = """
 [engines.llamacpp]
@@ -25,15 +27,19 @@ num_prompts = 16
 [loads.closed]
 max_concurrency = [1, 4]
 """
-MOMENTS_MS = range(100, 6100, 300)  # from its first line on: the peaks' test, the start, loads, the stop
+# from its first line on: the peaks' test, the start, loads, the stop
+MOMENTS_MS = range(100, 6100, 300)
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
 ONE = [1600]  # of them in each run of the suite
 
 
 @pytest.mark.parametrize(
-    "moment_ms", [ms if ms in ONE else pytest.param(ms, marks=pytest.mark.nightly) for ms in MOMENTS_MS]
+    "moment_ms",
+    [ms if ms in ONE else pytest.param(ms, marks=pytest.mark.nightly) for ms in MOMENTS_MS],
 )
-def test_a_study_with_llama_cpp_that_is_ended_leaves_nobody(tmp_path: Path, moment_ms: int) -> None:
+def test_a_study_with_llama_cpp_that_is_ended_leaves_nobody(
+    tmp_path: Path, moment_ms: int
+) -> None:
     place = Place(tmp_path)
     (tmp_path / "s.toml").write_text(STUDY)
     how = SIGNALS[moment_ms // 300 % len(SIGNALS)]

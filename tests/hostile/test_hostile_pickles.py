@@ -50,16 +50,29 @@ class Trap:
     """A model's folder with such files, and what is there if one was loaded."""
 
     def __init__(self, folder: Path, weights: bool) -> None:
-        self.place, self.model, self.canary = Place(folder), folder / "model", folder / "ran"
+        self.place, self.model, self.canary = (
+            Place(folder),
+            folder / "model",
+            folder / "ran",
+        )
         tiny.build(self.model, quantized_files.SHAPE)
         for name, save in FILES.items():
             if not (weights and name == "model.safetensors"):
                 save(self.model / name, Evil(self.canary))
         code = "import pathlib; pathlib.Path(%r).touch()\n" % str(self.canary)  # noqa: UP031
-        for name in ("modeling_evil.py", "tokenization_evil.py", "conversion.py", "conftest.py", "sitecustomize.py"):
+        for name in (
+            "modeling_evil.py",
+            "tokenization_evil.py",
+            "conversion.py",
+            "conftest.py",
+            "sitecustomize.py",
+        ):
             (self.model / name).write_text(code)
         config = json.loads((self.model / "config.json").read_text())
-        config["auto_map"] = {"AutoModelForCausalLM": "modeling_evil.Evil", "AutoConfig": "modeling_evil.Evil"}
+        config["auto_map"] = {
+            "AutoModelForCausalLM": "modeling_evil.Evil",
+            "AutoConfig": "modeling_evil.Evil",
+        }
         (self.model / "config.json").write_text(json.dumps(config))
 
     def dyno(self, *words: object) -> "subprocess.CompletedProcess[str]":
@@ -107,28 +120,59 @@ def test_no_command_that_takes_a_models_folder_loads_a_pickle(trap: Trap) -> Non
         trap.dyno("models", "info", model / file)
         trap.dyno("models", "pull", f"file:{model / file}")
     study = f'[engines.e]\nkind = "vllm"\nmodel = "{model}"\n[workloads.w]\ninput_len = 8\noutput_len = 4\n'
-    (trap.place.folder / "s.toml").write_text(f"{study}num_prompts = 4\n[loads.l]\nmax_concurrency = 1\n")
+    (trap.place.folder / "s.toml").write_text(
+        f"{study}num_prompts = 4\n[loads.l]\nmax_concurrency = 1\n"
+    )
     trap.dyno("run", "s.toml", "--dry-run")
     for engine in ("vllm", "llamacpp", "transformers", "sglang"):
-        trap.dyno("bench", "serve", "--engine", engine, "--model", model, "--num-prompts", "2", "--dry-run")
-    trap.dyno("bench", "serve", "--engine", "llamacpp", "--model", model / "model.gguf", "--num-prompts", "2")
+        trap.dyno(
+            "bench",
+            "serve",
+            "--engine",
+            engine,
+            "--model",
+            model,
+            "--num-prompts",
+            "2",
+            "--dry-run",
+        )
+    trap.dyno(
+        "bench",
+        "serve",
+        "--engine",
+        "llamacpp",
+        "--model",
+        model / "model.gguf",
+        "--num-prompts",
+        "2",
+    )
     trap.dyno(
         "bench", "serve", "--base-url", "http://127.0.0.1:1", "--tokenizer", model, "--num-prompts", "2",
         "--ready-check-timeout-sec", "0", "--model", "m",
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("scheme", ["llm-compressor:fp8-dynamic", "quark:fp8-dynamic", "llama.cpp:Q4_0"])
-def test_a_folder_of_pickles_is_not_quantized_and_none_is_copied_to_a_model_that_is(trap: Trap, scheme: str) -> None:
+@pytest.mark.parametrize(
+    "scheme", ["llm-compressor:fp8-dynamic", "quark:fp8-dynamic", "llama.cpp:Q4_0"]
+)
+def test_a_folder_of_pickles_is_not_quantized_and_none_is_copied_to_a_model_that_is(
+    trap: Trap, scheme: str
+) -> None:
     trap.place.env["FAKE"] = "works"
     home = trap.place.folder / "home"
     if not scheme.startswith("llama.cpp"):
         quantized_files.install_fake(home, scheme.partition(":")[0])
         trap.dyno("models", "quantize", trap.model, scheme)
-        copies = [p.name for p in home.rglob("*") if p.suffix in (".bin", ".pt", ".pth", ".pkl", ".py")]
+        copies = [
+            p.name
+            for p in home.rglob("*")
+            if p.suffix in (".bin", ".pt", ".pth", ".pkl", ".py")
+        ]
         assert copies == []
     else:
-        assert trap.dyno("models", "quantize", trap.model / "model.gguf", scheme).returncode in (1, 2)
+        assert trap.dyno(
+            "models", "quantize", trap.model / "model.gguf", scheme
+        ).returncode in (1, 2)
 
 
 def test_a_folder_of_pickles_is_not_converted(tmp_path: Path) -> None:

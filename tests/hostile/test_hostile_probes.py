@@ -46,14 +46,25 @@ ODD = [
 SERVER_INFO = {
     "vllm_config": {
         "scheduler_config": {"max_num_seqs": 64},
-        "model_config": {"dtype": "torch.float16", "quantization": "fp8", "max_model_len": 4096},
+        "model_config": {
+            "dtype": "torch.float16",
+            "quantization": "fp8",
+            "max_model_len": 4096,
+        },
         "parallel_config": {"tensor_parallel_size": 2},
     }
 }
-INTERNAL = {"internal_states": [{"max_model_len": 1, "effective_max_running_requests_per_dp": 2}]}
+INTERNAL = {
+    "internal_states": [{"max_model_len": 1, "effective_max_running_requests_per_dp": 2}]
+}
 SHAPES: list[dict[str, Any]] = [
     {**VLLM, "/server_info": SERVER_INFO},
-    {**VLLM, "/server_info": {"vllm_config": "dtype=x, max_seq_len=12, tensor_parallel_size=4, quantization=None"}},
+    {
+        **VLLM,
+        "/server_info": {
+            "vllm_config": "dtype=x, max_seq_len=12, tensor_parallel_size=4, quantization=None"
+        },
+    },
     {**LLAMA, "/slots": [{"id": 0}]},
     {"/v1/models": {"data": []}, **TGI, "/get_model_info": {"model_path": "m"}},
     {**SGLANG, "/get_server_info": {**SGLANG["/get_server_info"], **INTERNAL}},
@@ -76,7 +87,9 @@ class Babbling(Client):
 
 def texts(routes: dict[str, Any], **instead: str) -> dict[str, bytes]:
     return {
-        path: (answer if isinstance(answer, str) else json.dumps(answer)).encode("utf-8", "surrogatepass")
+        path: (answer if isinstance(answer, str) else json.dumps(answer)).encode(
+            "utf-8", "surrogatepass"
+        )
         for path, answer in {**routes, **instead}.items()
     }
 
@@ -89,7 +102,9 @@ def with_holes(value: Any) -> Iterator[Any]:
             yield from ({**value, key: holed} for holed in with_holes(value[key]))
     elif isinstance(value, list):
         for i in range(len(value)):
-            yield from ([*value[:i], holed, *value[i + 1 :]] for holed in with_holes(value[i]))
+            yield from (
+                [*value[:i], holed, *value[i + 1 :]] for holed in with_holes(value[i])
+            )
 
 
 def read_back(facts: TargetFacts, folder: Path) -> None:
@@ -97,17 +112,30 @@ def read_back(facts: TargetFacts, folder: Path) -> None:
     run = Run(folder)
     trial = msgspec.structs.replace(TRIAL, target=NAMED)
     rig = Rig("linux", "6", "x86_64", "c", 1)
-    run.write_manifest(Manifest("0", "now", trial, facts, None, "server", "", 1, 0, None, rig))
+    run.write_manifest(
+        Manifest("0", "now", trial, facts, None, "server", "", 1, 0, None, rig)
+    )
     assert run.manifest().target == facts
     for field in msgspec.structs.fields(TargetFacts):
         value = getattr(facts, field.name)
         for part in value if isinstance(value, list) else [value]:
-            assert not isinstance(part, str) or (len(part) <= 300 and part.isprintable()), (field.name, part)
-            assert not isinstance(part, int | float) or isinstance(part, bool) or 0 < part < 2**53
+            assert not isinstance(part, str) or (len(part) <= 300 and part.isprintable()), (
+                field.name,
+                part,
+            )
+            assert (
+                not isinstance(part, int | float)
+                or isinstance(part, bool)
+                or 0 < part < 2**53
+            )
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=["vllm", "vllm text", "llama.cpp", "tgi", "sglang", "transformers"])
-def test_any_part_of_what_a_server_says_may_be_anything(shape: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "shape", SHAPES, ids=["vllm", "vllm text", "llama.cpp", "tgi", "sglang", "transformers"]
+)
+def test_any_part_of_what_a_server_says_may_be_anything(
+    shape: dict[str, Any], tmp_path: Path
+) -> None:
     tried = 0
     for path, answer in shape.items():
         for holed in [HOLE] if isinstance(answer, str) else with_holes(answer):
@@ -119,28 +147,49 @@ def test_any_part_of_what_a_server_says_may_be_anything(shape: dict[str, Any], t
     assert tried > 200
 
 
-@pytest.mark.parametrize("path", sorted({path for shape in SHAPES for path in shape} | {"/v1/models", "/version"}))
-def test_without_a_model_s_name_it_is_the_list_or_one_sentence(path: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "path",
+    sorted({path for shape in SHAPES for path in shape} | {"/v1/models", "/version"}),
+)
+def test_without_a_model_s_name_it_is_the_list_or_one_sentence(
+    path: str, tmp_path: Path
+) -> None:
     for odd in ODD:
         for shape in SHAPES:
             try:
-                facts = server.look(Babbling(texts(shape, **{path: odd})), TargetSpec("", "openai", ""))
+                facts = server.look(
+                    Babbling(texts(shape, **{path: odd})), TargetSpec("", "openai", "")
+                )
             except TargetError:
                 continue
             read_back(facts, tmp_path)
 
 
 def test_what_fits_is_kept_beside_what_does_not() -> None:
-    said = {"slots": True, "max_model_len": 4096, "version": ["x"], "dtype": "a\x1b[2Jb", "kv_cache_tokens": 10**30}
+    said = {
+        "slots": True,
+        "max_model_len": 4096,
+        "version": ["x"],
+        "dtype": "a\x1b[2Jb",
+        "kv_cache_tokens": 10**30,
+    }
     assert known(said) == {"max_model_len": 4096, "dtype": "a [2Jb"}
     card = {"id": "m", "max_model_len": "4096", "aliases": 3}
-    facts = server.look(Babbling(texts({**VLLM, "/v1/models": {"data": [card, {"id": 5}]}})), NAMED)
-    assert (facts.models_listed, facts.max_model_len, facts.version) == (["m"], None, "0.24.0")
+    facts = server.look(
+        Babbling(texts({**VLLM, "/v1/models": {"data": [card, {"id": 5}]}})), NAMED
+    )
+    assert (facts.models_listed, facts.max_model_len, facts.version) == (
+        ["m"],
+        None,
+        "0.24.0",
+    )
 
 
 def test_a_list_of_a_million_models_is_cut_but_the_one_that_is_meant_stays_in_it() -> None:
     cards = [{"id": f"m{i}"} for i in range(100_000)] + [{"id": "m"}]
-    listed = server.look(Babbling(texts({"/v1/models": {"data": cards}})), NAMED).models_listed
+    listed = server.look(
+        Babbling(texts({"/v1/models": {"data": cards}})), NAMED
+    ).models_listed
     assert listed is not None and len(listed) == 1001 and "m" in listed
 
 
@@ -158,7 +207,9 @@ NUMBERS = [
 def test_metrics_may_say_anything_and_a_sample_reads_back() -> None:
     for name in METRIC_LINES:
         for number in NUMBERS:
-            raw = f"{name} {number}\n{name} 1e308\n{name} {number}".encode("utf-8", "surrogatepass")
+            raw = f"{name} {number}\n{name} 1e308\n{name} {number}".encode(
+                "utf-8", "surrogatepass"
+            )
             _, text = Babbling({"/metrics": raw}).call("/metrics")
             found = metrics.read(text, metric_names()) if isinstance(text, str) else {}
             sample = Sample(1, "engine", 0, found)
@@ -167,9 +218,17 @@ def test_metrics_may_say_anything_and_a_sample_reads_back() -> None:
 
 
 def test_the_labels_of_vllm_s_cache_may_be_anything(tmp_path: Path) -> None:
-    for label in ("block_size", "num_gpu_blocks", "cache_dtype", "enable_prefix_caching", "kv_cache_size_tokens"):
+    for label in (
+        "block_size",
+        "num_gpu_blocks",
+        "cache_dtype",
+        "enable_prefix_caching",
+        "kv_cache_size_tokens",
+    ):
         for odd in [*NUMBERS, "x" * 100_000, "\x1b[2J", "0", "True"]:
-            text = VLLM_METRICS.replace("engine=", f'{label}="{odd}",engine=').encode("utf-8", "surrogatepass")
+            text = VLLM_METRICS.replace("engine=", f'{label}="{odd}",engine=').encode(
+                "utf-8", "surrogatepass"
+            )
             reported = {**texts(VLLM), "/metrics": text}
             read_back(server.look(Babbling(reported), NAMED), tmp_path)
 
@@ -189,7 +248,9 @@ def test_a_tokenizer_may_answer_anything(shape: dict[str, Any]) -> None:
     for path in shape:
         for holed in with_holes(shape[path]):
             for odd in ODD:
-                reported = texts(shape, **{path: json.dumps(holed).replace(f'"{HOLE}"', odd)})
+                reported = texts(
+                    shape, **{path: json.dumps(holed).replace(f'"{HOLE}"', odd)}
+                )
                 client = Babbling(reported)
                 if isinstance(shape["/tokenize"], list):  # TGI: it misses `inputs`
                     client = MissesInputs(reported)
@@ -209,7 +270,9 @@ class MissesInputs(Babbling):
         return (422, b"{}") if b"inputs" not in payload else super()._exchange(path)
 
 
-def test_a_readiness_check_may_be_answered_with_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_readiness_check_may_be_answered_with_anything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for odd in ODD:
         client = Babbling({"/x": odd.encode("utf-8", "surrogatepass")})
         monkeypatch.setattr(server, "Client", lambda *_, client=client, **__: client)
@@ -223,9 +286,18 @@ def test_a_readiness_check_may_be_answered_with_anything(monkeypatch: pytest.Mon
 OK = b"HTTP/1.1 200 OK\r\n"
 ENDLESS = {
     "a body": (OK + b"\r\n", b"x" * 65_536),
-    "a body of a promised length": (OK + b"content-length: 999999999999999\r\n\r\n", b" " * 65_536),
-    "chunks": (OK + b"transfer-encoding: chunked\r\n\r\n", b"10000\r\n" + b"x" * 65_536 + b"\r\n"),
-    "one chunk": (OK + b"transfer-encoding: chunked\r\n\r\nFFFFFFFFFFFFFFFFFFF\r\n", b"x" * 65_536),
+    "a body of a promised length": (
+        OK + b"content-length: 999999999999999\r\n\r\n",
+        b" " * 65_536,
+    ),
+    "chunks": (
+        OK + b"transfer-encoding: chunked\r\n\r\n",
+        b"10000\r\n" + b"x" * 65_536 + b"\r\n",
+    ),
+    "one chunk": (
+        OK + b"transfer-encoding: chunked\r\n\r\nFFFFFFFFFFFFFFFFFFF\r\n",
+        b"x" * 65_536,
+    ),
     "a chunk of no size": (OK + b"transfer-encoding: chunked\r\n\r\n-1\r\n", b"x" * 65_536),
     "a chunk's header": (OK + b"transfer-encoding: chunked\r\n\r\n", b"0" * 65_536),
     "a header line": (OK + b"a: ", b"x" * 65_536),
@@ -275,7 +347,9 @@ DRIPPING = {
 
 
 @pytest.mark.parametrize("what", DRIPPING)
-def test_an_answer_that_drips_is_given_up_when_its_time_is_over(scripted: Serve, what: str) -> None:
+def test_an_answer_that_drips_is_given_up_when_its_time_is_over(
+    scripted: Serve, what: str
+) -> None:
     dripped = 0
 
     def talk(sock: Any, _: int) -> None:
@@ -295,13 +369,18 @@ def test_an_answer_that_drips_is_given_up_when_its_time_is_over(scripted: Serve,
     assert dripped < 100
 
 
-def test_a_compressed_answer_is_refused_by_name_and_was_not_asked_for(scripted: Serve) -> None:
+def test_a_compressed_answer_is_refused_by_name_and_was_not_asked_for(
+    scripted: Serve,
+) -> None:
     asked = []
 
     def talk(sock: Any, _: int) -> None:
         asked.append(sock.recv(65_536).lower())
         body = gzip.compress(b"{}")
-        sock.sendall(OK + b"content-encoding: gzip\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
+        sock.sendall(
+            OK
+            + b"content-encoding: gzip\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
+        )
 
     client = Client(Url(scripted(talk).base_url), {"Accept-Encoding": "gzip"})
     with pytest.raises(TargetError, match=r"sends compressed answers \('gzip'\)"):
@@ -344,7 +423,9 @@ def test_a_cut_answer_is_no_whole_one(scripted: Serve) -> None:
         ["--model", "\udc80"],
     ],
 )
-def test_what_would_end_a_line_is_refused_in_one_sentence(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_would_end_a_line_is_refused_in_one_sentence(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["bench", "serve", "--port", "9", "--num-prompts", "1", *words]) == 2
     reported = capsys.readouterr().err
     assert (
@@ -380,8 +461,27 @@ def test_an_engine_s_log_may_say_anything(kind: str) -> None:
         "n_ctx = 1\nn_slots = 1\nfile size = 1 GiB\n1.1 I srv loading model\n1.1 I srv model loaded\n# GPU blocks: 1,\n"
     )
     for text in logs:
-        for odd in ("9" * 400, "9" * 5000, "1.2.3", ".", "²", "٣", "-1", "0", "1e999", "None", "x"):
+        for odd in (
+            "9" * 400,
+            "9" * 5000,
+            "1.2.3",
+            ".",
+            "²",
+            "٣",
+            "-1",
+            "0",
+            "1e999",
+            "None",
+            "x",
+        ):
             log = re.sub(r"\d+(?:\.\d+)?", odd, text)
-            found = log_facts(plan, SimpleNamespace(process=SimpleNamespace(text=lambda log=log: log)))  # type: ignore[arg-type]
-            assert msgspec.json.decode(msgspec.json.encode(found.startup_s), type=dict[str, float]) == found.startup_s
+            found = log_facts(
+                plan, SimpleNamespace(process=SimpleNamespace(text=lambda log=log: log))
+            )  # type: ignore[arg-type]
+            assert (
+                msgspec.json.decode(
+                    msgspec.json.encode(found.startup_s), type=dict[str, float]
+                )
+                == found.startup_s
+            )
             msgspec.convert({"model": "m", **known(found.target)}, TargetFacts)

@@ -40,7 +40,9 @@ from dyno.trial import lifecycle
 from dyno.trial.engine_plan import EnginePlan
 from dyno.trial.fleet import running
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are looked at in /proc")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="processes are looked at in /proc"
+)
 
 RIG = Rig("test", "0", "any", "cpu", 2, memory_free_bytes=8 * 2**30)
 KEY = {"Authorization": "Bearer sk-thisisthekeyofthetest"}
@@ -149,10 +151,14 @@ def test_stop_ends_workers_of_their_own_session_daemons_and_those_of_another_nam
         everybody = [p.pid for p in process.processes()]
         assert {*spared, process.pid} < set(everybody), "and the shell's own children"
         process.stop(timeout=1)
-    assert not [pid for pid in everybody if psutil.pid_exists(pid)], "nor is one left as a zombie"
+    assert not [pid for pid in everybody if psutil.pid_exists(pid)], (
+        "nor is one left as a zombie"
+    )
 
 
-def test_a_crash_of_the_engine_leaves_none_of_them_either(tmp_path: Path, spared: list[int]) -> None:
+def test_a_crash_of_the_engine_leaves_none_of_them_either(
+    tmp_path: Path, spared: list[int]
+) -> None:
     process = EngineProcess(fleeing(tmp_path, "os._exit(7)\n"), None, tmp_path / "log")
     wait_for(lambda: not process.alive())
     spared += noted(tmp_path / "pids")
@@ -175,19 +181,29 @@ with lent((signal.SIGTERM, signal.SIGHUP), interrupt):
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_none_of_them_outlives_a_dyno_that_is_ended(tmp_path: Path, number: signal.Signals, spared: list[int]) -> None:
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
+)
+def test_none_of_them_outlives_a_dyno_that_is_ended(
+    tmp_path: Path, number: signal.Signals, spared: list[int]
+) -> None:
     words = [json.dumps(fleeing(tmp_path)), str(tmp_path / "log")]
-    with subprocess.Popen([sys.executable, "-c", DYNO, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as dyno:
+    with subprocess.Popen(
+        [sys.executable, "-c", DYNO, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as dyno:
         wait_for(lambda: len(noted(tmp_path / "pids")) == 3)
         spared += noted(tmp_path / "pids")
         dyno.send_signal(number)
     wait_for(lambda: not survivors(tmp_path / "pids"))
 
 
-def test_a_dyno_that_is_killed_while_it_stops_the_engine_leaves_none(tmp_path: Path, spared: list[int]) -> None:
+def test_a_dyno_that_is_killed_while_it_stops_the_engine_leaves_none(
+    tmp_path: Path, spared: list[int]
+) -> None:
     words = [json.dumps(fleeing(tmp_path, "stay('engine')\n")), str(tmp_path / "log")]
-    with subprocess.Popen([sys.executable, "-c", DYNO, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as dyno:
+    with subprocess.Popen(
+        [sys.executable, "-c", DYNO, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as dyno:
         wait_for(lambda: len(noted(tmp_path / "pids")) == 4)
         spared += noted(tmp_path / "pids")
         dyno.send_signal(signal.SIGINT)
@@ -241,9 +257,15 @@ def test_a_flood_of_processes_is_ended_whole(tmp_path: Path, spared: list[int]) 
     assert not survivors(pids)
 
 
-def test_an_engine_that_kills_its_keeper_dies_with_it_and_is_reported(tmp_path: Path, spared: list[int]) -> None:
-    text = f"import os, time\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n"
-    binary = script(tmp_path / "engine", text + "os.kill(os.getppid(), 9)\ntime.sleep(300)\n")
+def test_an_engine_that_kills_its_keeper_dies_with_it_and_is_reported(
+    tmp_path: Path, spared: list[int]
+) -> None:
+    text = (
+        f"import os, time\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n"
+    )
+    binary = script(
+        tmp_path / "engine", text + "os.kill(os.getppid(), 9)\ntime.sleep(300)\n"
+    )
     process = EngineProcess([binary], None, tmp_path / "log")
     assert wait_for(lambda: process.exit_code) == -signal.SIGKILL
     spared.append(int((tmp_path / "pid").read_text()))
@@ -253,8 +275,12 @@ def test_an_engine_that_kills_its_keeper_dies_with_it_and_is_reported(tmp_path: 
 
 def test_an_engine_that_stops_its_keeper_is_ended_all_the_same(tmp_path: Path) -> None:
     text = f"import os, time\nos.kill(os.getppid(), 19)\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n"
-    process = EngineProcess([script(tmp_path / "engine", text + "time.sleep(300)\n")], None, tmp_path / "log")
-    pid = int(wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text()))
+    process = EngineProcess(
+        [script(tmp_path / "engine", text + "time.sleep(300)\n")], None, tmp_path / "log"
+    )
+    pid = int(
+        wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
+    )
     process.stop(timeout=0)
     assert not lives(pid)
 
@@ -326,18 +352,28 @@ def test_a_line_without_end_is_not_waited_for_until_memory_is_full(
 # ---- the port ----
 
 
-def a_plan(tmp_path: Path, text: str, port: int | None = None, timeout_s: float = 60) -> EnginePlan:
+def a_plan(
+    tmp_path: Path, text: str, port: int | None = None, timeout_s: float = 60
+) -> EnginePlan:
     binary = script(tmp_path / "vllm", text)
-    return EnginePlan(EngineSpec("vllm", model="m", binary=binary, ready_timeout_s=timeout_s), RIG, port=port)
+    return EnginePlan(
+        EngineSpec("vllm", model="m", binary=binary, ready_timeout_s=timeout_s),
+        RIG,
+        port=port,
+    )
 
 
-def start(plan: EnginePlan, tmp_path: Path, say: Callable[[str], None] = lambda _: None) -> Any:
+def start(
+    plan: EnginePlan, tmp_path: Path, say: Callable[[str], None] = lambda _: None
+) -> Any:
     (tmp_path / "e").mkdir(exist_ok=True)
     return running(plan, tmp_path / "e", KEY, say, lambda _: None)
 
 
 @pytest.mark.parametrize("listens", [True, False])
-def test_a_port_held_by_a_mute_program_is_reported_before_the_start(tmp_path: Path, listens: bool) -> None:
+def test_a_port_held_by_a_mute_program_is_reported_before_the_start(
+    tmp_path: Path, listens: bool
+) -> None:
     with socket.socket() as mute:
         mute.bind(("127.0.0.1", 0))
         if listens:
@@ -345,14 +381,19 @@ def test_a_port_held_by_a_mute_program_is_reported_before_the_start(tmp_path: Pa
         port = mute.getsockname()[1]
         plan = a_plan(tmp_path, f"open({str(tmp_path / 'started')!r}, 'w')\n", port)
         who = rf"\(pid {os.getpid()}\)" if listens else "another program"
-        with pytest.raises(EngineError, match=rf"Port {port} is in use by .*{who}"), start(plan, tmp_path):
+        with (
+            pytest.raises(EngineError, match=rf"Port {port} is in use by .*{who}"),
+            start(plan, tmp_path),
+        ):
             pass
         assert not (tmp_path / "started").exists()
         mute.listen()
         assert not select.select([mute], [], [], 0)[0], "nobody has knocked"
 
 
-def test_a_program_that_takes_the_port_during_the_start_is_named_and_sent_nothing(tmp_path: Path) -> None:
+def test_a_program_that_takes_the_port_during_the_start_is_named_and_sent_nothing(
+    tmp_path: Path,
+) -> None:
     started, thief = tmp_path / "started", socket.socket()
     plan = a_plan(tmp_path, f"import time\nopen({str(started)!r}, 'w')\ntime.sleep(300)\n")
     port = plan.launches[0].port
@@ -366,7 +407,9 @@ def test_a_program_that_takes_the_port_during_the_start_is_named_and_sent_nothin
     thread.start()
     with thief:
         with (
-            pytest.raises(EngineError, match=rf"lost port {port} to .*\(pid {os.getpid()}\)"),
+            pytest.raises(
+                EngineError, match=rf"lost port {port} to .*\(pid {os.getpid()}\)"
+            ),
             start(plan, tmp_path),
         ):
             pass
@@ -376,11 +419,15 @@ def test_a_program_that_takes_the_port_during_the_start_is_named_and_sent_nothin
             while True:
                 sock, _ = thief.accept()
                 sock.settimeout(0.2)
-                assert sock.recv(1 << 16) == b"", "it may be knocked at, but it hears nothing"
+                assert sock.recv(1 << 16) == b"", (
+                    "it may be knocked at, but it hears nothing"
+                )
                 sock.close()
 
 
-def test_after_a_death_in_a_study_the_next_trial_is_not_sent_to_whoever_took_the_port(tmp_path: Path) -> None:
+def test_after_a_death_in_a_study_the_next_trial_is_not_sent_to_whoever_took_the_port(
+    tmp_path: Path,
+) -> None:
     plan = a_plan(tmp_path, "import os, sys\n" + SERVES)
     with start(plan, tmp_path) as up, socket.socket() as thief:
         port = plan.launches[0].port
@@ -399,7 +446,9 @@ def test_after_a_death_in_a_study_the_next_trial_is_not_sent_to_whoever_took_the
             up.check_ports()
 
 
-def test_an_engine_that_dies_while_its_worker_holds_the_port_in_silence_is_reported_at_once(tmp_path: Path) -> None:
+def test_an_engine_that_dies_while_its_worker_holds_the_port_in_silence_is_reported_at_once(
+    tmp_path: Path,
+) -> None:
     text = """
         import os, socket, sys, time
         listener = socket.create_server(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])))
@@ -414,12 +463,17 @@ def test_an_engine_that_dies_while_its_worker_holds_the_port_in_silence_is_repor
     """.replace("WHERE", repr(str(tmp_path / "asked")))
     plan = a_plan(tmp_path, text, timeout_s=3600)
     began = time.monotonic()
-    with pytest.raises(EngineError, match=r"exited with code 3 .*the engine core failed"), start(plan, tmp_path):
+    with (
+        pytest.raises(EngineError, match=r"exited with code 3 .*the engine core failed"),
+        start(plan, tmp_path),
+    ):
         pass
     assert time.monotonic() - began < 60
 
 
-def test_a_connection_reaches_the_socket_that_is_bound_to_its_address_before_one_that_is_bound_to_any() -> None:
+def test_a_connection_reaches_the_socket_that_is_bound_to_its_address_before_one_that_is_bound_to_any() -> (
+    None
+):
     with socket.create_server(("127.0.0.1", 0)) as mine:
         port = mine.getsockname()[1]
         assert ports.belongs(port, [os.getpid()]) is True
@@ -455,10 +509,16 @@ with contextlib.suppress(MemoryError), running(plan, folder, {}, lambda _: None,
 
 
 def test_memory_that_runs_out_ends_every_engine(tmp_path: Path, spared: list[int]) -> None:
-    text = FLEES.replace("{folder!r}", f'{str(tmp_path / "pids")!r} + sys.argv[sys.argv.index("--port") + 1]')
+    text = FLEES.replace(
+        "{folder!r}", f'{str(tmp_path / "pids")!r} + sys.argv[sys.argv.index("--port") + 1]'
+    )
     binary = script(tmp_path / "vllm", text + SERVES)
     done = subprocess.run(
-        [sys.executable, "-c", HUNGRY, str(tmp_path), binary], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", HUNGRY, str(tmp_path), binary],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     folders = list(tmp_path.glob("pids*"))
     spared += [pid for folder in folders for pid in noted(folder)]
@@ -469,7 +529,14 @@ def test_memory_that_runs_out_ends_every_engine(tmp_path: Path, spared: list[int
 
 def test_an_engine_starts_and_ends_under_a_tight_limit_of_memory(tmp_path: Path) -> None:
     limit = ["prlimit", f"--as={700 << 20}"]
-    command = [*limit, sys.executable, "-c", DYNO, json.dumps(fleeing(tmp_path)), str(tmp_path / "log")]
+    command = [
+        *limit,
+        sys.executable,
+        "-c",
+        DYNO,
+        json.dumps(fleeing(tmp_path)),
+        str(tmp_path / "log"),
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as dyno:
         wait_for(lambda: len(noted(tmp_path / "pids")) == 3)
         dyno.send_signal(signal.SIGTERM)
@@ -495,7 +562,9 @@ def test_one_engine_that_cannot_be_stopped_does_not_keep_the_others_alive(
     whole(plans[0])
 
 
-def test_too_many_open_files_at_the_start_are_reported_and_leave_none(tmp_path: Path) -> None:
+def test_too_many_open_files_at_the_start_are_reported_and_leave_none(
+    tmp_path: Path,
+) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     before = sorted(Path("/proc/self/fd").iterdir())
     held = os.dup(0)
@@ -511,9 +580,27 @@ def test_too_many_open_files_at_the_start_are_reported_and_leave_none(tmp_path: 
 
 def limited(tmp_path: Path, url: str, *words: str) -> "subprocess.CompletedProcess[str]":
     """`dyno bench serve` by a client that may open 40 files."""
-    command = ["prlimit", "--nofile=40:40", sys.executable, "-m", "dyno", "bench", "serve", "--base-url", url, "--json"]
+    command = [
+        "prlimit",
+        "--nofile=40:40",
+        sys.executable,
+        "-m",
+        "dyno",
+        "bench",
+        "serve",
+        "--base-url",
+        url,
+        "--json",
+    ]
     asked = ["--num-prompts", "100", "--input-len", "4", "--output-len", "4", *words]
-    return subprocess.run([*command, *asked], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        [*command, *asked],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
 
 
 def test_files_that_run_out_under_load_are_the_client_s_failure_and_not_the_server_s(
@@ -521,7 +608,11 @@ def test_files_that_run_out_under_load_are_the_client_s_failure_and_not_the_serv
 ) -> None:
     done = limited(tmp_path, fake(first_ms=3000.0).base_url, "--request-rate", "30")
     reported = json.loads(done.stdout)
-    assert reported["completed"] + reported["failed"] == 100 and reported["completed"] and reported["failed"]
+    assert (
+        reported["completed"] + reported["failed"] == 100
+        and reported["completed"]
+        and reported["failed"]
+    )
     assert reported["dyno"]["failures"] == {"client": reported["failed"]}
     codes = {finding["code"]: finding for finding in reported["dyno"]["findings"]}
     assert "requests.failed" not in codes
@@ -530,7 +621,9 @@ def test_files_that_run_out_under_load_are_the_client_s_failure_and_not_the_serv
     assert "Too many open files" in records.read_text()
 
 
-def test_files_that_run_out_before_the_load_are_reported_as_the_client_s_limit(tmp_path: Path, fake: StartFake) -> None:
+def test_files_that_run_out_before_the_load_are_reported_as_the_client_s_limit(
+    tmp_path: Path, fake: StartFake
+) -> None:
     done = limited(tmp_path, fake(first_ms=50.0).base_url, "--request-rate", "1000")
     assert done.returncode == 1
     assert "couldn't open a connection" in done.stderr and "ulimit -n" in done.stderr
@@ -544,7 +637,11 @@ def test_a_client_without_files_does_not_burn_its_requests(
 
     def once(sock: Any, _: int) -> None:
         if receive_request(sock):
-            sock.sendall(answer(2).replace(b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nconnection: close\r\n"))
+            sock.sendall(
+                answer(2).replace(
+                    b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nconnection: close\r\n"
+                )
+            )
 
     begun, calls = pool.begin, itertools.count()
 
@@ -555,21 +652,31 @@ def test_a_client_without_files_does_not_burn_its_requests(
 
     monkeypatch.setattr(pool, "begin", begin)
     began = time.monotonic()
-    driven = drive([scripted(once).base_url for _ in range(2)], requests(60), LoadSpec(max_concurrency=2))
+    driven = drive(
+        [scripted(once).base_url for _ in range(2)],
+        requests(60),
+        LoadSpec(max_concurrency=2),
+    )
     errors = [record.error for record in driven.records]
     assert set(errors) == {None, "client"} and errors.count("client") <= 10
-    assert time.monotonic() - began > errors.count("client") / 2 * REFUSED_PAUSE_NS / 1e9, "each was paused for"
+    assert time.monotonic() - began > errors.count("client") / 2 * REFUSED_PAUSE_NS / 1e9, (
+        "each was paused for"
+    )
     served = {record.replica for record in driven.records if record.error is None}
     assert len(served) == 2, "and no replica is blamed"
 
 
-@pytest.mark.parametrize("number", ["EMFILE", "ENFILE", "ENOBUFS", "ENOMEM", "EADDRNOTAVAIL"])
+@pytest.mark.parametrize(
+    "number", ["EMFILE", "ENFILE", "ENOBUFS", "ENOMEM", "EADDRNOTAVAIL"]
+)
 def test_each_limit_of_the_machine_is_the_client_s(number: str) -> None:
     error = OSError(getattr(errno, number), os.strerror(getattr(errno, number)))
     assert connection.failure(error) == f"client: {error.strerror}"
     said = Route(Url("http://127.0.0.1:8000")).unreachable(error)
     assert "127.0.0.1:8000" in said and str(limit_advice(error)) in said
-    assert connection.failure(ConnectionRefusedError(111, "Connection refused")).startswith("refused")
+    assert connection.failure(ConnectionRefusedError(111, "Connection refused")).startswith(
+        "refused"
+    )
 
 
 # ---- kills at any moment ----
@@ -595,7 +702,10 @@ def test_a_study_killed_at_any_moment_loses_nothing_repeats_nothing_and_leaves_n
 ) -> None:
     pids = tmp_path / "pids"
     engine = FLEES.replace("{folder!r}", repr(str(pids))).replace("< 3", "< 1")
-    binary = script(tmp_path / "vllm", f"import os\nif '--version' in os.sys.argv: os._exit(1)\n{engine}{SERVES}")
+    binary = script(
+        tmp_path / "vllm",
+        f"import os\nif '--version' in os.sys.argv: os._exit(1)\n{engine}{SERVES}",
+    )
     study = tmp_path / "s.toml"
     study.write_text(STUDY.replace("{binary!r}", json.dumps(binary)))
     command = [sys.executable, "-m", "dyno", "run", str(study), "--no-report"]
@@ -613,24 +723,46 @@ def test_a_study_killed_at_any_moment_loses_nothing_repeats_nothing_and_leaves_n
         with (tmp_path / "out").open("wb") as out:
             process = subprocess.Popen(words, cwd=tmp_path, stdout=out, stderr=out)
         how = rng.choice([signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-        if how == signal.SIGINT:  # before that, Python itself may still be starting, and prints a traceback
-            wait_for(lambda: (tmp_path / "out").stat().st_size or process.poll() is not None)  # noqa: B023
+        # before that, Python itself may still be starting, and prints a traceback
+        if how == signal.SIGINT:
+            said = tmp_path / "out"
+            wait_for(lambda: said.stat().st_size or process.poll() is not None)  # noqa: B023
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(rng.uniform(0.5, 4.0))
         process.send_signal(how)
         process.wait(120)
         assert b"Traceback" not in (tmp_path / "out").read_bytes(), f"seed {seed}"
         wait_for(lambda: not survivors(pids) and not living_in(tmp_path))
-        now = {path.parent.name: path.stat().st_mtime_ns for path in trials.glob("*/summary.json")}
-        assert kept.items() <= now.items(), f"a finished trial was lost or run again (seed {seed})"
+        now = {
+            path.parent.name: path.stat().st_mtime_ns
+            for path in trials.glob("*/summary.json")
+        }
+        assert kept.items() <= now.items(), (
+            f"a finished trial was lost or run again (seed {seed})"
+        )
         kept = now
     spared += noted(pids)
-    done = subprocess.run([*command, "--runs", str(trials.parent.parent)], cwd=tmp_path, timeout=300, check=False)
+    done = subprocess.run(
+        [*command, "--runs", str(trials.parent.parent)],
+        cwd=tmp_path,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 0, f"seed {seed}"
-    summaries = {path.parent.name: json.loads(path.read_text())["summary"] for path in trials.glob("*/summary.json")}
+    summaries = {
+        path.parent.name: json.loads(path.read_text())["summary"]
+        for path in trials.glob("*/summary.json")
+    }
     assert len(summaries) == 6, f"seed {seed}"
     for name, summary in summaries.items():
         records = (trials / name / "records.jsonl").read_text().splitlines()
         assert len(records) == summary["completed"] == summary["planned"], f"seed {seed}"
-    assert kept.items() <= {p.parent.name: p.stat().st_mtime_ns for p in trials.glob("*/summary.json")}.items()
-    print(f"{kills} kills, seed {seed}: {len(noted(pids))} processes fled, {len(survivors(pids))} live")
+    assert (
+        kept.items()
+        <= {
+            p.parent.name: p.stat().st_mtime_ns for p in trials.glob("*/summary.json")
+        }.items()
+    )
+    print(
+        f"{kills} kills, seed {seed}: {len(noted(pids))} processes fled, {len(survivors(pids))} live"
+    )

@@ -54,7 +54,11 @@ def lie(ray: StandIn, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Change]
 
         def answer(self: SliceWorker, *args: Any) -> Any:
             said = honest(self, *args)
-            return change(said) if len(ray.workers) > 1 and ray.workers[1].worker is self else said
+            return (
+                change(said)
+                if len(ray.workers) > 1 and ray.workers[1].worker is self
+                else said
+            )
 
         monkeypatch.setattr(SliceWorker, name, answer)
 
@@ -159,11 +163,25 @@ def test_what_is_no_report_is_refused_in_words_that_can_be_printed(name: str) ->
 
 
 def test_an_honest_report_is_read_and_knows_only_of_itself() -> None:
-    lies = {"node": "10.0.0.9", "processes": [honest()["facts"]], "round_trips_ns": [1], "priority": ESCAPES * 99}
+    lies = {
+        "node": "10.0.0.9",
+        "processes": [honest()["facts"]],
+        "round_trips_ns": [1],
+        "priority": ESCAPES * 99,
+    }
     read = relay.decoded(with_facts(**lies), 6).facts
-    assert read and (read.sent, read.node, read.clock, read.processes, read.round_trips_ns) == (6, "", None, [], [])
+    assert read and (
+        read.sent,
+        read.node,
+        read.clock,
+        read.processes,
+        read.round_trips_ns,
+    ) == (6, "", None, [], [])
     assert read.priority.isprintable() and len(read.priority) <= 300
-    assert relay.decoded(with_progress(count=10**9, recent_ns=[7] * 10**5), 6).progress.count == 6
+    assert (
+        relay.decoded(with_progress(count=10**9, recent_ns=[7] * 10**5), 6).progress.count
+        == 6
+    )
 
 
 @settings(max_examples=300, deadline=None)
@@ -176,7 +194,18 @@ def test_any_change_of_a_reports_bytes_is_read_or_refused(data: st.DataObject) -
         relay.decoded(bytes(report), 6)
 
 
-KINDS = ["errno", "secrets", "limit_advice", "_ADVICE", "__name__", "DynoError", "", "a\0b", "__class__", "Interrupted"]
+KINDS = [
+    "errno",
+    "secrets",
+    "limit_advice",
+    "_ADVICE",
+    "__name__",
+    "DynoError",
+    "",
+    "a\0b",
+    "__class__",
+    "Interrupted",
+]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -233,7 +262,10 @@ def test_a_clock_that_shows_no_time_is_refused(
         port = taken.getsockname()[1]
     lie("echo", lambda said: port)  # nothing listens: Ray is asked
     lie("clock", lambda said: TIMES[k])
-    with nothing_beside(tmp_path) as runs, pytest.raises(TargetError, match="clock shows no time"):
+    with (
+        nothing_beside(tmp_path) as runs,
+        pytest.raises(TargetError, match="clock shows no time"),
+    ):
         on_nodes(runs, fake(first_ms=1, gap_ms=1).base_url)
 
 
@@ -245,7 +277,10 @@ def test_a_clock_that_jumps_by_a_day_during_the_load_is_refused(
         port = taken.getsockname()[1]
     lie("echo", lambda said: port)
     lie("clock", lambda said: max(said + jump_ns * ("go" in ray.calls), 0))
-    with nothing_beside(tmp_path) as runs, pytest.raises(TargetError, match=r"clock moved|ran from") as refused:
+    with (
+        nothing_beside(tmp_path) as runs,
+        pytest.raises(TargetError, match=r"clock moved|ran from") as refused,
+    ):
         on_nodes(runs, fake(first_ms=1, gap_ms=1).base_url)
     assert is_one_safe_sentence(refused.value)
 
@@ -275,7 +310,9 @@ def test_a_clock_behind_a_connection_is_read_or_refused(answer: bytes) -> None:
         thread = threading.Thread(target=serve)
         thread.start()
         with (
-            contextlib.closing(Asker("127.0.0.1", server.getsockname()[1], b"t" * 16)) as asker,
+            contextlib.closing(
+                Asker("127.0.0.1", server.getsockname()[1], b"t" * 16)
+            ) as asker,
             pytest.raises((OSError, relay.NotUnderstood)),
         ):
             on_ray._time(asker())
@@ -285,16 +322,21 @@ def test_a_clock_behind_a_connection_is_read_or_refused(answer: bytes) -> None:
 # ---- spools ----
 
 
-def frame(exchange: int, kind: int, at_ns: int, a: int = 0, b: int = 0, payload: bytes = b"") -> bytes:
+def frame(
+    exchange: int, kind: int, at_ns: int, a: int = 0, b: int = 0, payload: bytes = b""
+) -> bytes:
     return struct.pack("<IBxHqqq", exchange, kind, len(payload), at_ns, a, b) + payload
 
 
 ANSWER = (
-    b'HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: {"choices":[{"text":"a"}]}\n\ndata: [DONE]\n\n'
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: "
+    b'{"choices":[{"text":"a"}]}\n\ndata: [DONE]\n\n'
 )
 
 
-def exchange(number: int, due: int, sent: int, read: int, end: int, stamp: int = 0) -> bytes:
+def exchange(
+    number: int, due: int, sent: int, read: int, end: int, stamp: int = 0
+) -> bytes:
     return (
         frame(number, SENT, sent, due)
         + frame(number, READ, read, stamp, 0, ANSWER)
@@ -344,30 +386,48 @@ def test_a_spool_of_any_bytes_is_read_or_refused(
 
 
 def test_a_spool_without_end_fills_no_disk(
-    lie: Callable[..., None], fake: StartFake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lie: Callable[..., None],
+    fake: StartFake,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(on_ray, "_SPOOL_MORE", 1 << 20)
     part = bytes(relay.RELAY_BYTES)
     lie("look", report(lambda fields: fields.update(spool=part, facts=None)))
-    with nothing_beside(tmp_path) as runs, pytest.raises(TargetError, match="more than 6 responses can have"):
+    with (
+        nothing_beside(tmp_path) as runs,
+        pytest.raises(TargetError, match="more than 6 responses can have"),
+    ):
         on_nodes(runs, fake(first_ms=1, gap_ms=1).base_url)
-    assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) < 128 << 20
+    assert (
+        sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
+        < 128 << 20
+    )
 
 
 # ---- times and errors ----
 
 
 def test_a_node_that_never_becomes_ready_is_given_up(
-    lie: Callable[..., None], fake: StartFake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lie: Callable[..., None],
+    fake: StartFake,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(on_ray, "_READY_NS", 2 * NS_PER_S)
     lie("look", lambda _: said(ready=False, facts=None))
-    with nothing_beside(tmp_path) as runs, pytest.raises(TargetError, match="not ready after 2 s"):
+    with (
+        nothing_beside(tmp_path) as runs,
+        pytest.raises(TargetError, match="not ready after 2 s"),
+    ):
         on_nodes(runs, fake(first_ms=1, gap_ms=1).base_url)
 
 
 def test_a_node_that_never_ends_is_lost_after_a_stop(
-    lie: Callable[..., None], fake: StartFake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lie: Callable[..., None],
+    fake: StartFake,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(on_ray, "_STOPPED_NS", NS_PER_S // 2)
     lie("look", report(lambda fields: fields.update(facts=None)))
@@ -405,7 +465,9 @@ def test_an_exception_of_a_node_is_one_sentence(
 ) -> None:
     ray.failure = lambda called, calls: ERRORS[name] if called == call else None
     if call == "clock":
-        ray.failure = lambda called, calls: ERRORS[name] if called in ("echo", "clock") else None
+        ray.failure = lambda called, calls: (
+            ERRORS[name] if called in ("echo", "clock") else None
+        )
     with nothing_beside(tmp_path) as runs, pytest.raises(TargetError) as refused:
         on_nodes(runs, fake(first_ms=1, gap_ms=1).base_url)
     assert is_one_safe_sentence(refused.value)

@@ -51,14 +51,42 @@ HERE = {
     "python": "/usr/bin/python3", "version": [3, 11], "tag": "cpython-311", "system": "Linux", "machine": "x86_64",
     "libc": ["glibc", "2.36"],
 }  # fmt: skip
-WORDS = ["../../x", "..", "/etc/x", "a/b", "", "a\0b", "a\nb", "x" * 500, "a b", "-rf", None, 5, [], {}, "ä", "\x1b[2J"]
+WORDS = [
+    "../../x",
+    "..",
+    "/etc/x",
+    "a/b",
+    "",
+    "a\0b",
+    "a\nb",
+    "x" * 500,
+    "a b",
+    "-rf",
+    None,
+    5,
+    [],
+    {},
+    "ä",
+    "\x1b[2J",
+]
 LIBCS: list[Any] = [
     ["glibc", "2.999999999"], ["glibc", "9" * 5000], ["glibc", "2"], ["glibc", ""], ["../..", "2.36"],
     ["glibc", "../x"],
     ["glibc", "-1.-1"], ["glibc"], ["glibc", "2.36", "x"], "glibc", None, 5, [5, 5], ["", ""], ["musl", "1.2"],
     ["glibc", "2.36\n"], ["GLIBC", "2.1.1.1.1.1.1"],
 ]  # fmt: skip
-VERSIONS: list[Any] = [[3], [3, 11, 5], [-3, -11], ["../x", 1], [10**30, 1], None, "3.11", [3.5, 1], [3, 10**9], []]
+VERSIONS: list[Any] = [
+    [3],
+    [3, 11, 5],
+    [-3, -11],
+    ["../x", 1],
+    [10**30, 1],
+    None,
+    "3.11",
+    [3.5, 1],
+    [3, 10**9],
+    [],
+]
 DESCRIPTIONS = [
     *({**HERE, key: value} for key in ("tag", "system", "machine") for value in WORDS),
     *({**HERE, "libc": value} for value in LIBCS),
@@ -73,7 +101,9 @@ def test_a_description_makes_a_folder_of_wheels_or_is_refused(
 ) -> None:
     """libc 2.999999999 made a list of a billion names; tag ../../x a folder outside."""
     asked: list[list[str]] = []
-    monkeypatch.setattr(wheel, "_download", lambda names, remote, folder: asked.append(names))
+    monkeypatch.setattr(
+        wheel, "_download", lambda names, remote, folder: asked.append(names)
+    )
     monkeypatch.setattr(wheel, "_own_wheel", lambda folder: folder / "dyno.whl")
     monkeypatch.setattr(wheel, "_repacked", lambda dist, folder: folder / "x.whl")
     try:
@@ -95,21 +125,29 @@ def digest(data: bytes) -> str:
 
 
 def stream(
-    listed: Any, members: list[tuple[tarfile.TarInfo, bytes]] | None = None, size: bytes | None = None
+    listed: Any,
+    members: list[tuple[tarfile.TarInfo, bytes]] | None = None,
+    size: bytes | None = None,
 ) -> io.BytesIO:
     head = listed if isinstance(listed, bytes) else json.dumps(listed).encode()
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as tar:
         for info, data in members or []:
             tar.addfile(info, io.BytesIO(data) if info.isreg() else None)
-    return io.BytesIO((b"%d\n" % len(head) if size is None else size) + head + out.getvalue())
+    return io.BytesIO(
+        (b"%d\n" % len(head) if size is None else size) + head + out.getvalue()
+    )
 
 
 def member(
     name: str, data: bytes = b"x", kind: bytes = tarfile.REGTYPE, link: str = ""
 ) -> tuple[tarfile.TarInfo, bytes]:
     info = tarfile.TarInfo(name)
-    info.size, info.type, info.linkname = len(data) if kind == tarfile.REGTYPE else 0, kind, link
+    info.size, info.type, info.linkname = (
+        len(data) if kind == tarfile.REGTYPE else 0,
+        kind,
+        link,
+    )
     return info, data
 
 
@@ -147,7 +185,9 @@ def test_a_list_that_lies_is_refused_before_its_files(listed: Any, tmp_path: Pat
     refused(stream(listed, [member("a")]), tmp_path)
 
 
-def test_a_list_larger_than_this_disk_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_larger_than_this_disk_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(elsewhere.files, "free_bytes", lambda folder: 300 << 20)
     said = refused(stream({"a": [100 << 20, ""]}, [member("a")]), tmp_path)
     assert "needs 100 MiB, but the disk of" in said
@@ -166,7 +206,10 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
 def test_anything_but_a_file_is_refused(kind: bytes, tmp_path: Path) -> None:
-    refused(stream({"a": [0, digest(b"")]}, [member("a", kind=kind, link="../../.bashrc")]), tmp_path)
+    refused(
+        stream({"a": [0, digest(b"")]}, [member("a", kind=kind, link="../../.bashrc")]),
+        tmp_path,
+    )
 
 
 def test_a_file_through_a_folder_that_was_a_link_is_refused(tmp_path: Path) -> None:
@@ -174,15 +217,23 @@ def test_a_file_through_a_folder_that_was_a_link_is_refused(tmp_path: Path) -> N
     refused(stream({"d/x": [1, digest(b"x")]}, members), tmp_path)
 
 
-def test_folders_without_end_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_without_end_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(elsewhere, "_FILES", 50)
     said = refused(
-        stream({"a": [1, digest(b"x")]}, [member(f"d{i}", kind=tarfile.DIRTYPE) for i in range(500)]), tmp_path
+        stream(
+            {"a": [1, digest(b"x")]},
+            [member(f"d{i}", kind=tarfile.DIRTYPE) for i in range(500)],
+        ),
+        tmp_path,
     )
     assert "more members than files" in said
 
 
-HONEST = stream({"a": [1, digest(b"x")], "b/c": [2, digest(b"yy")]}, [member("a"), member("b/c", b"yy")]).getvalue()
+HONEST = stream(
+    {"a": [1, digest(b"x")], "b/c": [2, digest(b"yy")]}, [member("a"), member("b/c", b"yy")]
+).getvalue()
 
 
 @pytest.mark.parametrize("cut", range(0, len(HONEST) - 9000, 173))
@@ -195,9 +246,15 @@ def test_the_whole_stream_is_taken(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "b" / "c").read_bytes() == b"yy"
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=80,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(data=st.binary(max_size=600), at=st.integers(0, len(HONEST)))
-def test_any_bytes_in_the_stream_are_refused_or_harmless(data: bytes, at: int, tmp_path: Path) -> None:
+def test_any_bytes_in_the_stream_are_refused_or_harmless(
+    data: bytes, at: int, tmp_path: Path
+) -> None:
     folder = tmp_path / "x" / "run"
     with contextlib.suppress(DynoError):
         unpack(io.BytesIO(HONEST[:at] + data + HONEST[at + len(data) :]), folder, "trial")
@@ -206,7 +263,11 @@ def test_any_bytes_in_the_stream_are_refused_or_harmless(data: bytes, at: int, t
         path.rmdir() if path.is_dir() else path.unlink()
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=80,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(described=st.dictionaries(st.sampled_from(sorted(HERE)), JSON, max_size=3))
 def test_any_description_is_read_or_refused(described: dict[str, Any]) -> None:
     with contextlib.suppress(msgspec.ValidationError):
@@ -240,7 +301,9 @@ class Rig:
         self.study = study(STUDY, folder / "s.toml")
         self.runs = StudyFolder(folder / "runs")
         self.runs.write(self.study, STUDY)
-        self.far = Elsewhere(self.study, STUDY, self.runs, "far", self.lines.append, study_plan.public)
+        self.far = Elsewhere(
+            self.study, STUDY, self.runs, "far", self.lines.append, study_plan.public
+        )
         self.machine = SshMachine(SshSpec("me@far", folder=str(folder / "rig")), "job")
         (self.planned,) = self.study.trials
         self.name = trial_name(self.planned.place)
@@ -262,9 +325,13 @@ class Rig:
 
     def pack(self, files: dict[str, bytes]) -> str:
         listed = {name: [len(data), digest(data)] for name, data in files.items()}
-        data = stream(listed, [member(name, data) for name, data in files.items()]).getvalue()
+        data = stream(
+            listed, [member(name, data) for name, data in files.items()]
+        ).getvalue()
         (self.folder / "packed").write_bytes(data)
-        return f"sys.stdout.buffer.write(open({str(self.folder / 'packed')!r}, 'rb').read())"
+        return (
+            f"sys.stdout.buffer.write(open({str(self.folder / 'packed')!r}, 'rb').read())"
+        )
 
 
 @pytest.fixture
@@ -377,7 +444,9 @@ def test_a_failure_that_can_be_read_is_stored(rig: Rig) -> None:
 
 
 def test_a_line_of_a_log_is_one_line_here(rig: Rig) -> None:
-    rig.tricks(follow="print(json.dumps({'log': ['a\\ndyno: all is well', 'b\\r\\nc'], 'offset': 5, 'ended': '0'}))")
+    rig.tricks(
+        follow="print(json.dumps({'log': ['a\\ndyno: all is well', 'b\\r\\nc'], 'offset': 5, 'ended': '0'}))"
+    )
     assert rig.follow() == "0"
     assert rig.lines == ["a dyno: all is well", "b c"]
 
@@ -400,7 +469,9 @@ def test_any_event_is_shown_or_ignored(event: dict[str, Any], rig: Rig) -> None:
     except RigError:
         assert "engines" in event
     new = {
-        p.relative_to(rig.folder).parts[0] for p in rig.folder.rglob("*") if p not in before and "bin" not in p.parts
+        p.relative_to(rig.folder).parts[0]
+        for p in rig.folder.rglob("*")
+        if p not in before and "bin" not in p.parts
     }
     assert new <= {"runs", "tricks.calls"}
 
@@ -433,9 +504,22 @@ def job(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Rig:
     """A rig that takes a job and ends it, with the failure of its trial."""
     monkeypatch.setenv("DYNO_HOME", str(rig.folder / "dyno"))
     monkeypatch.setattr(wheel, "wheels", lambda remote, cache, say: [])
-    rig.far = Elsewhere(rig.study, STUDY, rig.runs, "far", rig.lines.append, study_plan.public)
-    verbs = {"status": say(state="absent"), "look": LOOK, "install": QUIET, "start": QUIET, "stop": say(state="0")}
-    rig.honest = {**verbs, "remove": "", "follow": rig.finished(), "pack": rig.pack({"failed.json": FAILURE})}
+    rig.far = Elsewhere(
+        rig.study, STUDY, rig.runs, "far", rig.lines.append, study_plan.public
+    )
+    verbs = {
+        "status": say(state="absent"),
+        "look": LOOK,
+        "install": QUIET,
+        "start": QUIET,
+        "stop": say(state="0"),
+    }
+    rig.honest = {
+        **verbs,
+        "remove": "",
+        "follow": rig.finished(),
+        "pack": rig.pack({"failed.json": FAILURE}),
+    }
     return rig
 
 
@@ -472,13 +556,23 @@ LATER: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("turns", LATER.values(), ids=LATER.keys())
-def test_a_rig_that_changes_its_answers_writes_nothing_elsewhere(turns: dict[str, tuple[str, ...]], job: Rig) -> None:
+def test_a_rig_that_changes_its_answers_writes_nothing_elsewhere(
+    turns: dict[str, tuple[str, ...]], job: Rig
+) -> None:
     """The first job meets an honest rig, the second another one by the same name."""
-    job.tricks(**{**job.honest, "pack": "print('x')", **{verb: in_turn(*tricks) for verb, tricks in turns.items()}})
+    job.tricks(
+        **{
+            **job.honest,
+            "pack": "print('x')",
+            **{verb: in_turn(*tricks) for verb, tricks in turns.items()},
+        }
+    )
     for _ in range(2):
         with contextlib.suppress(RigError):
             job.far.conduct([job.planned], [])
-        job.far = Elsewhere(job.study, STUDY, job.runs, "far", job.lines.append, study_plan.public)
+        job.far = Elsewhere(
+            job.study, STUDY, job.runs, "far", job.lines.append, study_plan.public
+        )
     assert outside(job) <= PLACES
     assert {p.name for p in (job.folder / "dyno").iterdir()} <= {"rigs"}
     assert not job.runs.done()
@@ -494,7 +588,9 @@ PACKS: dict[str, tuple[dict[str, bytes] | str, ...]] = {
 
 
 @pytest.mark.parametrize("turns", PACKS.values(), ids=PACKS.keys())
-def test_a_folder_that_comes_damaged_first_comes_again(turns: tuple[Any, ...], job: Rig) -> None:
+def test_a_folder_that_comes_damaged_first_comes_again(
+    turns: tuple[Any, ...], job: Rig
+) -> None:
     tricks = [turn if isinstance(turn, str) else job.pack(turn) for turn in turns]
     job.tricks(**{**job.honest, "pack": in_turn(*tricks)})
     job.far.conduct([job.planned], [])
@@ -506,12 +602,18 @@ KILL = "os.kill(os.getpid(), 9)"
 HALF = "print('{\"log\": [\"a', end='', flush=True); "
 
 
-@pytest.mark.parametrize("verb", ["status", "look", "install", "start", "follow", "pack", "remove"])
+@pytest.mark.parametrize(
+    "verb", ["status", "look", "install", "start", "follow", "pack", "remove"]
+)
 @pytest.mark.parametrize("how", ["at once", "after half an answer", "after its input"])
 def test_an_agent_that_is_killed_there_ends_in_a_sentence_and_the_next_dyno_resumes(
     verb: str, how: str, job: Rig
 ) -> None:
-    trick = {"at once": KILL, "after half an answer": HALF + KILL, "after its input": f"{QUIET}; {KILL}"}[how]
+    trick = {
+        "at once": KILL,
+        "after half an answer": HALF + KILL,
+        "after its input": f"{QUIET}; {KILL}",
+    }[how]
     if verb == "follow":  # it reads its input until home is gone
         trick = trick.replace(QUIET, "pass")
     job.tricks(**{**job.honest, verb: trick})
@@ -522,13 +624,21 @@ def test_an_agent_that_is_killed_there_ends_in_a_sentence_and_the_next_dyno_resu
     job.tricks(**job.honest)
     for entry in job.far.register.entries():  # as a new dyno: the one before is gone
         job.far.register.write(msgspec.structs.replace(entry, process=0))
-    Elsewhere(job.study, STUDY, job.runs, "far", job.lines.append, study_plan.public).conduct([job.planned], [])
+    Elsewhere(
+        job.study, STUDY, job.runs, "far", job.lines.append, study_plan.public
+    ).conduct([job.planned], [])
     assert (job.runs.run(job.planned.place).path / "failed.json").read_bytes() == FAILURE
 
 
 def test_no_more_logs_of_engines_are_asked_for_than_there_can_be(job: Rig) -> None:
     names = [f"runs/s/engines/{i:06}-x" for i in range(20_000)]
-    job.tricks(**{**job.honest, "follow": say(engines=names, ended="0"), "pack": job.pack({"engine.log": b"x"})})
+    job.tricks(
+        **{
+            **job.honest,
+            "follow": say(engines=names, ended="0"),
+            "pack": job.pack({"engine.log": b"x"}),
+        }
+    )
     job.far.conduct([job.planned], [])
     assert job.calls().count("pack") == 10
     assert len(list(job.runs.engines_path.iterdir())) == 10

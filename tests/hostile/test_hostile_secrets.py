@@ -86,14 +86,21 @@ def event(text: str, model: str = "m", finish: str = "null") -> bytes:
 
 
 def stream(*texts: str, model: str = "m", finish: str = '"length"') -> bytes:
-    usage = b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":%d}}\n\n' % len(texts)
+    usage = (
+        b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":%d}}\n\n'
+        % len(texts)
+    )
     events = [event(t, model) for t in texts]
-    return STREAM_HEAD + chunked(*events, event("", model, finish), usage, b"data: [DONE]\n\n")
+    return STREAM_HEAD + chunked(
+        *events, event("", model, finish), usage, b"data: [DONE]\n\n"
+    )
 
 
 def plain(status: str, body: str, kind: str = "application/json") -> bytes:
     data = body.encode()
-    head = f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {len(data)}\r\n\r\n"
+    head = (
+        f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {len(data)}\r\n\r\n"
+    )
     return head.encode() + data
 
 
@@ -110,7 +117,9 @@ def ways(key: str) -> list[list[bytes]]:
     # Over the bounds of HTTP chunks, within one event.
     body = event(f"x {j} y")
     at = body.index(j.encode()) + 5
-    over = STREAM_HEAD + chunked(body[:at], body[at:], event("", "m", '"stop"'), b"data: [DONE]\n\n")
+    over = STREAM_HEAD + chunked(
+        body[:at], body[at:], event("", "m", '"stop"'), b"data: [DONE]\n\n"
+    )
     return [
         [whole],
         [whole[:cut], whole[cut:]],
@@ -124,8 +133,17 @@ def ways(key: str) -> list[list[bytes]]:
         [plain("403 no", f'{{"error": "{escaped(key)} may not"}}')],
         [plain("500 no", f"{key} and {'x' * 280} {key}" * 20, "text/plain")],
         [plain("200 OK", f'{{"error": "{j}"}}')],
-        [STREAM_HEAD + chunked(event("a"), f'data: {{"error": {{"message": "{escaped(key)}"}}}}\n\n'.encode())],
-        [STREAM_HEAD + chunked(event("a"), f"data: {{no json {escaped(key)} {key}\n\n".encode())],
+        [
+            STREAM_HEAD
+            + chunked(
+                event("a"),
+                f'data: {{"error": {{"message": "{escaped(key)}"}}}}\n\n'.encode(),
+            )
+        ],
+        [
+            STREAM_HEAD
+            + chunked(event("a"), f"data: {{no json {escaped(key)} {key}\n\n".encode())
+        ],
         [f"HTTP/1.1 200 {key}\r\nx-key: {key}\r\nnonsense {key}\r\n\r\n".encode()],
         [f"{key} is no answer\r\n\r\n".encode()],
     ]
@@ -173,9 +191,12 @@ class Echo:
                 self.reported += 1
                 for i, piece in enumerate(pieces):
                     if i:
-                        time.sleep(0.03 + self.pause_s)  # so that it is likely another read; it is clean in either case
+                        # so that it is likely another read; it is clean in either case
+                        time.sleep(0.03 + self.pause_s)
                     sock.sendall(piece)
-                if b"content-length" not in pieces[0] and not pieces[-1].endswith(b"0\r\n\r\n"):
+                if b"content-length" not in pieces[0] and not pieces[-1].endswith(
+                    b"0\r\n\r\n"
+                ):
                     return
                 continue
             sock.sendall(self.of_itself(asked.line.split()[1].partition("?")[0]))
@@ -184,16 +205,27 @@ class Echo:
         all_, codes = " ".join(self.keys), " ".join(map(escaped, self.keys))
         match path:
             case "/v1/models":
-                reported = [{"id": "m", "root": f"/x/{all_}", "aliases": [all_]}, {"id": all_}]
-                return plain("200 OK", json.dumps({"data": reported}).replace("/x/", f"/x/{codes}"))
+                reported = [
+                    {"id": "m", "root": f"/x/{all_}", "aliases": [all_]},
+                    {"id": all_},
+                ]
+                return plain(
+                    "200 OK", json.dumps({"data": reported}).replace("/x/", f"/x/{codes}")
+                )
             case "/version":
                 return plain("200 OK", f'{{"version": "0.9 {codes}"}}')
             case "/server_info":
-                config = {"model_config": {"dtype": all_, "quantization": all_, "max_num_seqs": 8}}
+                config = {
+                    "model_config": {"dtype": all_, "quantization": all_, "max_num_seqs": 8}
+                }
                 return plain("200 OK", json.dumps({"vllm_config": config}))
             case "/metrics":
                 cache = f'vllm:cache_config_info{{cache_dtype="{self.keys[0]}",num_gpu_blocks="9",block_size="16"}} 1\n'
-                return plain("200 OK", cache + f'vllm:num_requests_running{{model_name="{all_}"}} 0\n', "text/plain")
+                return plain(
+                    "200 OK",
+                    cache + f'vllm:num_requests_running{{model_name="{all_}"}} 0\n',
+                    "text/plain",
+                )
         return plain("404 none", f"{all_} {codes}", "text/plain")
 
 
@@ -226,7 +258,16 @@ def dyno(tmp_path: Path) -> Dyno:
 
 
 def bench(base_url: str, *more: str) -> list[str]:
-    words = ["bench", "serve", "--base-url", base_url, "--random-input-len", "5", "--random-output-len", "4"]
+    words = [
+        "bench",
+        "serve",
+        "--base-url",
+        base_url,
+        "--random-input-len",
+        "5",
+        "--random-output-len",
+        "4",
+    ]
     return [*words, "--max-concurrency", "1", "--disable-tqdm", *more]
 
 
@@ -251,11 +292,36 @@ def test_keys_that_a_server_sends_back_in_every_way_reach_nothing(
 ) -> None:
     echo = Echo(KEY, OTHER, PASSWORD, BASIC, NESTED)
     base = scripted(echo).base_url
-    body = json.dumps({"a": {"password": NESTED}, "b": [{"password": NESTED}, {"client_secret": 7766554433}]})
+    body = json.dumps(
+        {
+            "a": {"password": NESTED},
+            "b": [{"password": NESTED}, {"client_secret": 7766554433}],
+        }
+    )
     words = [
-        *("--num-prompts", str(len(echo.answers) * 2), "--num-warmups", "3", "--extra-body", body, "--keep-raw"),
-        *("--header", f"Authorization=Basic {BASIC}", f"X-Api-Key={KEY}", f"X-Other={OTHER}"),
-        *("--save-result", "--save-detailed", "--result-dir", "results", "--metadata", f"api_key={NESTED}"),
+        *(
+            "--num-prompts",
+            str(len(echo.answers) * 2),
+            "--num-warmups",
+            "3",
+            "--extra-body",
+            body,
+            "--keep-raw",
+        ),
+        *(
+            "--header",
+            f"Authorization=Basic {BASIC}",
+            f"X-Api-Key={KEY}",
+            f"X-Other={OTHER}",
+        ),
+        *(
+            "--save-result",
+            "--save-detailed",
+            "--result-dir",
+            "results",
+            "--metadata",
+            f"api_key={NESTED}",
+        ),
         *("--procs", processes, "--max-concurrency", processes),
     ]
     done = dyno(*bench(base, *words))
@@ -264,13 +330,22 @@ def test_keys_that_a_server_sends_back_in_every_way_reach_nothing(
     assert f"X-Api-Key: {KEY}" in echo.heads[-1]  # it was sent
     [run] = (tmp_path / "runs").iterdir()
     assert not [*run.glob("*.spool")]
-    records = [json.loads(line) for line in (run / "records.jsonl").read_text().splitlines()]
+    records = [
+        json.loads(line) for line in (run / "records.jsonl").read_text().splitlines()
+    ]
     assert len(records) == 2 * len(echo.answers)
-    assert sum("[redacted]" in json.dumps(r) or "***" in json.dumps(r) for r in records) > 0.8 * len(records)
+    assert sum(
+        "[redacted]" in json.dumps(r) or "***" in json.dumps(r) for r in records
+    ) > 0.8 * len(records)
     trial = json.loads((run / "trial.json").read_text())
-    assert trial["trial"]["extra_body"]["b"] == [{"password": "[redacted]"}, {"client_secret": "[redacted]"}]
+    assert trial["trial"]["extra_body"]["b"] == [
+        {"password": "[redacted]"},
+        {"client_secret": "[redacted]"},
+    ]
     assert "[redacted]" in trial["target"]["version"]
-    assert "7766554433" not in "".join(p.read_text(errors="replace") for p in tmp_path.rglob("*.json"))
+    assert "7766554433" not in "".join(
+        p.read_text(errors="replace") for p in tmp_path.rglob("*.json")
+    )
     reported_everywhere(dyno, tmp_path, run.name)
 
 
@@ -279,9 +354,15 @@ def test_keys_in_refusals_reach_neither_screen_nor_file(
 ) -> None:
     """Where nothing is measured: the server isn't ready, all warm-ups fail, a probe is answered with nonsense."""
     echo = Echo(KEY, OTHER)
-    echo.answers = [way for way in echo.answers if not way[0].startswith(b"HTTP/1.1 200 OK")]
+    echo.answers = [
+        way for way in echo.answers if not way[0].startswith(b"HTTP/1.1 200 OK")
+    ]
     base = scripted(echo).base_url
-    for more in (["--ready-check-timeout-sec", "1"], ["--num-warmups", "4"], ["--num-prompts", "12"]):
+    for more in (
+        ["--ready-check-timeout-sec", "1"],
+        ["--num-warmups", "4"],
+        ["--num-prompts", "12"],
+    ):
         said = dyno(*bench(base, "--header", f"X-Other={OTHER}", *more), OPENAI_API_KEY=KEY)
         assert said.code != 0
 
@@ -300,7 +381,10 @@ def test_raw_bytes_are_kept_where_no_key_came_back(
 ) -> None:
     echo = Echo(KEY)
     echo.answers = [[stream("a", "b", "c")]]
-    done = dyno(*bench(scripted(echo).base_url, "--num-prompts", "4", "--keep-raw"), OPENAI_API_KEY=KEY)
+    done = dyno(
+        *bench(scripted(echo).base_url, "--num-prompts", "4", "--keep-raw"),
+        OPENAI_API_KEY=KEY,
+    )
     assert done.code == 0
     [spool] = tmp_path.glob("runs/*/exchanges.spool")
     assert spool.stat().st_mode & 0o777 == 0o600
@@ -317,10 +401,16 @@ def test_no_key_is_in_the_command_line_of_a_client_process(
     echo.answers = [[stream("a", "b", "c")]]
 
     def look(sock: socket.socket, number: int) -> None:
-        seen.extend(Path(f"/proc/{pid}/cmdline").read_bytes() for pid in psutil.pids() if psutil.pid_exists(pid))
+        seen.extend(
+            Path(f"/proc/{pid}/cmdline").read_bytes()
+            for pid in psutil.pids()
+            if psutil.pid_exists(pid)
+        )
         echo(sock, number)
 
-    done = dyno(*bench(scripted(look).base_url, "--num-prompts", "4", *TWO), OPENAI_API_KEY=KEY)
+    done = dyno(
+        *bench(scripted(look).base_url, "--num-prompts", "4", *TWO), OPENAI_API_KEY=KEY
+    )
     assert done.code == 0
     own = [line for line in seen if b"dyno.load.process" in line]
     assert len(own) >= 2 and not [line for line in own if KEY.encode() in line]
@@ -329,7 +419,10 @@ def test_no_key_is_in_the_command_line_of_a_client_process(
 
 @pytest.mark.parametrize("key", [KEY, OTHER])
 def test_each_way_alone_is_found_in_raw_bytes_that_would_be_kept(
-    scripted: Callable[..., Scripted], tmp_path: Path, key: str, monkeypatch: pytest.MonkeyPatch
+    scripted: Callable[..., Scripted],
+    tmp_path: Path,
+    key: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
@@ -381,13 +474,21 @@ metadata = {{ note = "x", api_key = "{nested}" }}
 """
 
 
-def test_a_studys_keys_reach_nothing(dyno: Dyno, scripted: Callable[..., Scripted], tmp_path: Path) -> None:
+def test_a_studys_keys_reach_nothing(
+    dyno: Dyno, scripted: Callable[..., Scripted], tmp_path: Path
+) -> None:
     echo = Echo(KEY, NESTED)
     study = STUDY.format(
-        base=scripted(echo).base_url, key=KEY, password=PASSWORD, nested=NESTED, prompts=len(echo.answers)
+        base=scripted(echo).base_url,
+        key=KEY,
+        password=PASSWORD,
+        nested=NESTED,
+        prompts=len(echo.answers),
     )
     (tmp_path / "s.toml").write_text(study)
-    (tmp_path / "wrong.toml").write_text(study.replace('note = "x"', f'note = [{{ api_key = "{NESTED}" }}]'))
+    (tmp_path / "wrong.toml").write_text(
+        study.replace('note = "x"', f'note = [{{ api_key = "{NESTED}" }}]')
+    )
     assert "must be a table, but is" in dyno("run", "wrong.toml").text
     (tmp_path / "wrong.toml").unlink()
     dyno("run", "s.toml", "--dry-run", THEIR_WORD=KEY)
@@ -401,9 +502,15 @@ def test_a_studys_keys_reach_nothing(dyno: Dyno, scripted: Callable[..., Scripte
         assert "secret-key" in log.read_text()
         assert log.stat().st_mode & 0o777 == 0o600
     reported_everywhere(dyno, tmp_path, "runs/s")
-    modes = {oct(p.stat().st_mode & 0o777) for p in (tmp_path / "runs", *(tmp_path / "runs").rglob("*")) if p.is_dir()}
+    modes = {
+        oct(p.stat().st_mode & 0o777)
+        for p in (tmp_path / "runs", *(tmp_path / "runs").rglob("*"))
+        if p.is_dir()
+    }
     assert modes == {"0o700"}
-    copied = {oct(p.stat().st_mode & 0o777) for p in (tmp_path / "copy").rglob("*") if p.is_file()}
+    copied = {
+        oct(p.stat().st_mode & 0o777) for p in (tmp_path / "copy").rglob("*") if p.is_file()
+    }
     assert copied == {"0o600"}
 
 
@@ -413,7 +520,10 @@ def test_what_a_killed_dyno_leaves_is_not_sent_and_shown_without_words(
     """Who shows it later may not know the key that was sent, so that it can't be taken out of the answers."""
     half = len(KEY) // 2
     echo = Echo(KEY)
-    echo.answers = [[stream("a", KEY[:half], KEY[half:], "z")], [stream("a", "b", model=escaped(KEY))]]
+    echo.answers = [
+        [stream("a", KEY[:half], KEY[half:], "z")],
+        [stream("a", "b", model=escaped(KEY))],
+    ]
 
     def slowly(sock: socket.socket, number: int) -> None:
         for asked in requests(sock):
@@ -436,19 +546,32 @@ def test_what_a_killed_dyno_leaves_is_not_sent_and_shown_without_words(
         "--no-correctness-check",
     )
     process = subprocess.Popen(
-        [sys.executable, "-m", "dyno", *words], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [sys.executable, "-m", "dyno", *words],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
-    wait_for(lambda: [p for p in tmp_path.glob("runs/*/exchanges.spool") if len([*responses(p)]) >= 7])
+    wait_for(
+        lambda: [
+            p for p in tmp_path.glob("runs/*/exchanges.spool") if len([*responses(p)]) >= 7
+        ]
+    )
     process.send_signal(signal.SIGKILL)
     process.wait()
     [run] = (tmp_path / "runs").iterdir()
-    assert (run.stat().st_mode & 0o777, (run / "exchanges.spool").stat().st_mode & 0o777) == (0o700, 0o600)
-    assert [*leaks(tmp_path)] == [f"runs/{run.name}/exchanges.spool"]  # the tokens have it, read by nobody yet
+    assert (
+        run.stat().st_mode & 0o777,
+        (run / "exchanges.spool").stat().st_mode & 0o777,
+    ) == (0o700, 0o600)
+    # the tokens have it, read by nobody yet
+    assert [*leaks(tmp_path)] == [f"runs/{run.name}/exchanges.spool"]
     refused = dyno("runs", "pack", run.name)
     assert refused.code == 2 and "raw bytes" in refused.text
     shown = dyno("runs", "show", run.name)
     assert shown.code == 0
-    records = [json.loads(line) for line in (run / "records.jsonl").read_text().splitlines()]
+    records = [
+        json.loads(line) for line in (run / "records.jsonl").read_text().splitlines()
+    ]
     assert len(records) >= 7 and {r["text"] for r in records} == {""}
     assert sum(r["error"] is None and r["output_tokens"] > 1 for r in records) >= 6
     assert leaks(tmp_path) == {}
@@ -471,11 +594,27 @@ def script(path: Path, text: str) -> str:
     return str(path)
 
 
-def test_what_a_running_engine_logs_is_for_the_owner_and_no_process_shows_a_key(dyno: Dyno, tmp_path: Path) -> None:
+def test_what_a_running_engine_logs_is_for_the_owner_and_no_process_shows_a_key(
+    dyno: Dyno, tmp_path: Path
+) -> None:
     (tmp_path / "runs").mkdir(mode=0o755)
-    binary = script(tmp_path / "vllm", f"import time\nprint('key is {KEY}', flush=True)\ntime.sleep(600)\n")
+    binary = script(
+        tmp_path / "vllm",
+        f"import time\nprint('key is {KEY}', flush=True)\ntime.sleep(600)\n",
+    )
     words = [
-        *("bench", "serve", "--engine", "vllm", "--model", "m", "--engine-binary", binary, "--num-prompts", "2"),
+        *(
+            "bench",
+            "serve",
+            "--engine",
+            "vllm",
+            "--model",
+            "m",
+            "--engine-binary",
+            binary,
+            "--num-prompts",
+            "2",
+        ),
         *(
             "--engine-env",
             f"MY_SECRET={KEY}",
@@ -491,7 +630,9 @@ def test_what_a_running_engine_logs_is_for_the_owner_and_no_process_shows_a_key(
     try:
         wait_for(
             lambda: [
-                p for p in tmp_path.glob("runs/*/engine.log") if KEY[:5] in p.read_text() or "***" in p.read_text()
+                p
+                for p in tmp_path.glob("runs/*/engine.log")
+                if KEY[:5] in p.read_text() or "***" in p.read_text()
             ]
         )
         [log] = tmp_path.glob("runs/*/engine.log")
@@ -505,13 +646,19 @@ def test_what_a_running_engine_logs_is_for_the_owner_and_no_process_shows_a_key(
     finally:
         process.send_signal(signal.SIGINT)
         process.wait(60)
-    assert (tmp_path / "after.txt").read_text() == f"--password {PASSWORD}\n"  # what was asked for is done
+    # what was asked for is done
+    assert (tmp_path / "after.txt").read_text() == f"--password {PASSWORD}\n"
     (tmp_path / "after.txt").unlink()
     assert leaks(tmp_path / "runs") == {}
 
 
-def test_the_log_of_an_engine_whose_dyno_was_killed_is_not_sent(dyno: Dyno, tmp_path: Path) -> None:
-    binary = script(tmp_path / "vllm", f"import time\nprint('key is {KEY}', flush=True)\ntime.sleep(600)\n")
+def test_the_log_of_an_engine_whose_dyno_was_killed_is_not_sent(
+    dyno: Dyno, tmp_path: Path
+) -> None:
+    binary = script(
+        tmp_path / "vllm",
+        f"import time\nprint('key is {KEY}', flush=True)\ntime.sleep(600)\n",
+    )
     words = [
         "bench",
         "serve",
@@ -525,9 +672,18 @@ def test_the_log_of_an_engine_whose_dyno_was_killed_is_not_sent(dyno: Dyno, tmp_
         f"A_KEY={KEY}",
     ]
     process = subprocess.Popen(
-        [sys.executable, "-m", "dyno", *words], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [sys.executable, "-m", "dyno", *words],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
-    wait_for(lambda: [p for p in tmp_path.glob("runs/*/engine.log") if re.search(rf"{KEY}|\*{{9}}", p.read_text())])
+    wait_for(
+        lambda: [
+            p
+            for p in tmp_path.glob("runs/*/engine.log")
+            if re.search(rf"{KEY}|\*{{9}}", p.read_text())
+        ]
+    )
     process.send_signal(signal.SIGKILL)
     process.wait()
     [run] = (tmp_path / "runs").iterdir()
@@ -559,15 +715,27 @@ def _cmdline(process: psutil.Process) -> list[str]:
 
 
 def test_a_dry_run_runs_nothing_of_the_studys(dyno: Dyno, tmp_path: Path) -> None:
-    evil = script(tmp_path / "evil.sh", f"open({str(tmp_path / 'ran')!r}, 'a').write('x')\nprint('version: 1234')\n")
+    evil = script(
+        tmp_path / "evil.sh",
+        f"open({str(tmp_path / 'ran')!r}, 'a').write('x')\nprint('version: 1234')\n",
+    )
     # Only docker is asked: for the list of missing images, and for their sizes. Its answer is no JSON here.
     asked = script(
         tmp_path / "docker.sh",
         f"import sys\nopen({str(tmp_path / 'asked')!r}, 'a').write(' '.join(sys.argv[1:3]) + chr(10))",
     )
-    for name in ("vllm", "llama-server", "text-generation-launcher", "docker", "podman", "python3"):
+    for name in (
+        "vllm",
+        "llama-server",
+        "text-generation-launcher",
+        "docker",
+        "podman",
+        "python3",
+    ):
         (tmp_path / "bin").mkdir(exist_ok=True)
-        (tmp_path / "bin" / name).symlink_to(asked if name in ("docker", "podman") else evil)
+        (tmp_path / "bin" / name).symlink_to(
+            asked if name in ("docker", "podman") else evil
+        )
     path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
     (tmp_path / "s.toml").write_text(
         """
@@ -597,7 +765,10 @@ max_concurrency = 1
 """
     )
     said = dyno("run", "s.toml", "--dry-run", PATH=path).text
-    assert "of unknown version, its newest flags assumed (a dry run doesn't ask the program)" in said
+    assert (
+        "of unknown version, its newest flags assumed (a dry run doesn't ask the program)"
+        in said
+    )
     assert "0.9.1 (as the setting says; a dry run doesn't ask the program)" in said
     engine = ["--engine-binary", "./evil.sh", "--model", "org/name", "--dry-run"]
     for words in (

@@ -13,7 +13,16 @@ from typing import Any
 import pytest
 import trustme
 
-from conftest import STREAM_HEAD, Scripted, answer, chunked, drive, receive_request, requests, tokens
+from conftest import (
+    STREAM_HEAD,
+    Scripted,
+    answer,
+    chunked,
+    drive,
+    receive_request,
+    requests,
+    tokens,
+)
 from dyno.cli.main import main
 from dyno.facts.load import LoadSpec
 from dyno.load import decode
@@ -57,16 +66,21 @@ def receive_head(sock: Any) -> bytes:
 
 
 def plain(status: int, body: bytes) -> bytes:
-    return b"HTTP/1.1 %d x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (
-        status,
-        len(body),
-        body,
+    return (
+        b"HTTP/1.1 %d x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s"
+        % (
+            status,
+            len(body),
+            body,
+        )
     )
 
 
 def claiming(output: object, prompt: object = 20, length: int = LENGTH) -> bytes:
     """An honest answer but for its usage."""
-    usage = json.dumps({"choices": [], "usage": {"prompt_tokens": prompt, "completion_tokens": output}})
+    usage = json.dumps(
+        {"choices": [], "usage": {"prompt_tokens": prompt, "completion_tokens": output}}
+    )
     events = tokens(length)
     return STREAM_HEAD + chunked(*events[:-2], f"data: {usage}\n\n".encode(), events[-1])
 
@@ -78,9 +92,35 @@ class Bench:
         self._runs, self._capsys = runs, capsys
 
     def __call__(self, server: Scripted, *more: str) -> dict[str, Any]:
-        words = ["bench", "serve", "--base-url", server.base_url, "--num-prompts", str(COUNT), "--max-concurrency", "1"]
-        words += ["--random-input-len", "20", "--random-output-len", str(LENGTH), "--runs", str(self._runs)]
-        main([*words, "--disable-tqdm", "--json", "--ready-check-timeout-sec", "0", "--no-correctness-check", *more])
+        words = [
+            "bench",
+            "serve",
+            "--base-url",
+            server.base_url,
+            "--num-prompts",
+            str(COUNT),
+            "--max-concurrency",
+            "1",
+        ]
+        words += [
+            "--random-input-len",
+            "20",
+            "--random-output-len",
+            str(LENGTH),
+            "--runs",
+            str(self._runs),
+        ]
+        main(
+            [
+                *words,
+                "--disable-tqdm",
+                "--json",
+                "--ready-check-timeout-sec",
+                "0",
+                "--no-correctness-check",
+                *more,
+            ]
+        )
         found: dict[str, Any] = json.loads(self._capsys.readouterr().out)
         return found
 
@@ -100,12 +140,18 @@ def codes(result: dict[str, Any]) -> dict[str, str]:
 # ---- counts ----
 
 
-@pytest.mark.parametrize("claim", [320_000, 2**32, 10**8, 10**18, 10**300, -5, -(10**30), 2 * LENGTH])
-def test_a_count_that_cant_be_is_replaced_by_dynos_own(scripted: Serve, bench: Bench, claim: int) -> None:
+@pytest.mark.parametrize(
+    "claim", [320_000, 2**32, 10**8, 10**18, 10**300, -5, -(10**30), 2 * LENGTH]
+)
+def test_a_count_that_cant_be_is_replaced_by_dynos_own(
+    scripted: Serve, bench: Bench, claim: int
+) -> None:
     result = bench(serving(scripted, lambda _: claiming(claim)))
     assert (result["completed"], result["total_output_tokens"]) == (COUNT, COUNT * LENGTH)
     assert codes(result)["tokens.impossible"] == "doubt"
-    [text] = [f["text"] for f in result["dyno"]["findings"] if f["code"] == "tokens.impossible"]
+    [text] = [
+        f["text"] for f in result["dyno"]["findings"] if f["code"] == "tokens.impossible"
+    ]
     assert f"dyno counted {COUNT * LENGTH} " in text
     assert result["dyno"]["verdict"] != "sound"
 
@@ -116,20 +162,30 @@ def test_one_false_count_among_many_touches_no_other(scripted: Serve, bench: Ben
     assert result["dyno"]["tokens_by"] == {"usage": COUNT - 1, "chunks": 1}
 
 
-def test_a_server_that_sends_more_than_asked_is_believed_and_doubted(scripted: Serve, bench: Bench) -> None:
+def test_a_server_that_sends_more_than_asked_is_believed_and_doubted(
+    scripted: Serve, bench: Bench
+) -> None:
     result = bench(serving(scripted, lambda _: answer(3 * LENGTH)))
     assert result["total_output_tokens"] == COUNT * 3 * LENGTH
-    assert codes(result)["tokens.output_long"] == "doubt" and "tokens.impossible" not in codes(result)
+    assert codes(result)[
+        "tokens.output_long"
+    ] == "doubt" and "tokens.impossible" not in codes(result)
 
 
-def test_more_tokens_than_the_text_can_hold_are_a_doubt(scripted: Serve, bench: Bench) -> None:
-    result = bench(serving(scripted, lambda _: claiming(200, length=2)), "--random-output-len", "200")
+def test_more_tokens_than_the_text_can_hold_are_a_doubt(
+    scripted: Serve, bench: Bench
+) -> None:
+    result = bench(
+        serving(scripted, lambda _: claiming(200, length=2)), "--random-output-len", "200"
+    )
     assert result["total_output_tokens"] == COUNT * 200
     assert codes(result)["tokens.miscounted"] == "doubt"
 
 
 @pytest.mark.parametrize("claim", [-1, 10**18, 10**30])
-def test_a_false_count_of_the_prompt_is_replaced_too(scripted: Serve, bench: Bench, claim: int) -> None:
+def test_a_false_count_of_the_prompt_is_replaced_too(
+    scripted: Serve, bench: Bench, claim: int
+) -> None:
     result = bench(serving(scripted, lambda _: claiming(LENGTH, prompt=claim)))
     assert 0 < result["total_input_tokens"] < COUNT * 40
     assert codes(result)["tokens.impossible"] == "doubt"
@@ -140,39 +196,59 @@ def test_a_false_count_of_the_prompt_is_replaced_too(scripted: Serve, bench: Ben
 DEEP = b"[" * 100_000
 POISON = {
     "nested": STREAM_HEAD + chunked(b'data: {"error":' + DEEP + b"\n\n"),
-    "nested in a tool call": STREAM_HEAD + chunked(b'data: {"choices":[{"delta":{"tool_calls":[' + DEEP + b"\n\n"),
+    "nested in a tool call": STREAM_HEAD
+    + chunked(b'data: {"choices":[{"delta":{"tool_calls":[' + DEEP + b"\n\n"),
     "continued without end": b"HTTP/1.1 100 Continue\r\n\r\n" * 5000,
     "another protocol": b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\n\r\n",
     "two lengths": b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n",
     "no length": b"HTTP/1.1 200 OK\r\ncontent-length: many\r\n\r\n",
-    "a length and chunks": STREAM_HEAD[:-2] + b"content-length: 5\r\n\r\n" + chunked(*tokens(LENGTH)),
+    "a length and chunks": STREAM_HEAD[:-2]
+    + b"content-length: 5\r\n\r\n"
+    + chunked(*tokens(LENGTH)),
     "not text": STREAM_HEAD + chunked(b"data: \xff\xfe\x00\n\n"),
-    "half a character": STREAM_HEAD + chunked(b'data: {"choices":[{"text":"\\ud800"}]}\n\n'),
+    "half a character": STREAM_HEAD
+    + chunked(b'data: {"choices":[{"text":"\\ud800"}]}\n\n'),
     "a chunk too long": STREAM_HEAD + b"5\r\nabcdefgh\r\n0\r\n\r\n",
 }
 
 
 @pytest.mark.parametrize("kind", POISON)
-def test_a_poisoned_answer_is_one_failed_request(scripted: Serve, bench: Bench, kind: str) -> None:
+def test_a_poisoned_answer_is_one_failed_request(
+    scripted: Serve, bench: Bench, kind: str
+) -> None:
     result = bench(serving(scripted, lambda n: POISON[kind] if n == 4 else answer(LENGTH)))
     assert (result["completed"], result["failed"]) == (COUNT - 1, 1)
     [run] = bench.runs()
-    kinds = [json.loads(line)["error"] for line in (run / "records.jsonl").read_text().splitlines()]
+    kinds = [
+        json.loads(line)["error"]
+        for line in (run / "records.jsonl").read_text().splitlines()
+    ]
     assert sorted(kinds, key=str) == [None] * (COUNT - 1) + ["garbage"]
     assert main(["runs", "show", str(run)]) == 0
 
 
 def test_a_study_goes_on_past_poisoned_answers(scripted: Serve, tmp_path: Path) -> None:
-    server = serving(scripted, lambda n: POISON["nested"] if n in (2, 3, 4) else claiming(10**18))
+    server = serving(
+        scripted, lambda n: POISON["nested"] if n in (2, 3, 4) else claiming(10**18)
+    )
     (tmp_path / "s.toml").write_text(
         f'name = "s"\n[engines.a]\nkind = "openai"\nbase_url = "{server.base_url}"\n'
         "[workloads.w]\ninput_len = 20\noutput_len = 8\n[loads.l]\nmax_concurrency = [1, 2]\nnum_prompts = 10\n"
         "[trial]\ncorrectness_check = false\n"
     )
-    words = ["run", str(tmp_path / "s.toml"), "--runs", str(tmp_path / "runs"), "--no-report"]
+    words = [
+        "run",
+        str(tmp_path / "s.toml"),
+        "--runs",
+        str(tmp_path / "runs"),
+        "--no-report",
+    ]
     assert main(words) == 0
     summaries = list((tmp_path / "runs").rglob("summary.json"))
-    assert sorted(json.loads(s.read_text())["summary"]["completed"] for s in summaries) == [7, 10]
+    assert sorted(json.loads(s.read_text())["summary"]["completed"] for s in summaries) == [
+        7,
+        10,
+    ]
 
 
 # ---- whose answer is it? ----
@@ -184,7 +260,9 @@ def test_two_answers_for_each_request_void_the_run(scripted: Serve, bench: Bench
     assert result["dyno"]["verdict"] == "void"
 
 
-def test_a_second_answer_that_comes_later_is_found_too(scripted: Serve, bench: Bench) -> None:
+def test_a_second_answer_that_comes_later_is_found_too(
+    scripted: Serve, bench: Bench
+) -> None:
     def talk(sock: Any, _: int) -> None:
         while request := receive_head(sock):
             if not request.startswith(b"POST /v1/completions"):
@@ -199,7 +277,9 @@ def test_a_second_answer_that_comes_later_is_found_too(scripted: Serve, bench: B
     assert result["completed"] == 0 and result["dyno"]["verdict"] == "void"
 
 
-def test_bytes_that_nobody_asked_for_put_the_answers_of_one_connection_in_doubt(scripted: Serve) -> None:
+def test_bytes_that_nobody_asked_for_put_the_answers_of_one_connection_in_doubt(
+    scripted: Serve,
+) -> None:
     seen = threading.Semaphore(0)
 
     def talk(sock: Any, number: int) -> None:
@@ -211,8 +291,14 @@ def test_bytes_that_nobody_asked_for_put_the_answers_of_one_connection_in_doubt(
             else:
                 seen.release()
 
-    errors = {r.error for r in drive(scripted(talk).base_url, requests(6), LoadSpec(max_concurrency=2)).records}
-    assert {None, "unasked"} <= errors <= {None, "unasked", "not_a_stream"}  # the last: another request met them
+    errors = {
+        r.error
+        for r in drive(
+            scripted(talk).base_url, requests(6), LoadSpec(max_concurrency=2)
+        ).records
+    }
+    # the last: another request met them
+    assert {None, "unasked"} <= errors <= {None, "unasked", "not_a_stream"}
 
 
 @pytest.mark.parametrize("tail", [b"\r\n", b"\r\n\r\n"])
@@ -221,21 +307,30 @@ def test_a_line_end_too_many_is_no_answer(scripted: Serve, tail: bytes) -> None:
         while receive_request(sock):
             sock.sendall(answer(2) + tail)
 
-    assert [r.error for r in drive(scripted(talk).base_url, requests(6)).records] == [None] * 6
+    assert [r.error for r in drive(scripted(talk).base_url, requests(6)).records] == [
+        None
+    ] * 6
 
 
 def test_a_408_on_an_idle_connection_is_how_some_close_it(scripted: Serve) -> None:
     def talk(sock: Any, _: int) -> None:
         if receive_request(sock):
-            sock.sendall(answer(2) + b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\n\r\n")
+            sock.sendall(
+                answer(2) + b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\n\r\n"
+            )
 
-    assert [r.error for r in drive(scripted(talk).base_url, requests(4)).records] == [None] * 4
+    assert [r.error for r in drive(scripted(talk).base_url, requests(4)).records] == [
+        None
+    ] * 4
 
 
 @pytest.mark.parametrize("more", [b"", b"data: more\n\n"])
 def test_a_content_length_is_where_an_answer_ends(scripted: Serve, more: bytes) -> None:
     body = b"".join(tokens(3))
-    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n" % len(body)
+    head = (
+        b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n"
+        % len(body)
+    )
 
     def talk(sock: Any, _: int) -> None:
         while receive_request(sock):
@@ -247,7 +342,10 @@ def test_a_content_length_is_where_an_answer_ends(scripted: Serve, more: bytes) 
 
 def test_an_answer_shorter_than_its_content_length_is_cut(scripted: Serve) -> None:
     body = b"".join(tokens(3)[:-1])
-    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n" % (len(body) + 10)
+    head = (
+        b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n"
+        % (len(body) + 10)
+    )
 
     def talk(sock: Any, _: int) -> None:
         if receive_request(sock):
@@ -259,8 +357,12 @@ def test_an_answer_shorter_than_its_content_length_is_cut(scripted: Serve) -> No
 # ---- size and form ----
 
 
-@pytest.mark.parametrize("head", [STREAM_HEAD, b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"])
-def test_an_endless_answer_fails_at_the_limit(scripted: Serve, bench: Bench, head: bytes) -> None:
+@pytest.mark.parametrize(
+    "head", [STREAM_HEAD, b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"]
+)
+def test_an_endless_answer_fails_at_the_limit(
+    scripted: Serve, bench: Bench, head: bytes
+) -> None:
     block = tokens(1)[0] * 100
     block = b"%x\r\n%s\r\n" % (len(block), block) if head is STREAM_HEAD else block
     sent = []
@@ -276,10 +378,14 @@ def test_an_endless_answer_fails_at_the_limit(scripted: Serve, bench: Bench, hea
                 sock.sendall(block)
                 sent[-1] += len(block)
 
-    result = bench(scripted(talk), "--num-prompts", "3", "--max-response-bytes", "200000", "--keep-raw")
+    result = bench(
+        scripted(talk), "--num-prompts", "3", "--max-response-bytes", "200000", "--keep-raw"
+    )
     assert (result["completed"], result["failed"]) == (0, 3)
     [run] = bench.runs()
-    records = [json.loads(line) for line in (run / "records.jsonl").read_text().splitlines()]
+    records = [
+        json.loads(line) for line in (run / "records.jsonl").read_text().splitlines()
+    ]
     assert [r["error"] for r in records] == ["too_large"] * 3
     assert (run / "exchanges.spool").stat().st_size < 3 * 300_000
 
@@ -311,14 +417,24 @@ def test_an_encoded_answer_is_refused_by_name(scripted: Serve, bench: Bench) -> 
     assert all(asked) and len(asked) >= COUNT
     assert result["dyno"]["failures"] == {"encoded": COUNT}
     [run] = bench.runs()
-    assert "gzip" in json.loads((run / "records.jsonl").read_text().splitlines()[0])["error_detail"]
+    assert (
+        "gzip"
+        in json.loads((run / "records.jsonl").read_text().splitlines()[0])["error_detail"]
+    )
 
 
 @pytest.mark.parametrize(
-    "junk", [b"\x15\x03\x03\x00\x02\x02\x50", b"HTTP/1.1 200 OK\r\n\r\n", b"\x17\x03\x03\xff\xff" * 9]
+    "junk",
+    [
+        b"\x15\x03\x03\x00\x02\x02\x50",
+        b"HTTP/1.1 200 OK\r\n\r\n",
+        b"\x17\x03\x03\xff\xff" * 9,
+    ],
 )
 @pytest.mark.parametrize("when", ["instead of an answer", "after one"])
-def test_bytes_that_are_no_tls_fail_one_request(scripted: Serve, junk: bytes, when: str) -> None:
+def test_bytes_that_are_no_tls_fail_one_request(
+    scripted: Serve, junk: bytes, when: str
+) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
     spoiled = threading.Event()
@@ -335,7 +451,8 @@ def test_bytes_that_are_no_tls_fail_one_request(scripted: Serve, junk: bytes, wh
 
     server = scripted(talk, wrap=lambda sock: context.wrap_socket(sock, server_side=True))
     errors = [r.error for r in drive(server.base_url, requests(4), insecure=True).records]
-    assert sum(e is None for e in errors) >= 3  # the junk after an answer may meet the next request, or none
+    # the junk after an answer may meet the next request, or none
+    assert sum(e is None for e in errors) >= 3
     assert {e for e in errors if e} <= {"tls", "cut", "reset"}
 
 
@@ -343,7 +460,10 @@ def test_bytes_that_are_no_tls_fail_one_request(scripted: Serve, junk: bytes, wh
 
 
 def test_a_trial_that_cant_be_summed_up_is_failed_and_the_study_goes_on(
-    scripted: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    scripted: Serve,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     server = serving(scripted, lambda _: answer(LENGTH))
     study = tmp_path / "s.toml"

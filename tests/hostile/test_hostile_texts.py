@@ -53,7 +53,10 @@ def test_random_bytes_are_a_document(data: bytes, name: str) -> None:
 
 
 @FUZZ
-@given(st.lists(st.lists(st.sampled_from(WORDS), max_size=3).map(" ".join), max_size=60), st.sampled_from(NAMES))
+@given(
+    st.lists(st.lists(st.sampled_from(WORDS), max_size=3).map(" ".join), max_size=60),
+    st.sampled_from(NAMES),
+)
 def test_lines_of_the_readers_own_words_are_a_document(lines: list[str], name: str) -> None:
     found = within(2, name, "\n".join(lines).encode())
     for row in found.rows:
@@ -132,7 +135,16 @@ PARTS = (
 
 
 @pytest.mark.parametrize(
-    "before", ["", "```\n", "Successful requests: 5\n", "vllm serve ", "Namespace(", "# ", "the token @ "]
+    "before",
+    [
+        "",
+        "```\n",
+        "Successful requests: 5\n",
+        "vllm serve ",
+        "Namespace(",
+        "# ",
+        "the token @ ",
+    ],
 )
 def test_no_line_takes_long_however_it_goes_on(before: str) -> None:
     for i, part in enumerate(PARTS):
@@ -153,7 +165,21 @@ ROW = Row("serve", "vllm", "block", "f", 1, 1, {"completed": Figure(1, 1)})
 
 @pytest.mark.parametrize(
     "name",
-    ["../../x", "/etc/x", "a/b", "..", ".", "", "x" * 300, "a\nb", "a\0b", "-o", "é" * 100, "..\\..\\x", "~/x"],
+    [
+        "../../x",
+        "/etc/x",
+        "a/b",
+        "..",
+        ".",
+        "",
+        "x" * 300,
+        "a\nb",
+        "a\0b",
+        "-o",
+        "é" * 100,
+        "..\\..\\x",
+        "~/x",
+    ],
 )
 def test_a_name_is_no_path(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "runs" / "imports"
@@ -164,14 +190,20 @@ def test_a_name_is_no_path(tmp_path: Path, name: str) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["runs"]
 
 
-def test_import_writes_only_under_its_folder_and_over_no_other_file_s(tmp_path: Path) -> None:
+def test_import_writes_only_under_its_folder_and_over_no_other_file_s(
+    tmp_path: Path,
+) -> None:
     runs = tmp_path / "runs"
     for folder, completed in (("a", b"640"), ("b", b"641")):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "bench.log").write_bytes(BLOCK.replace(b"640", completed))
     (tmp_path / "link.log").symlink_to(tmp_path / "a" / "bench.log")
     before = {p: p.read_bytes() for p in tmp_path.rglob("*.log")}
-    words = [str(tmp_path / "a" / "bench.log"), str(tmp_path / "b" / "bench.log"), str(tmp_path / "link.log")]
+    words = [
+        str(tmp_path / "a" / "bench.log"),
+        str(tmp_path / "b" / "bench.log"),
+        str(tmp_path / "link.log"),
+    ]
     for _ in range(2):  # the same again takes its own place
         assert main(["import", *words, "--runs", str(runs)]) == 0
     made = sorted(p for p in runs.rglob("*") if p.is_file())
@@ -184,7 +216,8 @@ def test_import_writes_only_under_its_folder_and_over_no_other_file_s(tmp_path: 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "gone.log").symlink_to(tmp_path / "nowhere")
-    assert read(tmp_path / "pipe").format == "empty"  # nobody writes into it, and nobody is waited for
+    # nobody writes into it, and nobody is waited for
+    assert read(tmp_path / "pipe").format == "empty"
     for path in (tmp_path, tmp_path / "gone.log", tmp_path / "missing", Path("/dev/null")):
         with pytest.raises((ImportFailed, NotFound)):
             read(path)
@@ -193,7 +226,8 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
 def test_commands_in_a_text_are_not_run(tmp_path: Path) -> None:
     mark = tmp_path / "ran"
     data = (
-        f"```\nvllm serve $(touch {mark}) --model `touch {mark}`; touch {mark}\nNamespace(x=open('{mark}','w'))\n```\n"
+        f"```\nvllm serve $(touch {mark}) --model `touch {mark}`; touch "
+        f"{mark}\nNamespace(x=open('{mark}','w'))\n```\n"
     )
     within(2, "a.md", data.encode())
     assert not mark.exists()

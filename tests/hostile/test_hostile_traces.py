@@ -34,7 +34,12 @@ def first(path: str, count: int = 2) -> list[Any]:
 
 def span(**other: Any) -> dict[str, Any]:
     messages = [{"role": "user", "parts": [{"type": "text", "content": "hello"}]}]
-    answer = [{"role": "assistant", "parts": [{"type": "tool_call", "id": "1", "name": "f", "arguments": {"a": 1}}]}]
+    answer = [
+        {
+            "role": "assistant",
+            "parts": [{"type": "tool_call", "id": "1", "name": "f", "arguments": {"a": 1}}],
+        }
+    ]
     return {
         "trace_id": "t", "span_id": "s", "parent_span_id": None, "start_time": 1, "end_time": 2,
         "status": {"code": "OK"},
@@ -48,8 +53,17 @@ def span(**other: Any) -> dict[str, Any]:
 
 
 def otlp() -> dict[str, Any]:
-    attributes = [{"key": k, "value": {"stringValue": json.dumps(v)}} for k, v in span()["attributes"].items()]
-    inner = {"traceId": "t", "spanId": "s", "startTimeUnixNano": "1", "endTimeUnixNano": "2", "attributes": attributes}
+    attributes = [
+        {"key": k, "value": {"stringValue": json.dumps(v)}}
+        for k, v in span()["attributes"].items()
+    ]
+    inner = {
+        "traceId": "t",
+        "spanId": "s",
+        "startTimeUnixNano": "1",
+        "endTimeUnixNano": "2",
+        "attributes": attributes,
+    }
     return {"resourceSpans": [{"scopeSpans": [{"spans": [inner]}]}]}
 
 
@@ -89,7 +103,13 @@ def places(value: Any, steps: Steps = (), deep: int = 7) -> Iterator[Steps]:
     """Yield the way to each value of a document."""
     if steps:
         yield steps
-    inner = value.items() if isinstance(value, dict) else enumerate(value[:3]) if isinstance(value, list) else ()
+    inner = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value[:3])
+        if isinstance(value, list)
+        else ()
+    )
     for key, item in inner if deep else ():
         yield from places(item, (*steps, key), deep - 1)
 
@@ -112,7 +132,9 @@ def attempt(dataset: str, path: Path, **fields: Any) -> int | str:
     began = time.monotonic()
     try:
         made: int | str = len(
-            prompts.make(WorkloadSpec(dataset, path=str(path), **fields), ApproximateTokenizer()).requests
+            prompts.make(
+                WorkloadSpec(dataset, path=str(path), **fields), ApproximateTokenizer()
+            ).requests
         )
     except WorkloadError as e:
         made = str(e)
@@ -129,11 +151,19 @@ def test_the_documents_are_read_as_they_are(kind: str, tmp_path: Path) -> None:
     assert isinstance(attempt(dataset, tmp_path / "f.jsonl"), int)
 
 
-CASES = [(kind, steps) for kind, (_, documents) in DOCUMENTS.items() for steps in dict.fromkeys(places(documents))]
+CASES = [
+    (kind, steps)
+    for kind, (_, documents) in DOCUMENTS.items()
+    for steps in dict.fromkeys(places(documents))
+]
 
 
-@pytest.mark.parametrize(("kind", "steps"), CASES, ids=[f"{k}-{'.'.join(map(str, s))}" for k, s in CASES])
-def test_any_value_in_any_place_is_read_or_refused(kind: str, steps: Steps, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "steps"), CASES, ids=[f"{k}-{'.'.join(map(str, s))}" for k, s in CASES]
+)
+def test_any_value_in_any_place_is_read_or_refused(
+    kind: str, steps: Steps, tmp_path: Path
+) -> None:
     """Each place of each kind of document, with each of 22 values that don't belong there, and without it."""
     dataset, documents = DOCUMENTS[kind]
     for nasty in NASTY:
@@ -172,12 +202,24 @@ FILES: dict[str, bytes] = {
     "infinity": b"TIMESTAMP,ContextTokens,GeneratedTokens\ninf,5,5\n",
     "1e400": b'{"timestamp": 1e400, "input_length": 1e400, "output_length": 1, "hash_ids": [1e400]}',
 }
-DATASETS = ["agents", "mooncake", "azure", "burstgpt", "bailian", "timed_trace", "conversations", "custom", "sharegpt"]
+DATASETS = [
+    "agents",
+    "mooncake",
+    "azure",
+    "burstgpt",
+    "bailian",
+    "timed_trace",
+    "conversations",
+    "custom",
+    "sharegpt",
+]
 
 
 @pytest.mark.parametrize("dataset", DATASETS)
 @pytest.mark.parametrize("data", FILES.values(), ids=FILES.keys())
-def test_a_file_of_anything_is_refused_by_each_reader(data: bytes, dataset: str, tmp_path: Path) -> None:
+def test_a_file_of_anything_is_refused_by_each_reader(
+    data: bytes, dataset: str, tmp_path: Path
+) -> None:
     (tmp_path / "f").write_bytes(data)
     attempt(dataset, tmp_path / "f")
 
@@ -188,7 +230,12 @@ def test_a_file_of_anything_is_refused_by_each_reader(data: bytes, dataset: str,
 def nested(count: int) -> list[dict[str, Any]]:
     ids = [str(i) for i in range(count)]
     return [
-        span(span_id=ids[i], parent_span_id=ids[i - 1] if i else None, start_time=i, end_time=10**6 - i)
+        span(
+            span_id=ids[i],
+            parent_span_id=ids[i - 1] if i else None,
+            start_time=i,
+            end_time=10**6 - i,
+        )
         for i in range(count)
     ]
 
@@ -198,12 +245,17 @@ def test_nested_spans_take_no_cubic_time(count: int, tmp_path: Path) -> None:
     (tmp_path / "f.json").write_bytes(encoded([{"spans": nested(count)}]))
     before = time.process_time()
     made = attempt("agents", tmp_path / "f.json")
-    assert made == count if count <= 1000 else "inside more than 1000 other spans" in str(made)
-    assert time.process_time() - before < 4  # 500 took 2.7 s, and eight times as long for twice as many
+    assert (
+        made == count if count <= 1000 else "inside more than 1000 other spans" in str(made)
+    )
+    # 500 took 2.7 s, and eight times as long for twice as many
+    assert time.process_time() - before < 4
 
 
 def test_many_spans_one_after_another_are_read_in_time(tmp_path: Path) -> None:
-    spans = [span(span_id=str(i), start_time=2 * i, end_time=2 * i + 1) for i in range(3000)]
+    spans = [
+        span(span_id=str(i), start_time=2 * i, end_time=2 * i + 1) for i in range(3000)
+    ]
     (tmp_path / "f.json").write_bytes(encoded([{"spans": spans}]))
     assert attempt("agents", tmp_path / "f.json") == 3000
 
@@ -218,7 +270,13 @@ def test_parents_in_a_circle_are_refused(tmp_path: Path) -> None:
 def packed_newlines() -> bytes:
     part = b"\n" * (4 << 20)
     packer = zlib.compressobj(6, wbits=31)
-    return b"".join([packer.compress(b'{"a": 1}'), *(packer.compress(part) for _ in range(100)), packer.flush()])
+    return b"".join(
+        [
+            packer.compress(b'{"a": 1}'),
+            *(packer.compress(part) for _ in range(100)),
+            packer.flush(),
+        ]
+    )
 
 
 @pytest.mark.parametrize("dataset", ["mooncake", "agents", "custom"])
@@ -231,14 +289,18 @@ def test_a_packed_file_of_empty_lines_takes_no_memory(dataset: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("dataset", ["mooncake", "agents"])
-def test_a_plain_file_of_empty_lines_is_read_in_its_own_size(dataset: str, tmp_path: Path) -> None:
+def test_a_plain_file_of_empty_lines_is_read_in_its_own_size(
+    dataset: str, tmp_path: Path
+) -> None:
     (tmp_path / "f.jsonl").write_bytes(b'{"a": 1}' + b"\n" * (60 << 20))
     before = memory_bytes()
     assert isinstance(attempt(dataset, tmp_path / "f.jsonl"), str)
     assert memory_bytes() - before < 300 << 20
 
 
-def test_a_parquet_file_of_endless_equal_rows_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_parquet_file_of_endless_equal_rows_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "f.parquet"
     duckdb.connect().execute(
         f"COPY (SELECT 1 AS timestamp, 1 AS input_length, 1 AS output_length FROM range(30000000)) TO '{path}'"
@@ -257,23 +319,52 @@ PARQUET = {
 
 @pytest.mark.parametrize("expression", PARQUET.values(), ids=PARQUET.keys())
 @pytest.mark.parametrize("column", ["timestamp", "input_length", "hash_ids"])
-def test_a_parquet_file_of_any_type_is_read_or_refused(expression: str, column: str, tmp_path: Path) -> None:
-    columns = {"timestamp": "1", "input_length": "1", "output_length": "1", "hash_ids": "[1]", column: expression}
+def test_a_parquet_file_of_any_type_is_read_or_refused(
+    expression: str, column: str, tmp_path: Path
+) -> None:
+    columns = {
+        "timestamp": "1",
+        "input_length": "1",
+        "output_length": "1",
+        "hash_ids": "[1]",
+        column: expression,
+    }
     wanted = ", ".join(f"{value} AS {name}" for name, value in columns.items())
-    duckdb.connect().execute(f"COPY (SELECT {wanted}) TO '{tmp_path / 'f.parquet'}' (FORMAT parquet)")
+    duckdb.connect().execute(
+        f"COPY (SELECT {wanted}) TO '{tmp_path / 'f.parquet'}' (FORMAT parquet)"
+    )
     attempt("mooncake", tmp_path / "f.parquet")
 
 
 # ---- anything ----
 
-SPAN_KEYS = st.sampled_from(["trace_id", "span_id", "parent_span_id", "start_time", "end_time", "attributes", "status"])
+SPAN_KEYS = st.sampled_from(
+    [
+        "trace_id",
+        "span_id",
+        "parent_span_id",
+        "start_time",
+        "end_time",
+        "attributes",
+        "status",
+    ]
+)
 ATTRIBUTES = st.sampled_from(list(span()["attributes"]))
-ANY = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+ANY = settings(
+    max_examples=100,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 
 
 @ANY
-@given(change=st.dictionaries(SPAN_KEYS, JSON, max_size=2), inner=st.dictionaries(ATTRIBUTES, JSON, max_size=2))
-def test_any_span_is_read_or_refused(change: dict[str, Any], inner: dict[str, Any], tmp_path: Path) -> None:
+@given(
+    change=st.dictionaries(SPAN_KEYS, JSON, max_size=2),
+    inner=st.dictionaries(ATTRIBUTES, JSON, max_size=2),
+)
+def test_any_span_is_read_or_refused(
+    change: dict[str, Any], inner: dict[str, Any], tmp_path: Path
+) -> None:
     one = span()
     one["attributes"] |= inner
     (tmp_path / "f.json").write_bytes(msgspec.json.encode({"spans": [{**one, **change}]}))
@@ -281,8 +372,13 @@ def test_any_span_is_read_or_refused(change: dict[str, Any], inner: dict[str, An
 
 
 @ANY
-@given(rows=st.lists(st.lists(st.text(max_size=12), max_size=4), max_size=5), dataset=st.sampled_from(DATASETS))
-def test_any_table_is_read_or_refused(rows: list[list[str]], dataset: str, tmp_path: Path) -> None:
+@given(
+    rows=st.lists(st.lists(st.text(max_size=12), max_size=4), max_size=5),
+    dataset=st.sampled_from(DATASETS),
+)
+def test_any_table_is_read_or_refused(
+    rows: list[list[str]], dataset: str, tmp_path: Path
+) -> None:
     out = io.StringIO()
     csv.writer(out).writerows([["TIMESTAMP", "ContextTokens", "GeneratedTokens"], *rows])
     (tmp_path / "f.csv").write_bytes(out.getvalue().encode(errors="surrogatepass"))

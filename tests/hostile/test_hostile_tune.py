@@ -19,7 +19,9 @@ from test_hostile_kills import Place
 from test_hostile_processes import living_in, script, wait_for
 from test_hostile_terminal import steering
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are looked at in /proc")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="processes are looked at in /proc"
+)
 
 HERE = Path(__file__).parent
 
@@ -159,19 +161,25 @@ def tune(place: Place) -> DynoProcess:
 REFUSED = {"errors": "http_500", "dies": "died with code -11", "silent": "timeout", "empty": "empty",
            "endless": "too_large", "mutants": "failed", "names": "is not what was asked for",
            "long names": "is not what was asked for"}  # fmt: skip
-BELIEVED = ["claims", "metrics", "lengths", "logs"]  # in their answers, of which dyno counts the tokens itself
+# in their answers, of which dyno counts the tokens itself
+BELIEVED = ["claims", "metrics", "lengths", "logs"]
 
 
 @pytest.mark.parametrize(
     "tricks",
-    [["mutants", "errors", "claims"], pytest.param([*REFUSED, *BELIEVED], marks=pytest.mark.nightly)],
+    [
+        ["mutants", "errors", "claims"],
+        pytest.param([*REFUSED, *BELIEVED], marks=pytest.mark.nightly),
+    ],
     ids=["some", "all"],
 )
 def test_a_server_that_lies_in_some_settings_is_refused_in_those_and_ends_no_search(
     place: Place, tricks: list[str]
 ) -> None:
     binary = script(place.folder / "vllm", ENGINE.replace("HERE", repr(str(HERE))))
-    text = STUDY.format(binary=json.dumps(binary), tricks=json.dumps(tricks), trials=len(tricks))
+    text = STUDY.format(
+        binary=json.dumps(binary), tricks=json.dumps(tricks), trials=len(tricks)
+    )
     (place.folder / "study.toml").write_text(text)
     with tune(place) as dyno:
         text = dyno.expect(0)
@@ -194,16 +202,27 @@ def test_a_server_that_lies_in_some_settings_is_refused_in_those_and_ends_no_sea
 
 
 def finished(place: Place) -> dict[str, int]:
-    return {p.parent.name: p.stat().st_mtime_ns for p in place.folder.glob("runs/*/trials/*/summary.json")}
+    return {
+        p.parent.name: p.stat().st_mtime_ns
+        for p in place.folder.glob("runs/*/trials/*/summary.json")
+    }
 
 
 KILLS = [(signal.SIGKILL, ms) for ms in (0, 300, 900, 1500, 2500, 4000)]
-OTHERS = [(signal.SIGINT, 600), (signal.SIGINT, 3000), (signal.SIGTERM, 1200), (signal.SIGHUP, 2000)]
+OTHERS = [
+    (signal.SIGINT, 600),
+    (signal.SIGINT, 3000),
+    (signal.SIGTERM, 1200),
+    (signal.SIGHUP, 2000),
+]
 
 
 @pytest.mark.parametrize(
     ("how", "moment_ms"),
-    [(signal.SIGKILL, 450), *(pytest.param(*each, marks=pytest.mark.nightly) for each in (*KILLS, *OTHERS))],
+    [
+        (signal.SIGKILL, 450),
+        *(pytest.param(*each, marks=pytest.mark.nightly) for each in (*KILLS, *OTHERS)),
+    ],
 )
 def test_a_search_that_is_ended_leaves_nobody_and_no_answer_and_resumes(
     place: Place, moment_ms: int, how: signal.Signals
@@ -223,7 +242,9 @@ def test_a_search_that_is_ended_leaves_nobody_and_no_answer_and_resumes(
     before = finished(place)
     with tune(place) as again:
         again.expect(0)
-    assert before.items() <= finished(place).items(), "a finished trial was lost or run again"
+    assert before.items() <= finished(place).items(), (
+        "a finished trial was lost or run again"
+    )
     assert len(json.loads(answer.read_text())["trials"]) == 2
     assert not place.leftovers()
 
@@ -231,7 +252,10 @@ def test_a_search_that_is_ended_leaves_nobody_and_no_answer_and_resumes(
 # ---- a full disk, and what it leaves ----
 
 
-@pytest.mark.parametrize("most", [200, *(pytest.param(n, marks=pytest.mark.nightly) for n in (0, 1, 3000, 20_000))])
+@pytest.mark.parametrize(
+    "most",
+    [200, *(pytest.param(n, marks=pytest.mark.nightly) for n in (0, 1, 3000, 20_000))],
+)
 @pytest.mark.skipif(shutil.which("prlimit") is None, reason="needs prlimit of util-linux")
 def test_a_search_for_settings_on_a_full_disk_resumes(place: Place, most: int) -> None:
     (place.folder / "study.toml").write_text(FAKE)
@@ -260,7 +284,9 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 @pytest.mark.parametrize("cut", [1, 2, 30, 150, 400])
-def test_a_journal_that_a_full_disk_has_cut_is_continued(journal: bytes, cut: int, tmp_path: Path) -> None:
+def test_a_journal_that_a_full_disk_has_cut_is_continued(
+    journal: bytes, cut: int, tmp_path: Path
+) -> None:
     """Optuna refuses a journal whose last line is cut, so the search could never be resumed."""
     path = tmp_path / "optuna.log"
     path.write_bytes(journal[:-cut])
@@ -269,7 +295,9 @@ def test_a_journal_that_a_full_disk_has_cut_is_continued(journal: bytes, cut: in
     assert again.propose() not in again.earlier
 
 
-def test_the_lock_of_a_killed_dyno_is_not_waited_for(journal: bytes, tmp_path: Path) -> None:
+def test_the_lock_of_a_killed_dyno_is_not_waited_for(
+    journal: bytes, tmp_path: Path
+) -> None:
     path = tmp_path / "optuna.log"
     path.write_bytes(journal)
     path.with_name("optuna.log.lock").symlink_to(path)
@@ -284,7 +312,9 @@ JOURNALS: dict[str, Any] = {
     "a list": lambda j: b"[]\n",
     "null": lambda j: b"null\n",
     "deep": lambda j: b"[" * 100_000 + b"\n",
-    "a value of words": lambda j: j.replace(b'"param_value_internal":', b'"param_value_internal":"../x","y":', 1),
+    "a value of words": lambda j: j.replace(
+        b'"param_value_internal":', b'"param_value_internal":"../x","y":', 1
+    ),
     "an operation that is none": lambda j: j.replace(b'"op_code":6', b'"op_code":60', 1),
     "a distribution that is none": lambda j: j.replace(b"IntDistribution", b"os.system", 1),
     "without its trials": lambda j: j.replace(b'"trial_id"', b'"x"'),
@@ -297,11 +327,24 @@ def test_a_journal_that_optuna_did_not_write_is_refused_in_a_sentence(
 ) -> None:
     path = tmp_path / "optuna.log"
     path.write_bytes(change(journal))
-    with pytest.raises(StoreError, match=r"optuna\.log can't be read \(\w+\)\. Remove it, and repeat the command"):
+    with pytest.raises(
+        StoreError,
+        match=r"optuna\.log can't be read \(\w+\)\. Remove it, and repeat the command",
+    ):
         proposer(path)
 
 
-ODD_RESULTS = [b"NaN", b"Infinity", b'"x"', b"1,2", b"[]", b"{}", b"null", b"1e400", b"true"]
+ODD_RESULTS = [
+    b"NaN",
+    b"Infinity",
+    b'"x"',
+    b"1,2",
+    b"[]",
+    b"{}",
+    b"null",
+    b"1e400",
+    b"true",
+]
 
 
 @pytest.mark.parametrize("value", ODD_RESULTS)

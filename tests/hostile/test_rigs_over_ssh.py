@@ -26,7 +26,10 @@ def test_an_unknown_host_key_is_refused_and_nothing_is_registered(ssh_rig: SshRi
         known.write_text(text)
         ssh_rig.write()
         shown = " ".join(ssh_rig.dyno("run", "s.toml", "--plain").expect(1).split())
-        assert "rig can't be reached: its host key is not the known one, or not known yet." in shown
+        assert (
+            "rig can't be reached: its host key is not the known one, or not known yet."
+            in shown
+        )
         assert known.read_text() == text, "it is not accepted by dyno"
         assert ssh_rig.entries() == 0
         assert ssh_rig.server.left() == []
@@ -35,7 +38,9 @@ def test_an_unknown_host_key_is_refused_and_nothing_is_registered(ssh_rig: SshRi
 def test_a_key_that_is_not_accepted_says_what_to_do(ssh_rig: SshRig) -> None:
     (ssh_rig.server.folder / "authorized").write_text("")
     ssh_rig.write()
-    assert "Add one to the agent (ssh-add)" in " ".join(ssh_rig.dyno("run", "s.toml").expect(1).split())
+    assert "Add one to the agent (ssh-add)" in " ".join(
+        ssh_rig.dyno("run", "s.toml").expect(1).split()
+    )
 
 
 @pytest.mark.nightly
@@ -63,7 +68,9 @@ def test_a_killed_dyno_is_followed_by_the_next_one(ssh_rig: SshRig) -> None:
     assert "far" in listed and ("running" in listed or "ended with code 0" in listed)
     jobs = list((ssh_rig.server.dyno_home / "jobs").glob("*/"))
     text = ssh_rig.run()
-    assert len(jobs) == 1 and "[far] resuming" in text and "[far] started" not in text, "the same job was followed"
+    assert len(jobs) == 1 and "[far] resuming" in text and "[far] started" not in text, (
+        "the same job was followed"
+    )
     assert len(ssh_rig.study.done()) == 4
     assert ssh_rig.left() == []
 
@@ -80,7 +87,9 @@ def test_ctrl_c_stops_it_there_keeps_what_is_finished_and_resumes(ssh_rig: SshRi
     assert ssh_rig.left() == [] and engines(ssh_rig) == []
     text = ssh_rig.run()
     assert f"{done} of 8 trials are done; resuming" in text
-    assert len(re.findall(r"\[far\] \[\d/8\]", text)) == 8 - done, "what is here is not measured again"
+    assert len(re.findall(r"\[far\] \[\d/8\]", text)) == 8 - done, (
+        "what is here is not measured again"
+    )
     assert len(ssh_rig.study.done()) == 8
 
 
@@ -92,7 +101,10 @@ def test_a_rig_that_was_killed_is_continued(ssh_rig: SshRig) -> None:
         (pid,) = (ssh_rig.server.dyno_home / "jobs").glob("*/pid")
         psutil.Process(int(pid.read_text())).kill()
         text = dyno.expect(1)
-    assert "was killed. Finished trials are here. Repeat the command to resume." in " ".join(text.split())
+    assert (
+        "was killed. Finished trials are here. Repeat the command to resume."
+        in " ".join(text.split())
+    )
     assert len(ssh_rig.study.done()) >= 1
     ssh_rig.run()
     assert len(ssh_rig.study.done()) == 8
@@ -100,7 +112,9 @@ def test_a_rig_that_was_killed_is_continued(ssh_rig: SshRig) -> None:
 
 
 @pytest.mark.nightly
-def test_rigs_down_stops_what_a_killed_dyno_left_and_fetches_what_is_finished(ssh_rig: SshRig) -> None:
+def test_rigs_down_stops_what_a_killed_dyno_left_and_fetches_what_is_finished(
+    ssh_rig: SshRig,
+) -> None:
     ssh_rig.write(repeats=4, prompts=24)
     with ssh_rig.dyno("run", "s.toml", "--plain", "--no-report") as dyno:
         dyno.until(_FIRST)
@@ -115,7 +129,9 @@ def test_rigs_down_stops_what_a_killed_dyno_left_and_fetches_what_is_finished(ss
 
 @pytest.mark.parametrize("how", ["kill", "cut"])
 @pytest.mark.nightly
-def test_an_engine_held_for_a_load_from_here_ends_with_the_connection(ssh_rig: SshRig, how: str) -> None:
+def test_an_engine_held_for_a_load_from_here_ends_with_the_connection(
+    ssh_rig: SshRig, how: str
+) -> None:
     ssh_rig.write(rig='client = "here"', repeats=2, prompts=24)
     with ssh_rig.dyno("run", "s.toml", "--plain", "--no-report") as dyno:
         dyno.until(r"\[1/4\]")
@@ -135,15 +151,21 @@ def test_an_engine_held_for_a_load_from_here_ends_with_the_connection(ssh_rig: S
     assert ssh_rig.left() == [] and engines(ssh_rig) == []
 
 
-def test_a_machine_that_is_gone_stays_in_the_list_until_it_is_forgotten(ssh_rig: SshRig) -> None:
+def test_a_machine_that_is_gone_stays_in_the_list_until_it_is_forgotten(
+    ssh_rig: SshRig,
+) -> None:
     ssh_rig.write(repeats=2)
     with ssh_rig.dyno("run", "s.toml", "--plain", "--no-report") as dyno:
         dyno.until(_STARTED)
         dyno.signal(signal.SIGKILL)
         dyno.process.wait()
     ssh_rig.server.stop()
-    assert "unknown: rig can't be reached" in " ".join(ssh_rig.dyno("rigs").expect(0).split())
-    assert "It stays in the list" in " ".join(ssh_rig.dyno("rigs", "down").expect(1).split())
+    assert "unknown: rig can't be reached" in " ".join(
+        ssh_rig.dyno("rigs").expect(0).split()
+    )
+    assert "It stays in the list" in " ".join(
+        ssh_rig.dyno("rigs", "down").expect(1).split()
+    )
     ssh_rig.server.start()
     ssh_rig.dyno("rigs", "down").expect(0)
     assert ssh_rig.left() == []
@@ -189,14 +211,22 @@ def with_secret(folder: Path, but: str = "") -> list[str]:
 
 # The agent as a machine might change it: what it packs, and whom it names.
 LIES = {
-    "link": ("info.size = length", 'info.type, info.linkname, info.size = tarfile.SYMTYPE, "/etc/passwd", 0'),
-    "name": ("say(finished=os.path.relpath(path, self.folder))", 'say(finished="../../../../evil")'),
+    "link": (
+        "info.size = length",
+        'info.type, info.linkname, info.size = tarfile.SYMTYPE, "/etc/passwd", 0',
+    ),
+    "name": (
+        "say(finished=os.path.relpath(path, self.folder))",
+        'say(finished="../../../../evil")',
+    ),
 }
 
 
 @pytest.mark.parametrize("lie", LIES)
 @pytest.mark.nightly
-def test_a_machine_that_lies_writes_nothing_outside_the_run_folder(ssh_rig: SshRig, lie: str) -> None:
+def test_a_machine_that_lies_writes_nothing_outside_the_run_folder(
+    ssh_rig: SshRig, lie: str
+) -> None:
     source = Path(agent.__file__).read_text()
     good, bad = LIES[lie]
     assert source.count(good) == 1
@@ -218,7 +248,11 @@ def test_a_machine_that_lies_writes_nothing_outside_the_run_folder(ssh_rig: SshR
 def outside(ssh_rig: SshRig) -> set[str]:
     """What is beside the study's folder, on this machine."""
     mine = {p.relative_to(ssh_rig.folder).parts[0] for p in ssh_rig.folder.rglob("*")}
-    return mine | {str(p) for p in ssh_rig.folder.parent.rglob("evil")} | {str(p) for p in Path("/tmp").glob("evil*")}
+    return (
+        mine
+        | {str(p) for p in ssh_rig.folder.parent.rglob("evil")}
+        | {str(p) for p in Path("/tmp").glob("evil*")}
+    )
 
 
 def engines(ssh_rig: SshRig) -> list[str]:

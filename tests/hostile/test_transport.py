@@ -50,7 +50,9 @@ def relay(sock: Any, out: socket.socket, change: Callable[[bytes], bytes] = byte
             data = ready.recv(65_536)
             if not data:
                 return
-            (out if ready is sock else sock).sendall(change(data) if ready is sock else data)
+            (out if ready is sock else sock).sendall(
+                change(data) if ready is sock else data
+            )
 
 
 def answer_json(sock: Any, _: int) -> None:
@@ -77,7 +79,9 @@ class Files:
         other.private_key_pem.write_to_path(self.other_key)
         mine.private_key_and_cert_chain_pem.write_to_path(self.both)
 
-    def server(self, scripted: Serve, talk: Any, version: ssl.TLSVersion | None = None) -> Scripted:
+    def server(
+        self, scripted: Serve, talk: Any, version: ssl.TLSVersion | None = None
+    ) -> Scripted:
         """One that wants a certificate, or with no version none."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.authority.issue_cert("127.0.0.1").configure_cert(context)
@@ -102,11 +106,15 @@ def test_an_authority_of_one_s_own_is_believed(scripted: Serve, files: Files) ->
     with pytest.raises(TargetError, match=r"certificate can't be verified .*--cacert FILE"):
         call(Url(url), {})
     url = files.server(scripted, answer_all).base_url
-    assert [r.error for r in drive(url, requests(3), via=Transport(cacert=files.ca)).records] == [None] * 3
+    assert [
+        r.error for r in drive(url, requests(3), via=Transport(cacert=files.ca)).records
+    ] == [None] * 3
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_server_that_wants_a_certificate_gets_it(scripted: Serve, files: Files, version: ssl.TLSVersion) -> None:
+def test_a_server_that_wants_a_certificate_gets_it(
+    scripted: Serve, files: Files, version: ssl.TLSVersion
+) -> None:
     for via in (
         Transport(cacert=files.ca, cert=files.cert, cert_key=files.key),
         Transport(cacert=files.ca, cert=files.both),
@@ -119,7 +127,9 @@ def test_a_server_that_wants_a_certificate_gets_it(scripted: Serve, files: Files
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_without_one_the_sentence_says_so(scripted: Serve, files: Files, version: ssl.TLSVersion) -> None:
+def test_without_one_the_sentence_says_so(
+    scripted: Serve, files: Files, version: ssl.TLSVersion
+) -> None:
     """In TLS 1.3 it shows on the first read only, or as a reset."""
     server, via = files.server(scripted, answer_json, version), Transport(cacert=files.ca)
     with pytest.raises(TargetError, match=r"client certificate.*--cert and --key"):
@@ -142,18 +152,49 @@ def test_a_whole_run_with_a_client_certificate_keeps_its_path_and_not_its_key(
             relay(sock, out)
 
     url = files.server(scripted, pass_on, ssl.TLSVersion.TLSv1_3).base_url
-    words = ["bench", "serve", "--base-url", url, "--cacert", files.ca, "--cert", files.cert, "--key", files.key]
-    words += ["--num-prompts", "4", "--max-concurrency", "2", "--random-input-len", "5", "--random-output-len", "4"]
+    words = [
+        "bench",
+        "serve",
+        "--base-url",
+        url,
+        "--cacert",
+        files.ca,
+        "--cert",
+        files.cert,
+        "--key",
+        files.key,
+    ]
+    words += [
+        "--num-prompts",
+        "4",
+        "--max-concurrency",
+        "2",
+        "--random-input-len",
+        "5",
+        "--random-output-len",
+        "4",
+    ]
     assert main([*words, "--runs", str(tmp_path / "runs"), "--disable-tqdm"]) == 0
     (manifest,) = tmp_path.glob("runs/*/trial.json")
     target = msgspec.json.decode(manifest.read_bytes())["trial"]["target"]
-    assert (target["cacert"], target["cert"], target["cert_key"]) == (files.ca, files.cert, files.key)
+    assert (target["cacert"], target["cert"], target["cert_key"]) == (
+        files.ca,
+        files.cert,
+        files.key,
+    )
     secret = Path(files.key).read_text().splitlines()[1].encode()
-    assert not [p for p in (tmp_path / "runs").rglob("*") if p.is_file() and secret in p.read_bytes()]
-    assert b'"source":"engine"' in manifest.with_name("telemetry.jsonl").read_bytes()  # the sampler got in, too
+    assert not [
+        p
+        for p in (tmp_path / "runs").rglob("*")
+        if p.is_file() and secret in p.read_bytes()
+    ]
+    # the sampler got in, too
+    assert b'"source":"engine"' in manifest.with_name("telemetry.jsonl").read_bytes()
 
 
-def test_files_that_cannot_be_used_are_reported_before_anything_is_sent(files: Files, tmp_path: Path) -> None:
+def test_files_that_cannot_be_used_are_reported_before_anything_is_sent(
+    files: Files, tmp_path: Path
+) -> None:
     def reported(**fields: str) -> str:
         with pytest.raises(UsageError) as error:
             tls_context(Transport(**fields))  # type: ignore[arg-type]
@@ -162,16 +203,21 @@ def test_files_that_cannot_be_used_are_reported_before_anything_is_sent(files: F
     assert "No such file" in reported(cacert="nowhere.pem")
     assert "isn't valid PEM" in reported(cacert=files.key)
     assert "No such file" in reported(cert="nowhere.pem")
-    assert "is not the private key of the certificate" in reported(cert=files.cert, cert_key=files.other_key)
+    assert "is not the private key of the certificate" in reported(
+        cert=files.cert, cert_key=files.other_key
+    )
     assert "isn't valid PEM" in reported(cert=files.cert, cert_key=files.ca)
     assert "Give the certificate with --cert" in reported(cert_key=files.key)
     # Somebody takes --key for the API key: it isn't repeated.
     assert (
-        "sk-abcdef" not in (message := reported(cert=files.cert, cert_key="sk-abcdef")) and "OPENAI_API_KEY" in message
+        "sk-abcdef" not in (message := reported(cert=files.cert, cert_key="sk-abcdef"))
+        and "OPENAI_API_KEY" in message
     )
     locked = tmp_path / "locked.key"
     locked.write_bytes(_encrypted(Path(files.key).read_bytes()))
-    assert "encrypted, and dyno can't ask for a passphrase" in reported(cert=files.cert, cert_key=str(locked))
+    assert "encrypted, and dyno can't ask for a passphrase" in reported(
+        cert=files.cert, cert_key=str(locked)
+    )
 
 
 def _encrypted(pem: bytes) -> bytes:
@@ -183,7 +229,9 @@ def _encrypted(pem: bytes) -> bytes:
     )
 
     key = load_pem_private_key(pem, None)
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret"))
+    return key.private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")
+    )
 
 
 # Proxies
@@ -201,8 +249,10 @@ class Forwarding:
     def _talk(self, sock: socket.socket, _: int) -> None:
         first = sock.recv(65_536)
         self.asked.append(first)
-        if self.login and b"proxy-authorization: basic " + self.login not in first.lower().replace(
-            self.login.lower(), self.login
+        if (
+            self.login
+            and b"proxy-authorization: basic " + self.login
+            not in first.lower().replace(self.login.lower(), self.login)
         ):
             sock.sendall(b"HTTP/1.1 407 Who are you?\r\ncontent-length: 0\r\n\r\n")
             return
@@ -245,7 +295,15 @@ def test_a_plain_request_is_handed_to_the_proxy_with_the_whole_url(
         "--max-concurrency",
         "2",
     ]
-    words += ["--random-input-len", "5", "--random-output-len", "4", "--runs", str(tmp_path), "--disable-tqdm"]
+    words += [
+        "--random-input-len",
+        "5",
+        "--random-output-len",
+        "4",
+        "--runs",
+        str(tmp_path),
+        "--disable-tqdm",
+    ]
     assert main(words) == 0
     printed = capsys.readouterr()
     (manifest,) = tmp_path.glob("*/trial.json")
@@ -255,14 +313,22 @@ def test_a_plain_request_is_handed_to_the_proxy_with_the_whole_url(
     kept = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
     for text in (*kept, printed.out.encode(), printed.err.encode()):
         assert b"hunter" not in text and LOGIN not in text
-    posts = [a for a in proxy.asked if a.startswith(b"POST http://engine.test:8000/v1/completions HTTP/1.1\r\n")]
+    posts = [
+        a
+        for a in proxy.asked
+        if a.startswith(b"POST http://engine.test:8000/v1/completions HTTP/1.1\r\n")
+    ]
     assert len(posts) >= 4
     assert all(
-        a.split(b" ")[1].startswith(b"http://engine.test:8000/") for a in proxy.asked if a[:4] in (b"GET ", b"POST")
+        a.split(b" ")[1].startswith(b"http://engine.test:8000/")
+        for a in proxy.asked
+        if a[:4] in (b"GET ", b"POST")
     )
 
 
-def test_tls_goes_through_a_tunnel_and_the_password_stops_at_the_proxy(scripted: Serve, files: Files) -> None:
+def test_tls_goes_through_a_tunnel_and_the_password_stops_at_the_proxy(
+    scripted: Serve, files: Files
+) -> None:
     received: list[bytes] = []
 
     def talk(sock: Any, _: int) -> None:
@@ -274,11 +340,19 @@ def test_tls_goes_through_a_tunnel_and_the_password_stops_at_the_proxy(scripted:
     proxy = Forwarding(scripted, behind.port, LOGIN)
     via = Transport(insecure=True, proxy=proxy.url)
     headers = {"Proxy-Authorization": f"Basic {LOGIN.decode()}", "X-Mine": "y"}
-    driven = drive("https://engine.test", requests(6), LoadSpec(max_concurrency=2), via=via, headers=headers)
+    driven = drive(
+        "https://engine.test",
+        requests(6),
+        LoadSpec(max_concurrency=2),
+        via=via,
+        headers=headers,
+    )
     assert [(r.error, r.text) for r in driven.records] == [(None, " tok" * 3)] * 6
     assert len(proxy.asked) == 2 and len(received) == 6
     for asked in proxy.asked:
-        assert asked.startswith(b"CONNECT engine.test:443 HTTP/1.1\r\nhost: engine.test:443\r\n")
+        assert asked.startswith(
+            b"CONNECT engine.test:443 HTTP/1.1\r\nhost: engine.test:443\r\n"
+        )
     heads: list[bytes] = []
 
     def tell(sock: Any, _: int) -> None:
@@ -287,12 +361,18 @@ def test_tls_goes_through_a_tunnel_and_the_password_stops_at_the_proxy(scripted:
 
     proxy.port = files.server(scripted, tell).port
     assert call(Url("https://engine.test:8443"), headers, via) == (200, {})
-    assert heads[0].startswith(b"GET /x HTTP/1.1\r\n") and b"X-Mine: y" in heads[0] and LOGIN not in heads[0]
+    assert (
+        heads[0].startswith(b"GET /x HTTP/1.1\r\n")
+        and b"X-Mine: y" in heads[0]
+        and LOGIN not in heads[0]
+    )
     assert proxy.asked[-1].startswith(b"CONNECT engine.test:8443 ")
 
 
 @pytest.mark.parametrize("url", ["http://engine.test", "https://engine.test"])
-def test_a_proxy_that_wants_a_password_or_is_not_there_is_reported(scripted: Serve, url: str) -> None:
+def test_a_proxy_that_wants_a_password_or_is_not_there_is_reported(
+    scripted: Serve, url: str
+) -> None:
     via = Transport(proxy=Forwarding(scripted, 9, LOGIN).url)
     with pytest.raises(TargetError, match=r"proxy.*answers 407.*USER:PASSWORD@"):
         call(Url(url), {}, via)
@@ -300,14 +380,22 @@ def test_a_proxy_that_wants_a_password_or_is_not_there_is_reported(scripted: Ser
         with pytest.raises(TargetError, match=r"proxy answers 407 to CONNECT"):
             drive(url, requests(1), via=via)
     nowhere = Transport(proxy="http://127.0.0.1:9")
-    with pytest.raises(TargetError, match=r"Nothing listens at http://127.0.0.1:9, the proxy"):
+    with pytest.raises(
+        TargetError, match=r"Nothing listens at http://127.0.0.1:9, the proxy"
+    ):
         call(Url(url), {}, nowhere)
-    with pytest.raises(TargetError, match=r"Nothing listens at http://127.0.0.1:9, the proxy"):
+    with pytest.raises(
+        TargetError, match=r"Nothing listens at http://127.0.0.1:9, the proxy"
+    ):
         drive(url, requests(1), via=nowhere)
 
 
-@pytest.mark.parametrize("said", [b"SSH-2.0-x\r\n\r\n", b"x" * 100_000, b"HTTP/1.1 200 ", b""])
-def test_a_proxy_that_speaks_something_else_is_one_sentence(scripted: Serve, said: bytes) -> None:
+@pytest.mark.parametrize(
+    "said", [b"SSH-2.0-x\r\n\r\n", b"x" * 100_000, b"HTTP/1.1 200 ", b""]
+)
+def test_a_proxy_that_speaks_something_else_is_one_sentence(
+    scripted: Serve, said: bytes
+) -> None:
     def talk(sock: Any, _: int) -> None:
         sock.recv(65_536)
         sock.sendall(said)
@@ -324,19 +412,32 @@ def test_a_loopback_address_is_never_behind_a_proxy(
 ) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
-    words = ["bench", "serve", "--num-prompts", "2", "--max-concurrency", "1", "--random-input-len", "5"]
+    words = [
+        "bench",
+        "serve",
+        "--num-prompts",
+        "2",
+        "--max-concurrency",
+        "1",
+        "--random-input-len",
+        "5",
+    ]
     words += ["--random-output-len", "2", "--runs", str(tmp_path), "--disable-tqdm"]
     assert main([*words, "--base-url", fake().base_url]) == 0
     assert main([*words, "--engine", "fake"]) == 0
     for manifest in tmp_path.glob("*/trial.json"):
-        assert msgspec.json.decode(manifest.read_bytes())["trial"]["target"]["proxy"] is None
+        assert (
+            msgspec.json.decode(manifest.read_bytes())["trial"]["target"]["proxy"] is None
+        )
 
 
 # Unix sockets
 
 
 class Unix:
-    def __init__(self, path: Path, talk: Callable[[socket.socket], None], backlog: int = 16) -> None:
+    def __init__(
+        self, path: Path, talk: Callable[[socket.socket], None], backlog: int = 16
+    ) -> None:
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(str(path))
         self.listener.listen(backlog)
@@ -392,25 +493,50 @@ def test_a_unix_socket_is_driven_like_any_other(unix: Callable[..., str]) -> Non
     path = unix(talk)
     assert call(Url(f"unix://{path}"), {}) == (200, {})
     assert call(Url(f"http+unix://{path.replace('/', '%2F')}/base"), {}) == (200, {})
-    assert [h.split(b" ")[1] for h in heads] == [b"/x", b"/base/x"] and b"Host: localhost\r\n" in heads[0]
+    assert [h.split(b" ")[1] for h in heads] == [
+        b"/x",
+        b"/base/x",
+    ] and b"Host: localhost\r\n" in heads[0]
     driven = drive(f"unix://{path}", requests(12), LoadSpec(max_concurrency=3))
     assert [(r.error, r.text) for r in driven.records] == [(None, " tok" * 5)] * 12
     assert not driven.client.kernel_stamps
     assert b"host: localhost\r\n" in heads[-1]
 
 
-def test_a_whole_run_over_a_unix_socket(unix: Callable[..., str], fake: StartFake, tmp_path: Path) -> None:
+def test_a_whole_run_over_a_unix_socket(
+    unix: Callable[..., str], fake: StartFake, tmp_path: Path
+) -> None:
     port = Url(fake().base_url).port
 
     def talk(sock: socket.socket) -> None:
         with socket.create_connection(("127.0.0.1", port)) as out:
             relay(sock, out)
 
-    words = ["bench", "serve", "--base-url", f"unix://{unix(talk)}", "--num-prompts", "4", "--max-concurrency", "2"]
-    words += ["--random-input-len", "5", "--random-output-len", "4", "--runs", str(tmp_path), "--disable-tqdm"]
+    words = [
+        "bench",
+        "serve",
+        "--base-url",
+        f"unix://{unix(talk)}",
+        "--num-prompts",
+        "4",
+        "--max-concurrency",
+        "2",
+    ]
+    words += [
+        "--random-input-len",
+        "5",
+        "--random-output-len",
+        "4",
+        "--runs",
+        str(tmp_path),
+        "--disable-tqdm",
+    ]
     assert main(words) == 0
     (manifest,) = tmp_path.glob("*/trial.json")
-    assert msgspec.json.decode(manifest.read_bytes())["trial"]["target"]["base_url"] == words[3]
+    assert (
+        msgspec.json.decode(manifest.read_bytes())["trial"]["target"]["base_url"]
+        == words[3]
+    )
     assert b'"source":"engine"' in manifest.with_name("telemetry.jsonl").read_bytes()
     assert main(["runs", "show", str(manifest.parent)]) == 0
 
@@ -436,7 +562,9 @@ def test_a_short_queue_of_a_unix_socket_is_waited_for(unix: Callable[..., str]) 
         while receive_request(sock):
             sock.sendall(answer(2))
 
-    driven = drive(f"unix://{unix(talk, backlog=1)}", requests(60), LoadSpec(max_concurrency=30))
+    driven = drive(
+        f"unix://{unix(talk, backlog=1)}", requests(60), LoadSpec(max_concurrency=30)
+    )
     assert [r.error for r in driven.records] == [None] * 60
 
 
@@ -453,7 +581,9 @@ def test_a_socket_that_is_not_there_is_reported(tmp_path: Path) -> None:
 # Time-outs
 
 
-def test_a_silent_stream_fails_by_the_read_time_out_and_one_that_moves_does_not(scripted: Serve) -> None:
+def test_a_silent_stream_fails_by_the_read_time_out_and_one_that_moves_does_not(
+    scripted: Serve,
+) -> None:
     def talk(sock: Any, number: int) -> None:
         while receive_request(sock):
             whole = answer(5)
@@ -468,7 +598,10 @@ def test_a_silent_stream_fails_by_the_read_time_out_and_one_that_moves_does_not(
 
     driven = drive(scripted(talk).base_url, requests(2), via=Transport(read_timeout_s=2.5))
     silent, slow = driven.records
-    assert silent.error == "timeout" and silent.error_detail == "no byte for 2.5 s (--read-timeout)"
+    assert (
+        silent.error == "timeout"
+        and silent.error_detail == "no byte for 2.5 s (--read-timeout)"
+    )
     assert slow.error is None and slow.end_ns - slow.sent_ns > 2.5 * NS_PER_S
 
 
@@ -481,7 +614,9 @@ def test_the_control_client_says_which_time_is_over(scripted: Serve) -> None:
     with pytest.raises(TargetError, match=r"sent nothing for 0.5 s \(--read-timeout\)"):
         call(Url(url), {}, Transport(read_timeout_s=0.5))
     via = Transport(connect_timeout_s=0.5, insecure=True)
-    with pytest.raises(TargetError, match=r"accepted no connection within 0.5 s \(--connect-timeout\)"):
+    with pytest.raises(
+        TargetError, match=r"accepted no connection within 0.5 s \(--connect-timeout\)"
+    ):
         call(Url(url.replace("http:", "https:")), {}, via)
 
 
@@ -491,11 +626,15 @@ def test_connections_that_never_open_fail_by_the_connect_time_out(scripted: Serv
             pass
 
     url = scripted(talk).base_url.replace("http:", "https:")
-    with pytest.raises(TargetError, match=r"accepted no connection within 1 s \(--connect-timeout\)"):
+    with pytest.raises(
+        TargetError, match=r"accepted no connection within 1 s \(--connect-timeout\)"
+    ):
         drive(url, requests(1), via=Transport(connect_timeout_s=1, insecure=True))
 
 
-def test_a_request_that_waits_for_a_connection_says_so(scripted: Serve, files: Files) -> None:
+def test_a_request_that_waits_for_a_connection_says_so(
+    scripted: Serve, files: Files
+) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     files.authority.issue_cert("127.0.0.1").configure_cert(context)
 
@@ -514,10 +653,14 @@ def test_a_request_that_waits_for_a_connection_says_so(scripted: Serve, files: F
     assert driven.records[1].error_detail == "not connected within 1 s (--connect-timeout)"
 
 
-def test_a_loop_that_comes_late_still_looks_at_time_outs(tmp_path: Path, fake: StartFake) -> None:
+def test_a_loop_that_comes_late_still_looks_at_time_outs(
+    tmp_path: Path, fake: StartFake
+) -> None:
     """Its ticks may lie so that none falls into the first tenth of a second."""
     url = Url(fake().base_url)
-    traffic = Traffic([Route(url)], [b""], PromptScript([http1.front("POST", "/", "x")]), Plan(1, None, 1))
+    traffic = Traffic(
+        [Route(url)], [b""], PromptScript([http1.front("POST", "/", "x")]), Plan(1, None, 1)
+    )
     loop = Wire(traffic, spool := Spool(tmp_path / "s"))
     looked = []
     loop._pool = wire.Pool([Route(url)], [b""])
@@ -544,4 +687,6 @@ def test_the_hot_path_reads_by_the_socket_s_own_call(scripted: Serve) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Connection, "clear", clear)
         drive(scripted(answer_all).base_url, requests(1))
-    assert seen and all(getattr(recv, "__self__", None).__class__ is socket.socket for recv in seen)
+    assert seen and all(
+        getattr(recv, "__self__", None).__class__ is socket.socket for recv in seen
+    )

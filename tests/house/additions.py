@@ -48,7 +48,10 @@ LOAD.append(_excludes("loudness", "request_rate_rps"))
 CHANGES = {
     "workload/datasets/echo.py": [(DATASET, "")],
     "workload/datasets/__init__.py": [
-        ("from dyno.workload.datasets.echo import ECHO\n", "from dyno.workload.datasets.hf"),
+        (
+            "from dyno.workload.datasets.echo import ECHO\n",
+            "from dyno.workload.datasets.hf",
+        ),
         ("        ECHO,\n", "        MIX,\n"),
     ],
     "workload/common.py": [(SETTING.lstrip("\n"), "    shuffle: Annotated[")],
@@ -72,7 +75,12 @@ max_concurrency = 2
 def copy(source: Path, folder: Path) -> Path:
     """Make the copy in `folder`/dyno: unchanged files are links."""
     package = folder / "dyno"
-    shutil.copytree(source, package, copy_function=os.symlink, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        source,
+        package,
+        copy_function=os.symlink,
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
     for name, insertions in CHANGES.items():
         path = package / name
         text = path.read_text() if path.exists() else ""
@@ -91,7 +99,9 @@ def changed(source: Path, package: Path) -> dict[str, int]:
         own = source / path.relative_to(package)
         before = own.read_text() if own.exists() else ""
         if path.read_text() != before:
-            lines[path.relative_to(package).as_posix()] = path.read_text().count("\n") - before.count("\n")
+            lines[path.relative_to(package).as_posix()] = path.read_text().count(
+                "\n"
+            ) - before.count("\n")
     return lines
 
 
@@ -107,21 +117,40 @@ def surfaces(folder: Path) -> dict[str, object]:
 
     def said(*words: str) -> str:
         out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), contextlib.suppress(SystemExit):
+        with (
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            contextlib.suppress(SystemExit),
+        ):
             main(words)
         return out.getvalue() + err.getvalue()
 
     runs = folder / "runs"
     serve = ("bench", "serve", "--engine", "fake", "--runs", str(runs), "--disable-tqdm")
-    echo = (*serve, "--dataset-name", "echo", "--num-prompts", "2", "--num-warmups", "0", "--max-concurrency", "1")
+    echo = (
+        *serve,
+        "--dataset-name",
+        "echo",
+        "--num-prompts",
+        "2",
+        "--num-warmups",
+        "0",
+        "--max-concurrency",
+        "1",
+    )
     printed = [
-        said(*echo, "--echo-word", word, "--loudness", n) for word, n in (("ping", "0"), ("pong", "0"), ("ping", "3"))
+        said(*echo, "--echo-word", word, "--loudness", n)
+        for word, n in (("ping", "0"), ("pong", "0"), ("ping", "3"))
     ]
-    stored = sorted((Run(path) for path in runs.iterdir()), key=lambda run: run.manifest().started)
+    stored = sorted(
+        (Run(path) for path in runs.iterdir()), key=lambda run: run.manifest().started
+    )
     rows = [read_row(run) for run in stored]
     (folder / "s.toml").write_text(STUDY)
     study, _ = study_plan.read(folder / "s.toml")
-    (folder / "rule.toml").write_text(STUDY.replace("max_concurrency = 2", "request_rate_rps = 2"))
+    (folder / "rule.toml").write_text(
+        STUDY.replace("max_concurrency = 2", "request_rate_rps = 2")
+    )
     (folder / "foreign.toml").write_text(STUDY.replace('"echo"', '"tasks"'))
     names = "workload_dataset, workload_echo_word, workload_loudness"
     return {
@@ -129,13 +158,25 @@ def surfaces(folder: Path) -> dict[str, object]:
         "help": said("bench", "serve", "--help"),
         "printed": printed,
         "prompts": [str(request.prompt) for request in stored[1].requests()],
-        "settings": [{n: row.setting(n) for n in ("dataset", "--echo-word", "--loudness")} for row in rows],
+        "settings": [
+            {n: row.setting(n) for n in ("dataset", "--echo-word", "--loudness")}
+            for row in rows
+        ],
         "entries": len(groups(rows)),
         "repeats": len(groups([rows[0], rows[0]])),
-        "sql": said("sql", "--runs", str(runs), "--csv", f"select {names} from trials order by started"),
+        "sql": said(
+            "sql",
+            "--runs",
+            str(runs),
+            "--csv",
+            f"select {names} from trials order by started",
+        ),
         "docs": datasets(),
         "keys": study_keys("workload"),
-        "trials": [[p.trial.workload.echo_word, p.trial.workload.loudness, p.place.id] for p in study.trials],
+        "trials": [
+            [p.trial.workload.echo_word, p.trial.workload.loudness, p.place.id]
+            for p in study.trials
+        ],
         "refused_flag": said(*serve, "--echo-word", "x"),
         "refused_key": said("run", str(folder / "foreign.toml"), "--dry-run"),
         "rule_of_flags": said(*serve, "--loudness", "3", "--request-rate", "2"),

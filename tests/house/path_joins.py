@@ -47,13 +47,21 @@ OWN: dict[str, tuple[str, set[str]]] = {
     ),
     "quality/lm_eval.py": (
         "numbers",
-        {"run.path / f'lm-eval-{concurrency}.cache'", "run.path / f'lm-eval-{concurrency}.json'"},
+        {
+            "run.path / f'lm-eval-{concurrency}.cache'",
+            "run.path / f'lm-eval-{concurrency}.json'",
+        },
     ),
     "conduct/provide.py": (
         "the time and a process id",
-        {"environment.home() / 'logs' / f\"image-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log\""},
+        {
+            "environment.home() / 'logs' / f\"image-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log\""
+        },
     ),
-    "conduct/study_run.py": ("the name of the user's own study", {"path.with_name(self.study.name)"}),
+    "conduct/study_run.py": (
+        "the name of the user's own study",
+        {"path.with_name(self.study.name)"},
+    ),
     "conduct/study.py": (
         "names that were listed in a folder",
         {"run.path / log.name", "run.path / name"},
@@ -88,7 +96,10 @@ OWN: dict[str, tuple[str, set[str]]] = {
     ),
     "models/gguf.py": (
         "a recipe's name, which has letters, digits and . _ - only",
-        {"env.folder / 'bin' / name", "part / f\"{recipe.name.replace('.gguf', '')}.gguf\""},
+        {
+            "env.folder / 'bin' / name",
+            "part / f\"{recipe.name.replace('.gguf', '')}.gguf\"",
+        },
     ),
     "models/hub.py": (
         "files of an entry on the shelf, whose names were checked when it was put there",

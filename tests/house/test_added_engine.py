@@ -72,12 +72,18 @@ def test_one_file_and_one_name_add_it() -> None:
 
 def test_helps_and_listings_name_it(printed: Callable[..., str]) -> None:
     assert "openai, fake, quick; openai:" in printed("bench", "serve", "--help")
-    assert "quick QuickServe: answers before it is asked" in printed("engines", "start", "--help")
+    assert "quick QuickServe: answers before it is asked" in printed(
+        "engines", "start", "--help"
+    )
     assert "Start QuickServe." in printed("engines", "start", "quick", "--help")
-    assert "sglang, transformers or quick; or a tool:" in printed("engines", "install", "--help")
+    assert "sglang, transformers or quick; or a tool:" in printed(
+        "engines", "install", "--help"
+    )
     assert "quick comes with dyno, version 2.1" in printed("engines", "list")
     assert " quick" in printed("completion", "bash")
-    assert "Did you mean quick?" in printed("bench", "serve", "--engine", "quik", "--dry-run", code=2)
+    assert "Did you mean quick?" in printed(
+        "bench", "serve", "--engine", "quik", "--dry-run", code=2
+    )
 
 
 def test_a_dry_run_prints_its_command_with_its_flags(printed: Callable[..., str]) -> None:
@@ -85,7 +91,16 @@ def test_a_dry_run_prints_its_command_with_its_flags(printed: Callable[..., str]
                     "--num-prompts", "1", "--dry-run")  # fmt: skip
     assert "dyno.engines.fake 8000 model=m --type bfloat16 --lanes 8" in words
     refused = printed(
-        "bench", "serve", "--engine", "quick", "--model", "m", "--quantization", "fp8", "--dry-run", code=2
+        "bench",
+        "serve",
+        "--engine",
+        "quick",
+        "--model",
+        "m",
+        "--quantization",
+        "fp8",
+        "--dry-run",
+        code=2,
     )
     assert "QuickServe 2.1 doesn't support --quantization 'fp8'" in refused
 
@@ -108,7 +123,9 @@ def test_a_study_may_name_it(tmp_path: Path, printed: Callable[..., str]) -> Non
     assert "dyno.engines.fake 8000 model=m" in printed("run", str(file), "--dry-run")
 
 
-def test_it_is_started_measured_and_stored_under_its_name(tmp_path: Path, printed: Callable[..., str]) -> None:
+def test_it_is_started_measured_and_stored_under_its_name(
+    tmp_path: Path, printed: Callable[..., str]
+) -> None:
     printed("bench", "serve", "--engine", "quick", "--model", "m", "--num-prompts", "3", "--random-input-len", "4",
             "--random-output-len", "2", "--runs", str(tmp_path / "runs"), "--json")  # fmt: skip
     [folder] = (tmp_path / "runs").glob("*-serve-*")
@@ -120,12 +137,17 @@ def test_it_is_started_measured_and_stored_under_its_name(tmp_path: Path, printe
 
 
 def test_a_running_server_is_identified(scripted: Callable[..., Scripted]) -> None:
-    routes: dict[bytes, Any] = {b"/v1/models": {"data": [{"id": "m"}]}, b"/quick": {"quick": "2.3", "lanes": 4}}
+    routes: dict[bytes, Any] = {
+        b"/v1/models": {"data": [{"id": "m"}]},
+        b"/quick": {"quick": "2.3", "lanes": 4},
+    }
 
     def talk(sock: Any, _: int) -> None:
         while data := sock.recv(65536):
             body = json.dumps(routes.get(data.split(b" ")[1], {})).encode()
-            sock.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
+            sock.sendall(
+                b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
+            )
 
     client = Client(Url(scripted(talk).base_url), {})
     try:
@@ -137,7 +159,10 @@ def test_a_running_server_is_identified(scripted: Callable[..., Scripted]) -> No
 
 def test_its_metrics_are_read_and_handed_to_the_sampler() -> None:
     text = "quick_running 3\nquick_tokens_total 70\n"
-    assert metrics.read(text, metric_names()) == {"running_requests": 3.0, "output_tokens": 70.0}
+    assert metrics.read(text, metric_names()) == {
+        "running_requests": 3.0,
+        "output_tokens": 70.0,
+    }
 
 
 # ---- its log, caches, variables and weights ----
@@ -174,7 +199,10 @@ def test_a_model_of_the_hub_is_fetched_before_it_starts() -> None:
 
 
 def test_it_is_installed_as_a_package_or_an_image() -> None:
-    assert install.choose("quick", "cpu") == "package" and install.choose("quick", "cuda") == "container"
+    assert (
+        install.choose("quick", "cpu") == "package"
+        and install.choose("quick", "cuda") == "container"
+    )
     assert versions.image_of("quick", "cuda", "2.4") == ("example.org/quick:q2.4", "2.4")
     assert versions.version_of("example.org/other:for-q2.6") == "2.6"
 
@@ -189,7 +217,10 @@ def test_documents_and_results_name_it() -> None:
     assert settings == {"model": "org/name", "max_num_seqs": 32, "engine": "quick"}
     assert commands.in_words("Latency of QuickServe", 1)["engine"].value == "quick"
     environments = commands.Environments()
-    assert environments.take(1, "Quick 2.7 starts") and environments.dumps[0]["engine_version"].value == "2.7"
+    assert (
+        environments.take(1, "Quick 2.7 starts")
+        and environments.dumps[0]["engine_version"].value == "2.7"
+    )
     assert names.spellings()["quick-serve"] == "quick"
     column = meaning("QuickServe version")
     assert column is not None and column.name == "engine_version"

@@ -29,14 +29,26 @@ def ttst_ns(r: Record) -> Span | None:
 EDITS = {
     "facts/metric.py": [
         ("LATENCIES = {\n", "LATENCIES = {" + DECLARED),
-        ('    "dyno.ttft": ', '    "dyno.ttst": "from sending to the second chunk",\n    "dyno.ttft": '),
+        (
+            '    "dyno.ttft": ',
+            '    "dyno.ttst": "from sending to the second chunk",\n    "dyno.ttft": ',
+        ),
     ],
     "measure/timing.py": [
         ("\n# Latencies of a completed request", CALCULATED),
         ('    "ttft": ttft_ns,', '    "ttft": ttft_ns, "ttst": ttst_ns,'),
     ],
 }
-SHAPE = ["--random-input-len", "16", "--random-output-len", "4", "--num-prompts", "12", "--max-concurrency", "2"]
+SHAPE = [
+    "--random-input-len",
+    "16",
+    "--random-output-len",
+    "4",
+    "--num-prompts",
+    "12",
+    "--max-concurrency",
+    "2",
+]
 MODEL = SOURCE / "engines" / "dyno-5m"
 
 
@@ -68,7 +80,14 @@ def run(folder: Path, *args: str) -> str:
 
 @pytest.fixture(scope="module")
 def printed(folder: Path, shared_fake: StartFake) -> str:
-    url = ["--base-url", shared_fake().base_url, "--disable-tqdm", "--save-result", "--result-filename", "result.json"]
+    url = [
+        "--base-url",
+        shared_fake().base_url,
+        "--disable-tqdm",
+        "--save-result",
+        "--result-filename",
+        "result.json",
+    ]
     return run(
         folder, "bench", "serve", *url, *SHAPE, "--goodput", "ttst:10000", "--percentile-metrics", "ttft,ttst",
         "--result-dir", str(folder), "--seed", "3",
@@ -82,7 +101,10 @@ def test_two_files_add_a_latency() -> None:
 def test_the_block_the_result_file_and_goodput_have_it(folder: Path, printed: str) -> None:
     assert "Time to Second Token" in printed and "P99 TTST (ms):" in printed
     result = json.loads((folder / "result.json").read_text())
-    assert result["mean_ttst_ms"] > result["mean_ttft_ms"] and result["p99_ttst_ms"] >= result["median_ttst_ms"]
+    assert (
+        result["mean_ttst_ms"] > result["mean_ttft_ms"]
+        and result["p99_ttst_ms"] >= result["median_ttst_ms"]
+    )
     assert result["request_goodput"] == pytest.approx(result["request_throughput"])
 
 
@@ -91,13 +113,31 @@ def test_sql_a_report_and_a_comparison_have_it(folder: Path, printed: str) -> No
     file = json.loads((folder / "result.json").read_text())
     assert mean["mean_ttst_ms"] == pytest.approx(file["mean_ttst_ms"])
     run(folder, "report", "result.json", "-o", "report.csv", "-o", "report.md")
-    assert "mean_ttst_ms" in (folder / "report.csv").read_text() and "TTST" in (folder / "report.md").read_text()
+    assert (
+        "mean_ttst_ms" in (folder / "report.csv").read_text()
+        and "TTST" in (folder / "report.md").read_text()
+    )
     shutil.copy(folder / "result.json", folder / "again.json")
     assert "TTST" in run(folder, "compare", "result.json", "again.json")
 
 
 @pytest.mark.engines  # slow
 def test_a_search_has_it_as_a_target(folder: Path, shared_fake: StartFake) -> None:
-    words = ["--target", "ttst_p50:60s", "--from", "1", "--to", "1", "--budget", "30", "--json"]
-    answer = json.loads(run(folder, "find", "--base-url", shared_fake().base_url, *SHAPE[:4], *words))
-    assert answer["ended"] == "every load meets" and answer["probes"][0]["figures"][0]["value"] > 0
+    words = [
+        "--target",
+        "ttst_p50:60s",
+        "--from",
+        "1",
+        "--to",
+        "1",
+        "--budget",
+        "30",
+        "--json",
+    ]
+    answer = json.loads(
+        run(folder, "find", "--base-url", shared_fake().base_url, *SHAPE[:4], *words)
+    )
+    assert (
+        answer["ended"] == "every load meets"
+        and answer["probes"][0]["figures"][0]["value"] > 0
+    )

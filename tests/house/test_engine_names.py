@@ -54,14 +54,27 @@ NAMED = {
 def literals(path: Path) -> Iterator[tuple[int, str]]:
     """Texts of a file that are not its documentation."""
     tree = ast.parse(path.read_text())
-    documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    documentation = {
+        id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)
+    }
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documentation:
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in documentation
+        ):
             yield node.lineno, node.value
 
 
-SPELLINGS = {word: kind.name for kind in KINDS.values() if kind.in_documents for word in (kind.name, *kind.aliases)}
-NAME = re.compile(rf"(?<![\w.])(?:{'|'.join(map(re.escape, SPELLINGS))})(?!\w)", re.IGNORECASE)
+SPELLINGS = {
+    word: kind.name
+    for kind in KINDS.values()
+    if kind.in_documents
+    for word in (kind.name, *kind.aliases)
+}
+NAME = re.compile(
+    rf"(?<![\w.])(?:{'|'.join(map(re.escape, SPELLINGS))})(?!\w)", re.IGNORECASE
+)
 
 
 def named_engines(text: str) -> set[str]:
@@ -83,12 +96,17 @@ def places_that_name_engines(root: Path) -> dict[str, list[str]]:
 
 def test_no_other_file_names_an_engine_without_a_reason() -> None:
     places = places_that_name_engines(SOURCE)
-    assert [line for name, lines in places.items() if name not in NAMED for line in lines] == []
-    assert [name for name in NAMED if name not in places] == []  # a reason that is no longer needed
+    assert [
+        line for name, lines in places.items() if name not in NAMED for line in lines
+    ] == []
+    # a reason that is no longer needed
+    assert [name for name in NAMED if name not in places] == []
 
 
 def test_no_other_file_compares_a_kind_with_a_name() -> None:
-    kind = re.compile(r"\bkind(?:\.name)?\s*(?:[!=]=|(?:not )?in)\s*[(\"'{\[].*?[\"']([\w.-]+)[\"']")
+    kind = re.compile(
+        r"\bkind(?:\.name)?\s*(?:[!=]=|(?:not )?in)\s*[(\"'{\[].*?[\"']([\w.-]+)[\"']"
+    )
     wrong = [
         f"{path.relative_to(SOURCE)}:{number} {line.strip()}"
         for path in sorted(SOURCE.rglob("*.py"))
@@ -110,7 +128,9 @@ def test_no_other_file_compares_a_kind_with_a_name() -> None:
         ('figure = "vllm_tpot"', False),
     ],
 )
-def test_a_file_that_names_an_engine_is_found(tmp_path: Path, code: str, names_one: bool) -> None:
+def test_a_file_that_names_an_engine_is_found(
+    tmp_path: Path, code: str, names_one: bool
+) -> None:
     (tmp_path / "checks").mkdir()
     (tmp_path / "checks" / "load.py").write_text(code)
     assert (places_that_name_engines(tmp_path) != {}) is names_one

@@ -24,7 +24,9 @@ def modules(root: Path) -> dict[str, Path]:
     names = {}
     for path in sorted(root.rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
-        names[".".join(["dyno", *(parts[:-1] if parts[-1] == "__init__" else parts)])] = path
+        names[".".join(["dyno", *(parts[:-1] if parts[-1] == "__init__" else parts)])] = (
+            path
+        )
     return names
 
 
@@ -58,7 +60,12 @@ def test_a_vague_name_is_found(tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text(
         "class Told: ...\ndef f(of: int) -> int:\n    self.found = made = of\n    return made"
     )
-    assert sorted(vague(tmp_path)) == ["x.py:1 Told", "x.py:2 of", "x.py:3 found", "x.py:3 made"]
+    assert sorted(vague(tmp_path)) == [
+        "x.py:1 Told",
+        "x.py:2 of",
+        "x.py:3 found",
+        "x.py:3 made",
+    ]
 
 
 def test_one_name_is_one_class() -> None:
@@ -79,10 +86,16 @@ def circle(root: Path) -> list[str]:
         tree = parsed(path)
         needs = set(imported(tree, package))
         for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").startswith("dyno"):
+            if (
+                isinstance(node, ast.ImportFrom)
+                and not node.level
+                and (node.module or "").startswith("dyno")
+            ):
                 needs |= {f"{node.module}.{alias.name}" for alias in node.names}
         graph[module] = {
-            name for name in needs if name in known and name != module and not module.startswith(f"{name}.")
+            name
+            for name in needs
+            if name in known and name != module and not module.startswith(f"{name}.")
         }
     try:
         TopologicalSorter(graph).prepare()
@@ -103,15 +116,23 @@ def test_a_circle_is_found(tmp_path: Path) -> None:
 
 def test_architecture_describes_every_folder() -> None:
     rows = re.findall(r"^\| `([\w/]+)/` \|", PAGE.read_text(), flags=re.MULTILINE)
-    folders = [p.parent.relative_to(SOURCE).as_posix() for p in SOURCE.glob("*/__init__.py")]
+    folders = [
+        p.parent.relative_to(SOURCE).as_posix() for p in SOURCE.glob("*/__init__.py")
+    ]
     assert sorted(rows) == sorted(folders)
 
 
 def test_architecture_names_modules_of_their_folder() -> None:
     rows = re.findall(r"^\| `(\w+)/` \|(.*)", PAGE.read_text(), flags=re.MULTILINE)
-    names = [(folder, name.strip("/")) for folder, text in rows for name in re.findall(r"`([\w/]+)`", text)]
+    names = [
+        (folder, name.strip("/"))
+        for folder, text in rows
+        for name in re.findall(r"`([\w/]+)`", text)
+    ]
     known = {m.removeprefix("dyno.").replace(".", "/") for m in modules(SOURCE)}
-    assert [(folder, name) for folder, name in names if not {f"{folder}/{name}", name} & known] == []
+    assert [
+        (folder, name) for folder, name in names if not {f"{folder}/{name}", name} & known
+    ] == []
 
 
 def test_architecture_is_short() -> None:
@@ -121,9 +142,14 @@ def test_architecture_is_short() -> None:
 WALKS = PAGE.with_name("CONTRIBUTING.md")
 
 
-@pytest.mark.parametrize("name", re.findall(r"`(\w+/[\w/]+(?:\.py|\.md)?)`", PAGE.read_text() + WALKS.read_text()))
+@pytest.mark.parametrize(
+    "name",
+    re.findall(r"`(\w+/[\w/]+(?:\.py|\.md)?)`", PAGE.read_text() + WALKS.read_text()),
+)
 def test_pages_for_contributors_name_files_that_exist(name: str) -> None:
-    assert any(path.exists() for path in (SOURCE / name, SOURCE / f"{name}.py", PAGE.parent / name))
+    assert any(
+        path.exists() for path in (SOURCE / name, SOURCE / f"{name}.py", PAGE.parent / name)
+    )
 
 
 def test_the_walks_name_things_that_exist() -> None:

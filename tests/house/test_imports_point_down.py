@@ -71,11 +71,15 @@ def imported(module: ast.Module, package: str) -> Iterator[str]:
     """The dyno modules that a file imports, also inside functions and under TYPE_CHECKING."""
     for node in ast.walk(module):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "dyno")
+            yield from (
+                alias.name for alias in node.names if alias.name.split(".")[0] == "dyno"
+            )
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             if node.level:
-                base = ".".join([*package.split(".")[: len(package.split(".")) - node.level + 1], base]).rstrip(".")
+                base = ".".join(
+                    [*package.split(".")[: len(package.split(".")) - node.level + 1], base]
+                ).rstrip(".")
             if base == "dyno":
                 yield from (f"dyno.{alias.name}" for alias in node.names)
             elif base.startswith("dyno."):
@@ -105,7 +109,12 @@ def wrong_imports(root: Path) -> list[str]:
             continue
         else:
             # The bottom row is modules that may import each other; any other row's siblings may not.
-            allowed = {here} | ROOT | set().union(*ROWS[:height]) | (ROWS[0] if height == 0 else set())
+            allowed = (
+                {here}
+                | ROOT
+                | set().union(*ROWS[:height])
+                | (ROWS[0] if height == 0 else set())
+            )
         for name in imported(parsed(path), package):
             asked_too_much = (
                 here in ASK_FOR_DECLARATIONS
@@ -124,21 +133,57 @@ def test_imports_point_down() -> None:
 @pytest.mark.parametrize(
     ("file", "code", "reported"),
     [
-        ("facts/record.py", "from dyno.measure import timing", "facts/record.py imports dyno.measure"),
-        ("workload/spec.py", "from dyno.facts import load", "workload/spec.py imports dyno.facts"),
-        ("load/wire.py", "from dyno.store.run import Run", "load/wire.py imports dyno.store.run"),
-        ("load/wire.py", "import dyno.engines.fake", "load/wire.py imports dyno.engines.fake"),
-        ("checks/load.py", "from dyno.engines import install", "checks/load.py imports dyno.engines"),
-        ("engines/kinds/vllm.py", "from dyno.probe import host", "engines/kinds/vllm.py imports dyno.probe"),
+        (
+            "facts/record.py",
+            "from dyno.measure import timing",
+            "facts/record.py imports dyno.measure",
+        ),
+        (
+            "workload/spec.py",
+            "from dyno.facts import load",
+            "workload/spec.py imports dyno.facts",
+        ),
+        (
+            "load/wire.py",
+            "from dyno.store.run import Run",
+            "load/wire.py imports dyno.store.run",
+        ),
+        (
+            "load/wire.py",
+            "import dyno.engines.fake",
+            "load/wire.py imports dyno.engines.fake",
+        ),
+        (
+            "checks/load.py",
+            "from dyno.engines import install",
+            "checks/load.py imports dyno.engines",
+        ),
+        (
+            "engines/kinds/vllm.py",
+            "from dyno.probe import host",
+            "engines/kinds/vllm.py imports dyno.probe",
+        ),
         ("load/wire.py", "from dyno import study", "load/wire.py imports dyno.study"),
-        ("load/protocols/tgi.py", "from ...store import run", "load/protocols/tgi.py imports dyno.store"),
+        (
+            "load/protocols/tgi.py",
+            "from ...store import run",
+            "load/protocols/tgi.py imports dyno.store",
+        ),
         (
             "report/block.py",
             "def f():\n    from dyno.conduct import trial",
             "report/block.py imports dyno.conduct",
         ),
-        ("trial/online.py", "from dyno.cli import serve", "trial/online.py imports dyno.cli"),
-        ("http.py", "from dyno.facts.target import TargetSpec", "http.py imports dyno.facts.target"),
+        (
+            "trial/online.py",
+            "from dyno.cli import serve",
+            "trial/online.py imports dyno.cli",
+        ),
+        (
+            "http.py",
+            "from dyno.facts.target import TargetSpec",
+            "http.py imports dyno.facts.target",
+        ),
         ("__init__.py", "from dyno.clock import now_ns", "__init__.py imports dyno.clock"),
         ("utils.py", "", "utils.py: 'utils' is in no row of the picture"),
         (
@@ -148,7 +193,9 @@ def test_imports_point_down() -> None:
         ),
     ],
 )
-def test_a_wrong_import_is_found(tmp_path: Path, file: str, code: str, reported: str) -> None:
+def test_a_wrong_import_is_found(
+    tmp_path: Path, file: str, code: str, reported: str
+) -> None:
     (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / file).write_text(code)
     assert wrong_imports(tmp_path) == [reported]
@@ -158,12 +205,24 @@ def test_a_wrong_import_is_found(tmp_path: Path, file: str, code: str, reported:
     ("file", "code"),
     [
         ("http.py", "from dyno.errors import TargetError"),
-        ("load/decode.py", "from dyno.load import http1\nfrom dyno.facts.record import Record"),
+        (
+            "load/decode.py",
+            "from dyno.load import http1\nfrom dyno.facts.record import Record",
+        ),
         ("load/protocols/tgi.py", "from .base import Asked\nfrom .. import http1"),
-        ("trial/online.py", "import dyno\nfrom dyno import workload, __version__\nfrom dyno.store.run import Run"),
-        ("cli/main.py", "from dyno.report.block import block\nfrom dyno.trial.online import serve"),
+        (
+            "trial/online.py",
+            "import dyno\nfrom dyno import workload, __version__\nfrom dyno.store.run import Run",
+        ),
+        (
+            "cli/main.py",
+            "from dyno.report.block import block\nfrom dyno.trial.online import serve",
+        ),
         ("__main__.py", "from dyno.cli.main import main"),
-        ("checks/load.py", "from dyno.engines.kinds import KINDS\nfrom dyno.engines.kinds.base import EngineKind"),
+        (
+            "checks/load.py",
+            "from dyno.engines.kinds import KINDS\nfrom dyno.engines.kinds.base import EngineKind",
+        ),
         ("models/gguf.py", "from dyno.engines import install"),
         ("units.py", "import json\nimport dynamite"),
     ],

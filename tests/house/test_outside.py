@@ -18,7 +18,8 @@ SOURCE = Path(dyno.__file__).parent
 JOINS = ("joinpath", "with_name", "with_stem", "with_suffix")
 # Names that are a path in one place and a number in another.
 NUMBERS = {"a", "b", "value", "values", "other", "log", "low", "output", "start"}
-LISTED = {"path", "p", "file", "folder", "probe", "source", "archive", "tokenizer"}  # their `name` is that of a path
+# their `name` is that of a path
+LISTED = {"path", "p", "file", "folder", "probe", "source", "archive", "tokenizer"}
 
 
 # ---- the source ----
@@ -26,11 +27,16 @@ LISTED = {"path", "p", "file", "folder", "probe", "source", "archive", "tokenize
 
 @functools.cache
 def modules() -> dict[str, ast.Module]:
-    return {p.relative_to(SOURCE).as_posix(): ast.parse(p.read_text()) for p in sorted(SOURCE.rglob("*.py"))}
+    return {
+        p.relative_to(SOURCE).as_posix(): ast.parse(p.read_text())
+        for p in sorted(SOURCE.rglob("*.py"))
+    }
 
 
 def is_path_type(node: ast.expr | None) -> bool:
-    return node is not None and "Path" in ast.unparse(node) and "dict" not in ast.unparse(node)
+    return (
+        node is not None and "Path" in ast.unparse(node) and "dict" not in ast.unparse(node)
+    )
 
 
 @functools.cache
@@ -45,15 +51,25 @@ def path_names() -> frozenset[str]:
                 names.add(node.arg)
             elif isinstance(node, ast.AnnAssign) and is_path_type(node.annotation):
                 names.add(ast.unparse(node.target).rpartition(".")[2])
-            elif isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp) and _is_text(node.value.right):
-                names.update(ast.unparse(target).rpartition(".")[2] for target in node.targets)
+            elif (
+                isinstance(node, ast.Assign)
+                and isinstance(node.value, ast.BinOp)
+                and _is_text(node.value.right)
+            ):
+                names.update(
+                    ast.unparse(target).rpartition(".")[2] for target in node.targets
+                )
     return frozenset(names - NUMBERS)
 
 
 def is_path(node: ast.expr) -> bool:
     """Whether an expression looks like a path: by its name, its type, or a text that is joined to it."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
-        return isinstance(node.right, ast.JoinedStr) or _is_text(node.right) or is_path(node.left)
+        return (
+            isinstance(node.right, ast.JoinedStr)
+            or _is_text(node.right)
+            or is_path(node.left)
+        )
     if isinstance(node, ast.Call):
         return is_path(node.func)
     return last_name(node) in path_names()
@@ -75,7 +91,11 @@ def is_own(node: ast.expr) -> bool:
         return True
     if isinstance(node, ast.Name):
         return node.id.lstrip("_").isupper()
-    return isinstance(node, ast.Attribute) and node.attr == "name" and ast.unparse(node.value) in LISTED
+    return (
+        isinstance(node, ast.Attribute)
+        and node.attr == "name"
+        and ast.unparse(node.value) in LISTED
+    )
 
 
 def joins(module: ast.Module) -> Iterator[str]:
@@ -86,7 +106,9 @@ def joins(module: ast.Module) -> Iterator[str]:
                 yield ast.unparse(node)
         elif isinstance(node, ast.Call):
             name = last_name(node.func)
-            joined = name in JOINS or (name == "join" and ast.unparse(node.func) == "os.path.join")
+            joined = name in JOINS or (
+                name == "join" and ast.unparse(node.func) == "os.path.join"
+            )
             parts = node.args if joined else node.args[1:] if name == "Path" else []
             if not all(map(is_own, parts)):
                 yield ast.unparse(node)
@@ -105,7 +127,11 @@ def test_a_name_from_outside_becomes_a_path_in_one_way_only() -> None:
 
 
 def test_the_list_of_joins_has_no_line_that_the_source_lost() -> None:
-    stale = {f"{name}: {join}" for name, (_, listed) in OWN.items() for join in listed - set(joins(modules()[name]))}
+    stale = {
+        f"{name}: {join}"
+        for name, (_, listed) in OWN.items()
+        for join in listed - set(joins(modules()[name]))
+    }
     assert stale == set()
 
 
@@ -142,7 +168,10 @@ def test_a_name_that_may_lead_elsewhere_is_refused(text: str) -> None:
     assert not is_safe(text)
 
 
-@pytest.mark.parametrize("text", ["config.json", "Q4_K_M/model-00001-of-00002.gguf", "..a", "a..b/c", "Ünïcode 1.txt"])
+@pytest.mark.parametrize(
+    "text",
+    ["config.json", "Q4_K_M/model-00001-of-00002.gguf", "..a", "a..b/c", "Ünïcode 1.txt"],
+)
 def test_a_plain_name_is_a_path_below_its_folder(text: str, tmp_path: Path) -> None:
     assert OutsideName(text).below(tmp_path) == tmp_path / text
     assert str(OutsideName(text)) == text

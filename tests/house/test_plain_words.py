@@ -22,7 +22,9 @@ PLAINER = {
     r"(?<!there )(?:is|are|was|were) no(?! longer| more| less| later| other)": "is not a",
     r"""(?:(?<=^)|(?<=[.:;!|] )|(?<=["'(>]))what (?!to )[^.?!|"]*\.""": "begin with the noun",
 }
-_PATTERN = re.compile("|".join(rf"(?<![\w.-])(?:{bad})(?![\w-])" for bad in PLAINER), re.I | re.M)
+_PATTERN = re.compile(
+    "|".join(rf"(?<![\w.-])(?:{bad})(?![\w-])" for bad in PLAINER), re.I | re.M
+)
 # Words of others, and code.
 _QUOTED = re.compile(
     r"""```.*?```|`[^`\n]*`|(?<!\w)'[^'\n]*'(?!\w)|“[^”\n]*”|"\w+"|\{[{%].*?[%}]\}|told +JSON"""
@@ -31,8 +33,22 @@ _QUOTED = re.compile(
     re.S,
 )
 _TEXTS = (
-    *("README.md", "METHOD.md", "ARCHITECTURE.md", "CHANGELOG.md", "docs/**/*.*", "studies/*.*", "published/*.*"),
-    *("published/*/*.toml", "tests/golden/**/*.txt", "src/dyno/**/*.py", "src/dyno/**/*.js", "src/dyno/**/*.html"),
+    *(
+        "README.md",
+        "METHOD.md",
+        "ARCHITECTURE.md",
+        "CHANGELOG.md",
+        "docs/**/*.*",
+        "studies/*.*",
+        "published/*.*",
+    ),
+    *(
+        "published/*/*.toml",
+        "tests/golden/**/*.txt",
+        "src/dyno/**/*.py",
+        "src/dyno/**/*.js",
+        "src/dyno/**/*.html",
+    ),
 )
 
 
@@ -60,9 +76,23 @@ def literals(path: Path) -> Iterator[tuple[int, str]]:
             skipped |= {id(inner) for inner in ast.walk(node)}
         elif isinstance(node, ast.JoinedStr) and id(node) not in skipped:
             skipped |= {id(part) for part in node.values}
-            yield node.lineno, "".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped:
-            yield from [(node.lineno, node.value)] if " " in node.value and r"\b" not in node.value else []
+            yield (
+                node.lineno,
+                "".join(
+                    part.value if isinstance(part, ast.Constant) else "…"
+                    for part in node.values
+                ),
+            )
+        elif (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in skipped
+        ):
+            yield from (
+                [(node.lineno, node.value)]
+                if " " in node.value and r"\b" not in node.value
+                else []
+            )
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
@@ -71,7 +101,10 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
         yield from literals(path)
     elif path.suffix == ".js":
         for number, line in enumerate(path.read_text().splitlines(), 1):
-            yield from ((number, literal[1:-1]) for literal in re.findall(r'"[^"]* [^"]*"|`[^`]* [^`]*`', line))
+            yield from (
+                (number, literal[1:-1])
+                for literal in re.findall(r'"[^"]* [^"]*"|`[^`]* [^`]*`', line)
+            )
     elif path.suffix in (".md", ".txt", ".toml", ".html", ".sh", ".yml"):
         yield 1, path.read_text()
 

@@ -19,7 +19,9 @@ TOKEN = b"0123456789abcdef"
 AHEAD_NS = 5000 * NS_PER_S
 
 
-def test_a_clock_that_is_ahead_is_read_within_its_uncertainty(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_is_ahead_is_read_within_its_uncertainty(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(echo, "now_ns", lambda: now_ns() + AHEAD_NS)
     server = Echo("127.0.0.1", TOKEN)
     with contextlib.closing(Asker("127.0.0.1", server.port, TOKEN)) as asker:
@@ -29,7 +31,8 @@ def test_a_clock_that_is_ahead_is_read_within_its_uncertainty(monkeypatch: pytes
 
 
 def test_the_shortest_round_trip_is_the_reading() -> None:
-    trips = iter([(100, 9_100, 400), (1_000, 10_010, 1_030), (2_000, 12_000, 2_900)])  # sent, shown, back
+    # sent, shown, back
+    trips = iter([(100, 9_100, 400), (1_000, 10_010, 1_030), (2_000, 12_000, 2_900)])
     times: list[int] = []
 
     def ask() -> int:
@@ -41,7 +44,9 @@ def test_the_shortest_round_trip_is_the_reading() -> None:
         shown.append(other)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(clocks, "now_ns", lambda: times.pop(0))
-        assert clocks.read(ask, 3) == ClockReading(at_ns=10_010, ahead_ns=8_995, round_trip_ns=30)
+        assert clocks.read(ask, 3) == ClockReading(
+            at_ns=10_010, ahead_ns=8_995, round_trip_ns=30
+        )
 
 
 def test_the_time_is_given_to_whoever_has_the_token_only() -> None:
@@ -76,7 +81,9 @@ def test_records_of_a_clock_that_runs_fast_come_to_the_times_here() -> None:
     node_zero = zero + clock.before.ahead_ns
     true = [0, 1 * NS_PER_S, 50 * NS_PER_S, 100 * NS_PER_S]
     due, sent, chunk, end = (node_ns(zero + t) - node_zero for t in true)
-    record = Record(0, due, sent, end, 1, 1, chunk_ns=[chunk], unseen=[0], unseen_since_ns=[sent])
+    record = Record(
+        0, due, sent, end, 1, 1, chunk_ns=[chunk], unseen=[0], unseen_since_ns=[sent]
+    )
     (moved,) = clocks.align([record], clock, node_zero)
     assert chunk - true[2] > 10_000_000  # uncorrected, it would be 10 ms off
     times = [moved.due_ns, moved.sent_ns, moved.chunk_ns[0], moved.end_ns]

@@ -28,22 +28,34 @@ def coefficient_of_variation(values: list[float]) -> float:
 
 @pytest.mark.parametrize("concurrency", [None, 1, 64])
 def test_a_closed_loop_has_no_times_only_slots(concurrency: int | None) -> None:
-    assert plan.make(LoadSpec(max_concurrency=concurrency), 10) == Plan(10, None, concurrency)
+    assert plan.make(LoadSpec(max_concurrency=concurrency), 10) == Plan(
+        10, None, concurrency
+    )
 
 
 @pytest.mark.parametrize("rate", [0.5, 8.0, 1000.0])
 @pytest.mark.parametrize("burstiness", [0.3, 1.0, 4.0, None])
 @pytest.mark.parametrize("count", [1, 2, 500])
-def test_the_last_arrival_is_at_count_over_rate(rate: float, burstiness: float | None, count: int) -> None:
-    due = plan.make(LoadSpec(request_rate_rps=rate, burstiness=burstiness, seed=3), count).due_ns
+def test_the_last_arrival_is_at_count_over_rate(
+    rate: float, burstiness: float | None, count: int
+) -> None:
+    due = plan.make(
+        LoadSpec(request_rate_rps=rate, burstiness=burstiness, seed=3), count
+    ).due_ns
     assert due is not None and len(due) == count
     assert due == sorted(due) and due[0] >= 0
     assert due[-1] == pytest.approx(count / rate * NS_PER_S, rel=1e-9)
 
 
-@pytest.mark.parametrize(("burstiness", "expected"), [(0.25, 2.0), (0.5, math.sqrt(2)), (1.0, 1.0), (4.0, 0.5)])
-def test_gaps_scatter_as_a_gamma_distribution_of_that_burstiness(burstiness: float, expected: float) -> None:
-    gaps = gaps_s(plan.make(LoadSpec(request_rate_rps=10, burstiness=burstiness, seed=1), 20_000))
+@pytest.mark.parametrize(
+    ("burstiness", "expected"), [(0.25, 2.0), (0.5, math.sqrt(2)), (1.0, 1.0), (4.0, 0.5)]
+)
+def test_gaps_scatter_as_a_gamma_distribution_of_that_burstiness(
+    burstiness: float, expected: float
+) -> None:
+    gaps = gaps_s(
+        plan.make(LoadSpec(request_rate_rps=10, burstiness=burstiness, seed=1), 20_000)
+    )
     assert mean(gaps) == pytest.approx(0.1, rel=1e-6)
     assert coefficient_of_variation(gaps) == pytest.approx(expected, rel=0.05)
 
@@ -82,9 +94,9 @@ def test_a_random_ramp_speeds_up() -> None:
 
 
 def test_a_ramp_of_one_request_has_one() -> None:
-    assert plan.make(LoadSpec(ramp="linear", ramp_start_rps=2, ramp_end_rps=4, burstiness=None), 1).due_ns == [
-        NS_PER_S // 2
-    ]
+    assert plan.make(
+        LoadSpec(ramp="linear", ramp_start_rps=2, ramp_end_rps=4, burstiness=None), 1
+    ).due_ns == [NS_PER_S // 2]
 
 
 def test_the_same_seed_makes_the_same_plan_and_another_one_another() -> None:
@@ -104,7 +116,8 @@ def test_the_same_seed_makes_the_same_plan_and_another_one_another() -> None:
         (LoadSpec(duration_s=10), None),  # a closed loop: as many as the server serves
         (LoadSpec(duration_s=10, request_rate_rps=2.5), 25),
         (LoadSpec(duration_s=1.5, request_rate_rps=3), 5),
-        (LoadSpec(duration_s=10, ramp="linear", ramp_start_rps=1, ramp_end_rps=4), 22),  # 10 s × 3 / ln 4
+        # 10 s × 3 / ln 4
+        (LoadSpec(duration_s=10, ramp="linear", ramp_start_rps=1, ramp_end_rps=4), 22),
     ],
 )
 def test_how_many_prompts_a_duration_needs(load: LoadSpec, needed: int | None) -> None:
@@ -113,7 +126,9 @@ def test_how_many_prompts_a_duration_needs(load: LoadSpec, needed: int | None) -
 
 @pytest.mark.parametrize("ramp", ["linear", "exponential"])
 def test_a_ramp_with_a_duration_reaches_its_end_rate_at_the_end(ramp: Any) -> None:
-    load = LoadSpec(duration_s=100, ramp=ramp, ramp_start_rps=2, ramp_end_rps=20, burstiness=None)
+    load = LoadSpec(
+        duration_s=100, ramp=ramp, ramp_start_rps=2, ramp_end_rps=20, burstiness=None
+    )
     count = plan.prompts_needed(load)
     assert count is not None
     due = plan.make(load, count).due_ns
@@ -135,5 +150,7 @@ def test_a_duration_ends_the_sending() -> None:
         (Plan(4, [1, 2, 3, 40], 2), 2),
     ],
 )
-def test_connections_are_opened_for_the_first_moments_and_no_more(p: Plan, wave: int) -> None:
+def test_connections_are_opened_for_the_first_moments_and_no_more(
+    p: Plan, wave: int
+) -> None:
     assert p.first_wave(10) == wave

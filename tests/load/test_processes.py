@@ -74,7 +74,9 @@ def outcome(
 
 @pytest.mark.parametrize(("count", "n"), [(10, 3), (3, 3), (7, 2), (1000, 7)])
 def test_slices_hold_each_request_once(count: int, n: int) -> None:
-    plan = Plan(count, list(range(0, 10 * count, 10)), in_flight_max=n + 1, stop_sending_ns=99)
+    plan = Plan(
+        count, list(range(0, 10 * count, 10)), in_flight_max=n + 1, stop_sending_ns=99
+    )
     each = [slices.share(plan, k, n) for k in range(n)]
     assert sum(p.count for p in each) == count
     assert sum(p.in_flight_max or 0 for p in each) == n + 1 and each[0].in_flight_max == 2
@@ -83,7 +85,10 @@ def test_slices_hold_each_request_once(count: int, n: int) -> None:
         assert p.due_ns == [(plan.due_ns or [])[j * n + k] for j in range(p.count)]
 
 
-@pytest.mark.parametrize(("prompts", "n", "count"), [(6, 4, 30), (5, 3, 100), (4, 2, 4), (1, 3, 9), (12, 8, 2**31)])
+@pytest.mark.parametrize(
+    ("prompts", "n", "count"),
+    [(6, 4, 30), (5, 3, 100), (4, 2, 4), (1, 3, 9), (12, 8, 2**31)],
+)
 def test_prompts_come_round_as_from_one_client(prompts: int, n: int, count: int) -> None:
     for k in range(n):
         share = slices.share(Plan(count, None, n), k, n).count
@@ -105,9 +110,11 @@ def test_no_process_is_without_a_slot_or_a_request() -> None:
         (Plan(10_000, None, 1024), 128, 3),  # 102,400 chunks/s by streams of a fast engine
         (Plan(10_000, None, 10_000), 128, 15),  # one of 16 cores stays free
         (Plan(2**31, None, 512), 128, 2),  # goes round its prompts until time is up
-        (Plan(1000, [i * NS_PER_S // 100 for i in range(1, 1001)], None), 1000, 3),  # 100 requests/s of 1,000 tokens
+        # 100 requests/s of 1,000 tokens
+        (Plan(1000, [i * NS_PER_S // 100 for i in range(1, 1001)], None), 1000, 3),
         (Plan(1000, [i * NS_PER_S // 100 for i in range(1, 1001)], None), 10, 1),
-        (Plan(1000, [i * NS_PER_S // 100 for i in range(1, 1001)], 64), 1000, 1),  # a cap bounds it, too
+        # a cap bounds it, too
+        (Plan(1000, [i * NS_PER_S // 100 for i in range(1, 1001)], 64), 1000, 1),
     ],
 )
 def test_auto_is_by_what_the_doctor_found(
@@ -130,16 +137,30 @@ def test_auto_is_by_what_the_doctor_found(
     [(LoadSpec(max_concurrency=4), 3), (LoadSpec(request_rate_rps=200, seed=3), 0)],
     ids=["closed", "rate"],
 )
-def test_two_processes_are_as_one_client(fake: StartFake, tmp_path: Path, load: LoadSpec, warmups: int) -> None:
+def test_two_processes_are_as_one_client(
+    fake: StartFake, tmp_path: Path, load: LoadSpec, warmups: int
+) -> None:
     server = fake(first_ms=5, gap_ms=1)
     done = outcome(tmp_path, server.base_url, 21, load, warmups=warmups)
     records = sorted(done.run.records(), key=lambda r: r.index)
     assert [r.index for r in records] == list(range(21))
     # The prompt of each request is its own, by its length, and so is the server's count of it.
-    assert [(r.prompt_tokens_planned, r.prompt_tokens) for r in records] == [(i + 1, i + 1) for i in range(21)]
+    assert [(r.prompt_tokens_planned, r.prompt_tokens) for r in records] == [
+        (i + 1, i + 1) for i in range(21)
+    ]
     s, client = done.result.served, done.run.client()
-    assert (s.planned, s.sent, s.completed, s.failed, s.outcome) == (21, 21, 21, 0, "complete")
-    assert client and [p.sent for p in client.processes] == [11, 10] and client.reads == sum(r.reads for r in records)
+    assert (s.planned, s.sent, s.completed, s.failed, s.outcome) == (
+        21,
+        21,
+        21,
+        0,
+        "complete",
+    )
+    assert (
+        client
+        and [p.sent for p in client.processes] == [11, 10]
+        and client.reads == sum(r.reads for r in records)
+    )
     assert len({p.start_ns for p in client.processes}) == 1, "they agreed on an instant"
     log = server.log()["streams"]
     assert len(log) == 21 + warmups, "warm-ups came from both, too"
@@ -154,14 +175,20 @@ def test_two_processes_are_as_one_client(fake: StartFake, tmp_path: Path, load: 
 
 def test_a_duration_ends_all_processes(fake: StartFake, tmp_path: Path) -> None:
     server = fake(first_ms=5, gap_ms=1)
-    done = outcome(tmp_path, server.base_url, 7, LoadSpec(max_concurrency=2, duration_s=0.3))
+    done = outcome(
+        tmp_path, server.base_url, 7, LoadSpec(max_concurrency=2, duration_s=0.3)
+    )
     s = done.result.served
-    assert s.outcome == "complete" and s.planned == s.sent == s.completed > 7, "prompts come round again"
+    assert s.outcome == "complete" and s.planned == s.sent == s.completed > 7, (
+        "prompts come round again"
+    )
     assert {r.prompt_tokens_planned for r in done.run.records()} == {1, 2, 3, 4, 5, 6, 7}
     assert all(r.prompt_tokens == r.prompt_tokens_planned for r in done.run.records())
 
 
-def test_a_stop_reaches_every_process_and_keeps_what_was_measured(fake: StartFake, tmp_path: Path) -> None:
+def test_a_stop_reaches_every_process_and_keeps_what_was_measured(
+    fake: StartFake, tmp_path: Path
+) -> None:
     stop = Stop()
 
     def watch(progress: Progress) -> None:
@@ -169,14 +196,18 @@ def test_a_stop_reaches_every_process_and_keeps_what_was_measured(fake: StartFak
             stop.request()
 
     load = LoadSpec(max_concurrency=2, duration_s=600)
-    done = outcome(tmp_path, fake(first_ms=5, gap_ms=1).base_url, 4, load, watch=watch, stop=stop)
+    done = outcome(
+        tmp_path, fake(first_ms=5, gap_ms=1).base_url, 4, load, watch=watch, stop=stop
+    )
     client = done.run.client()
     assert client and {p.outcome for p in client.processes} == {"interrupted"}
     assert done.result.served.outcome == "interrupted" and done.result.served.completed >= 4
 
 
 @pytest.fixture
-def half_killed(fake: StartFake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Outcome:
+def half_killed(
+    fake: StartFake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Outcome:
     """A load by two processes, of which the second is killed."""
     started: list[int] = []
     original = processes.SliceProcess.__init__
@@ -191,7 +222,13 @@ def half_killed(fake: StartFake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             os.kill(started.pop(), signal.SIGKILL)
 
     monkeypatch.setattr(processes.SliceProcess, "__init__", start)
-    return outcome(tmp_path, fake(first_ms=100, gap_ms=1).base_url, 40, LoadSpec(max_concurrency=4), watch=watch)
+    return outcome(
+        tmp_path,
+        fake(first_ms=100, gap_ms=1).base_url,
+        40,
+        LoadSpec(max_concurrency=4),
+        watch=watch,
+    )
 
 
 def test_a_process_that_dies_loses_only_its_open_requests(half_killed: Outcome) -> None:
@@ -200,21 +237,36 @@ def test_a_process_that_dies_loses_only_its_open_requests(half_killed: Outcome) 
     assert client and [p.outcome for p in client.processes] == ["complete", "lost"]
     ended = {k: [r for r in done.run.records() if r.index % 2 == k] for k in (0, 1)}
     assert len(ended[0]) == 20 and all(r.error is None for r in ended[0])
-    assert sum(r.error is None for r in ended[1]) >= 2 and {r.error for r in ended[1]} == {None, "lost"}
-    assert s.completed + s.failed == s.sent == len(ended[0]) + len(ended[1]) < s.planned == 40
+    assert sum(r.error is None for r in ended[1]) >= 2 and {r.error for r in ended[1]} == {
+        None,
+        "lost",
+    }
+    assert (
+        s.completed + s.failed == s.sent == len(ended[0]) + len(ended[1]) < s.planned == 40
+    )
 
 
-def test_requests_that_a_killed_client_process_loses_are_not_blamed_on_the_server(half_killed: Outcome) -> None:
-    s, findings = half_killed.result.served, {f.code: f for f in half_killed.result.findings}
+def test_requests_that_a_killed_client_process_loses_are_not_blamed_on_the_server(
+    half_killed: Outcome,
+) -> None:
+    s, findings = (
+        half_killed.result.served,
+        {f.code: f for f in half_killed.result.findings},
+    )
     assert "requests.failed" not in findings and "requests.none_completed" not in findings
     lost = findings["client.process_lost"]
     assert lost.level == "doubt" and "the client's fault, not the server's" in lost.text
-    assert f"{s.failures['lost']} open requests were lost" in lost.text and "server" not in (lost.advice or "")
+    assert (
+        f"{s.failures['lost']} open requests were lost" in lost.text
+        and "server" not in (lost.advice or "")
+    )
 
 
 def test_a_server_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="Nothing listens at"):
-        outcome(tmp_path, f"http://127.0.0.1:{refused_port()}", 4, LoadSpec(max_concurrency=2))
+        outcome(
+            tmp_path, f"http://127.0.0.1:{refused_port()}", 4, LoadSpec(max_concurrency=2)
+        )
 
 
 def test_a_parent_that_is_gone_stops_its_processes(fake: StartFake, tmp_path: Path) -> None:
@@ -226,10 +278,13 @@ def test_a_parent_that_is_gone_stops_its_processes(fake: StartFake, tmp_path: Pa
 
     url = Url(fake(first_ms=1000, gap_ms=1000).base_url)
     payload = http1.payload(
-        http1.head_before_length({}), msgspec.json.encode({"prompt": "a", "max_tokens": 600, "stream": True})
+        http1.head_before_length({}),
+        msgspec.json.encode({"prompt": "a", "max_tokens": 600, "stream": True}),
     )
     front = http1.front("POST", "/v1/completions", url.netloc)
-    traffic = Traffic([Route(url)], [b""], PromptScript([front + payload]), Plan(2, None, 2))
+    traffic = Traffic(
+        [Route(url)], [b""], PromptScript([front + payload]), Plan(2, None, 2)
+    )
     [task] = slices.cut(traffic, [tmp_path / "exchanges.spool"], [])
     with SliceProcess("It") as process:
         process.start(task)
@@ -251,11 +306,36 @@ def test_a_parent_that_is_gone_stops_its_processes(fake: StartFake, tmp_path: Pa
 
 def start(folder: Path, base_url: str) -> "subprocess.Popen[str]":
     """A load without end by two processes, begun when both have answers."""
-    words = ["bench", "serve", "--base-url", base_url, "--max-concurrency", "4", "--duration", "600", "--procs", "2"]
-    words += ["--num-prompts", "8", "--random-input-len", "4", "--random-output-len", "4", "--no-correctness-check"]
+    words = [
+        "bench",
+        "serve",
+        "--base-url",
+        base_url,
+        "--max-concurrency",
+        "4",
+        "--duration",
+        "600",
+        "--procs",
+        "2",
+    ]
+    words += [
+        "--num-prompts",
+        "8",
+        "--random-input-len",
+        "4",
+        "--random-output-len",
+        "4",
+        "--no-correctness-check",
+    ]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process: subprocess.Popen[str] = subprocess.Popen([sys.executable, "-m", "dyno", *words], cwd=folder, **pipes)
-    wait_for(lambda: sum(p.stat().st_size > 20_000 for p in folder.rglob("exchanges*.spool")) == 2)
+    process: subprocess.Popen[str] = subprocess.Popen(
+        [sys.executable, "-m", "dyno", *words], cwd=folder, **pipes
+    )
+    wait_for(
+        lambda: (
+            sum(p.stat().st_size > 20_000 for p in folder.rglob("exchanges*.spool")) == 2
+        )
+    )
     return process
 
 
@@ -267,24 +347,45 @@ def wait_for(condition: Callable[[], object]) -> None:
 
 
 @pytest.mark.hostile
-def test_a_dyno_that_is_killed_leaves_no_process_and_a_run_that_can_be_decoded(fake: StartFake, tmp_path: Path) -> None:
+def test_a_dyno_that_is_killed_leaves_no_process_and_a_run_that_can_be_decoded(
+    fake: StartFake, tmp_path: Path
+) -> None:
     process = start(tmp_path, fake(first_ms=5, gap_ms=1).base_url)
-    children = [p for p in psutil.Process(process.pid).children() if "dyno.load.process" in p.cmdline()]
+    children = [
+        p
+        for p in psutil.Process(process.pid).children()
+        if "dyno.load.process" in p.cmdline()
+    ]
     process.kill()
     process.communicate()
     assert len(children) == 2
-    wait_for(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in children))
+    wait_for(
+        lambda: (
+            not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in children)
+        )
+    )
     [path] = (tmp_path / "runs").iterdir()
     done = finish(Run(path))
     records = list(done.run.records())
-    assert {r.index % 2 for r in records} == {0, 1} and len({r.index for r in records}) == len(records) > 20
-    assert done.result.served.outcome == "interrupted" and {r.error for r in records} <= {None, "interrupted"}
+    assert {r.index % 2 for r in records} == {0, 1} and len(
+        {r.index for r in records}
+    ) == len(records) > 20
+    assert done.result.served.outcome == "interrupted" and {r.error for r in records} <= {
+        None,
+        "interrupted",
+    }
 
 
 @pytest.mark.hostile
-def test_ctrl_c_stops_both_and_keeps_what_was_measured_even_if_one_hangs(fake: StartFake, tmp_path: Path) -> None:
+def test_ctrl_c_stops_both_and_keeps_what_was_measured_even_if_one_hangs(
+    fake: StartFake, tmp_path: Path
+) -> None:
     process = start(tmp_path, fake(first_ms=5, gap_ms=1).base_url)
-    children = [p for p in psutil.Process(process.pid).children() if "dyno.load.process" in p.cmdline()]
+    children = [
+        p
+        for p in psutil.Process(process.pid).children()
+        if "dyno.load.process" in p.cmdline()
+    ]
     children[1].suspend()
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)

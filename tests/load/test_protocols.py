@@ -12,7 +12,15 @@ from typing import Any
 
 import pytest
 
-from conftest import STREAM_HEAD, Scripted, StartFake, chunked, drive, receive_request, requests
+from conftest import (
+    STREAM_HEAD,
+    Scripted,
+    StartFake,
+    chunked,
+    drive,
+    receive_request,
+    requests,
+)
 from dyno.engines.fake import FAULTS
 from dyno.facts.load import LoadSpec
 from dyno.facts.record import Record
@@ -25,9 +33,13 @@ ALL = (*OPENAI, "tgi")
 CAPTURES = Path(__file__).parents[1] / "captures"
 
 
-def ask(fake: StartFake, fault: str | None, backend: str, tokens: int = 8, **options: float) -> Record:
+def ask(
+    fake: StartFake, fault: str | None, backend: str, tokens: int = 8, **options: float
+) -> Record:
     server = fake(faults={fault: 1} if fault else {})
-    (record,) = drive(server.base_url, requests(1, tokens), backend=backend, **options).records
+    (record,) = drive(
+        server.base_url, requests(1, tokens), backend=backend, **options
+    ).records
     return record
 
 
@@ -51,18 +63,23 @@ def test_every_fault_of_the_fake_engine_has_a_test_here() -> None:
 
 
 @pytest.mark.parametrize("backend", ALL)
-def test_a_plain_stream_gives_one_chunk_a_token(shared_fake: StartFake, backend: str) -> None:
+def test_a_plain_stream_gives_one_chunk_a_token(
+    shared_fake: StartFake, backend: str
+) -> None:
     record = ask(shared_fake, None, backend)
     completed(record)
     in_order(record)
     assert len(record.chunk_ns) == 8
     assert record.done and record.finish_reason == "length"
     assert record.model == (None if backend == "tgi" else "fake")
-    assert record.chunk_ns[0] - record.sent_ns >= 4_500_000  # 5 ms, less what two clocks may differ by
+    # 5 ms, less what two clocks may differ by
+    assert record.chunk_ns[0] - record.sent_ns >= 4_500_000
 
 
 @pytest.mark.parametrize("backend", ALL)
-@pytest.mark.parametrize("fault", ["joined", "dribble", "comments", "crlf", "trailer", "slow_headers"])
+@pytest.mark.parametrize(
+    "fault", ["joined", "dribble", "comments", "crlf", "trailer", "slow_headers"]
+)
 def test_the_way_it_is_cut_and_joined_changes_nothing_of_what_was_said(
     shared_fake: StartFake, fault: str, backend: str
 ) -> None:
@@ -81,44 +98,67 @@ def test_an_event_in_three_writes_arrives_with_the_third(fake: StartFake) -> Non
     server = fake(faults={"dribble": 1})
     driven = drive(server.base_url, requests(1, 8))
     ((_, *sends),) = server.log()["streams"]
-    thirds = [*sends[2:-1:3], sends[-1]]  # the end mark alone is the last event's third write
+    # the end mark alone is the last event's third write
+    thirds = [*sends[2:-1:3], sends[-1]]
     chunks = [t + driven.client.start_ns for t in driven.records[0].chunk_ns]
     slack_ns = 300_000  # between the two clocks' readings
     assert len(sends) == 24 and len(chunks) == 8
-    assert all(c > third - slack_ns for c, third in zip(chunks[:-1], thirds[:-1], strict=True))
+    assert all(
+        c > third - slack_ns for c, third in zip(chunks[:-1], thirds[:-1], strict=True)
+    )
     # Not with the next event either, unless a late client read them together.
     following = zip(pairwise(chunks), thirds[1:], strict=True)
     assert all(c == after or c < third + slack_ns for (c, after), third in following)
 
 
 @pytest.mark.parametrize("backend", ALL)
-def test_a_character_cut_in_two_is_whole_again(shared_fake: StartFake, backend: str) -> None:
+def test_a_character_cut_in_two_is_whole_again(
+    shared_fake: StartFake, backend: str
+) -> None:
     record = ask(shared_fake, "cut_utf8", backend)
     completed(record, " tok" * 7 + " grüß")
     assert len(record.chunk_ns) == 8
 
 
 @pytest.mark.parametrize("backend", OPENAI)
-def test_four_tokens_in_a_chunk_are_four_tokens(shared_fake: StartFake, backend: str) -> None:
+def test_four_tokens_in_a_chunk_are_four_tokens(
+    shared_fake: StartFake, backend: str
+) -> None:
     record = ask(shared_fake, "bundle", backend)
     completed(record)
     assert len(record.chunk_ns) == 2
 
 
 @pytest.mark.parametrize("backend", ALL)
-def test_a_token_without_text_is_a_token_and_its_gap_counts(shared_fake: StartFake, backend: str) -> None:
+def test_a_token_without_text_is_a_token_and_its_gap_counts(
+    shared_fake: StartFake, backend: str
+) -> None:
     record = ask(shared_fake, "silent", backend)
     completed(record, " tok" * 4, tokens=8)  # of 8 tokens, one in two says something
     assert len(record.chunk_ns) == 8
     in_order(record)
     tpot = timing.tpot_ns(record)
-    assert tpot is not None and tpot.low <= (record.chunk_ns[-1] - record.chunk_ns[0]) / 7 <= tpot.high
+    assert (
+        tpot is not None
+        and tpot.low <= (record.chunk_ns[-1] - record.chunk_ns[0]) / 7 <= tpot.high
+    )
 
 
-def test_events_that_the_servers_count_has_no_token_for_are_no_chunks(scripted: Callable[..., Scripted]) -> None:
-    choices = [{"text": " a"}, {"text": ""}, {"text": " b"}, {"text": ""}, {"text": "", "finish_reason": "stop"}]
+def test_events_that_the_servers_count_has_no_token_for_are_no_chunks(
+    scripted: Callable[..., Scripted],
+) -> None:
+    choices = [
+        {"text": " a"},
+        {"text": ""},
+        {"text": " b"},
+        {"text": ""},
+        {"text": "", "finish_reason": "stop"},
+    ]
     usage = {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}
-    events = [f"data: {json.dumps(e)}\n\n".encode() for e in (*({"choices": [c]} for c in choices), usage)]
+    events = [
+        f"data: {json.dumps(e)}\n\n".encode()
+        for e in (*({"choices": [c]} for c in choices), usage)
+    ]
 
     def talk(sock: socket.socket, _: int) -> None:
         receive_request(sock)
@@ -137,10 +177,16 @@ def test_a_missing_done_is_no_failure(shared_fake: StartFake, backend: str) -> N
 
 
 @pytest.mark.parametrize("backend", OPENAI)
-def test_without_usage_no_token_count_is_made_up(shared_fake: StartFake, backend: str) -> None:
+def test_without_usage_no_token_count_is_made_up(
+    shared_fake: StartFake, backend: str
+) -> None:
     record = ask(shared_fake, "no_usage", backend)
     assert record.error is None and record.text == " tok" * 8
-    assert record.output_tokens is None and record.tokens_by is None and record.prompt_tokens is None
+    assert (
+        record.output_tokens is None
+        and record.tokens_by is None
+        and record.prompt_tokens is None
+    )
 
 
 def test_the_first_token_is_the_first_reasoning_chunk(shared_fake: StartFake) -> None:
@@ -150,7 +196,9 @@ def test_the_first_token_is_the_first_reasoning_chunk(shared_fake: StartFake) ->
     assert len(record.chunk_ns) == 8  # the thoughts are tokens like the others
 
 
-def test_an_empty_role_chunk_does_not_stop_the_clock(scripted: Callable[..., Scripted]) -> None:
+def test_an_empty_role_chunk_does_not_stop_the_clock(
+    scripted: Callable[..., Scripted],
+) -> None:
     role = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n'
     word = b'data: {"choices":[{"index":0,"delta":{"content":"Hi"},"finish_reason":"stop"}]}\n\n'
     wait_s = 0.05
@@ -174,7 +222,11 @@ def test_an_answer_of_the_end_token_alone_is_completed_and_has_no_first_token(
     record = ask(shared_fake, "end_at_once", backend)
     completed(record, "", tokens=1)
     assert record.finish_reason == "stop"
-    assert timing.ttft_ns(record) is None and timing.e2el_ns(record) is None and timing.tpot_ns(record) is None
+    assert (
+        timing.ttft_ns(record) is None
+        and timing.e2el_ns(record) is None
+        and timing.tpot_ns(record) is None
+    )
     assert timing.end_at_once(record)
 
 
@@ -186,7 +238,9 @@ def test_an_answer_of_nothing_is_a_failure(shared_fake: StartFake, backend: str)
 
 
 @pytest.mark.parametrize("backend", ALL)
-def test_an_error_inside_the_stream_is_a_failure_with_the_servers_words(shared_fake: StartFake, backend: str) -> None:
+def test_an_error_inside_the_stream_is_a_failure_with_the_servers_words(
+    shared_fake: StartFake, backend: str
+) -> None:
     record = ask(shared_fake, "error", backend)
     assert record.error == "stream_error"
     assert record.error_detail == "the engine ran out of cache blocks"
@@ -194,7 +248,9 @@ def test_an_error_inside_the_stream_is_a_failure_with_the_servers_words(shared_f
 
 
 @pytest.mark.parametrize("backend", OPENAI)
-def test_an_answer_that_the_server_aborts_is_a_failure(shared_fake: StartFake, backend: str) -> None:
+def test_an_answer_that_the_server_aborts_is_a_failure(
+    shared_fake: StartFake, backend: str
+) -> None:
     record = ask(shared_fake, "abort", backend)
     assert record.error == "aborted" and "finish reason abort" in record.error_detail
     assert record.done and record.finish_reason == "abort" and record.text == " tok"
@@ -238,19 +294,28 @@ ABORTED = {  # the events of a stream that its server gave up, and what of it th
 
 
 @pytest.mark.parametrize("name", ABORTED)
-def test_each_engines_word_for_giving_up_is_a_failure(scripted: Callable[..., Scripted], name: str) -> None:
+def test_each_engines_word_for_giving_up_is_a_failure(
+    scripted: Callable[..., Scripted], name: str
+) -> None:
     backend, events, words = ABORTED[name]
     record = reads(scripted, backend, *events)
     assert record.error == "aborted" and words in record.error_detail
 
 
-@pytest.mark.parametrize("reason", [b'"content_filter"', b'"repetition"', b'"tool_calls"', b'"length"', b'"stop"'])
-def test_other_finish_reasons_are_completed(scripted: Callable[..., Scripted], reason: bytes) -> None:
+@pytest.mark.parametrize(
+    "reason",
+    [b'"content_filter"', b'"repetition"', b'"tool_calls"', b'"length"', b'"stop"'],
+)
+def test_other_finish_reasons_are_completed(
+    scripted: Callable[..., Scripted], reason: bytes
+) -> None:
     record = reads(scripted, "openai", TEXT % reason, USAGE, b"data: [DONE]")
     assert record.error is None and record.finish_reason == reason.decode().strip('"')
 
 
-def test_an_end_mark_without_a_finish_reason_is_completed(scripted: Callable[..., Scripted]) -> None:
+def test_an_end_mark_without_a_finish_reason_is_completed(
+    scripted: Callable[..., Scripted],
+) -> None:
     """vLLM's last chunk has null there in some versions."""
     assert reads(scripted, "openai", TEXT % b"null", USAGE, b"data: [DONE]").error is None
 
@@ -260,63 +325,97 @@ def test_an_error_in_a_field_of_its_own_is_an_error_inside_the_stream(
     scripted: Callable[..., Scripted], backend: str
 ) -> None:
     """llama.cpp's way until 2025: on OpenAI's routes the regular end mark follows."""
-    token = TEXT % b"null" if backend == "openai" else b'data: {"index":0,"content":" tok","stop":false}'
+    token = (
+        TEXT % b"null"
+        if backend == "openai"
+        else b'data: {"index":0,"content":" tok","stop":false}'
+    )
     error = b'error: {"code":500,"message":"the request exceeds the available context size","type":"server_error"}'
     record = reads(scripted, backend, token, error, b"data: [DONE]")
-    assert (record.error, record.error_detail) == ("stream_error", "the request exceeds the available context size")
+    assert (record.error, record.error_detail) == (
+        "stream_error",
+        "the request exceeds the available context size",
+    )
 
 
 @pytest.mark.parametrize("backend", OPENAI)
-def test_two_answers_in_one_stream_are_a_failure_and_not_one_fast_answer(shared_fake: StartFake, backend: str) -> None:
+def test_two_answers_in_one_stream_are_a_failure_and_not_one_fast_answer(
+    shared_fake: StartFake, backend: str
+) -> None:
     record = ask(shared_fake, "choices", backend)
     assert record.error == "choices" and "dyno times one per request" in record.error_detail
 
 
 TWO = {
-    "in one event": ("openai", b'data: {"choices":[{"index":0,"text":" a"},{"index":1,"text":" b"}]}'),
+    "in one event": (
+        "openai",
+        b'data: {"choices":[{"index":0,"text":" a"},{"index":1,"text":" b"}]}',
+    ),
     "the second first": ("openai", b'data: {"choices":[{"index":1,"text":" b"}]}'),
-    "llama.cpp": ("llama.cpp", b'data: {"index":1,"content":" b","tokens":[7],"stop":false}'),
+    "llama.cpp": (
+        "llama.cpp",
+        b'data: {"index":1,"content":" b","tokens":[7],"stop":false}',
+    ),
 }
 
 
 @pytest.mark.parametrize("name", TWO)
-def test_an_event_of_another_answer_is_noticed(scripted: Callable[..., Scripted], name: str) -> None:
+def test_an_event_of_another_answer_is_noticed(
+    scripted: Callable[..., Scripted], name: str
+) -> None:
     backend, event = TWO[name]
     assert reads(scripted, backend, event, b"data: [DONE]").error == "choices"
 
 
 @pytest.mark.parametrize("backend", ALL)
-def test_an_event_that_is_no_json_is_a_failure_that_shows_it(shared_fake: StartFake, backend: str) -> None:
+def test_an_event_that_is_no_json_is_a_failure_that_shows_it(
+    shared_fake: StartFake, backend: str
+) -> None:
     record = ask(shared_fake, "garbage", backend)
     assert record.error == "garbage"
     assert "{'not': json" in record.error_detail
 
 
 @pytest.mark.parametrize("backend", ALL)
-def test_one_object_instead_of_a_stream_is_a_failure(shared_fake: StartFake, backend: str) -> None:
+def test_one_object_instead_of_a_stream_is_a_failure(
+    shared_fake: StartFake, backend: str
+) -> None:
     record = ask(shared_fake, "not_a_stream", backend)
     assert record.error == "not_a_stream"
-    assert "application/json" in record.error_detail and "all at once" in record.error_detail
+    assert (
+        "application/json" in record.error_detail and "all at once" in record.error_detail
+    )
 
 
 @pytest.mark.parametrize(
-    ("backend", "status"), [(b, s) for b in ALL for s in ("429", "500", "503") if (b, s) != ("tgi", "429")]
+    ("backend", "status"),
+    [(b, s) for b in ALL for s in ("429", "500", "503") if (b, s) != ("tgi", "429")],
 )
-def test_an_http_error_is_a_failure_of_that_kind(shared_fake: StartFake, backend: str, status: str) -> None:
+def test_an_http_error_is_a_failure_of_that_kind(
+    shared_fake: StartFake, backend: str, status: str
+) -> None:
     record = ask(shared_fake, status, backend)
     assert record.error == f"http_{status}" and record.status == int(status)
     assert f"injected fault: {status}" in record.error_detail
     assert record.chunk_ns == []
 
 
-def test_tgi_says_that_it_is_overloaded_inside_a_stream_with_status_200(shared_fake: StartFake) -> None:
+def test_tgi_says_that_it_is_overloaded_inside_a_stream_with_status_200(
+    shared_fake: StartFake,
+) -> None:
     record = ask(shared_fake, "429", "tgi")
-    assert (record.error, record.error_detail, record.status) == ("stream_error", "Model is overloaded", 200)
+    assert (record.error, record.error_detail, record.status) == (
+        "stream_error",
+        "Model is overloaded",
+        200,
+    )
     assert record.chunk_ns == []
 
 
 @pytest.mark.parametrize("backend", ALL)
-def test_a_reset_before_any_answer_is_a_failure(shared_fake: StartFake, backend: str) -> None:
+def test_a_reset_before_any_answer_is_a_failure(
+    shared_fake: StartFake, backend: str
+) -> None:
     record = ask(shared_fake, "refuse", backend)
     assert record.error == "reset" and record.status == 0
 
@@ -337,7 +436,9 @@ def test_an_answer_cut_after_its_finish_reason_and_before_its_end_is_a_failure(
 ) -> None:
     record = ask(shared_fake, "cut_at_end", backend)
     assert record.finish_reason == "length" and record.text == " tok" * 8
-    assert record.error == "cut" and "before the response was complete" in record.error_detail
+    assert (
+        record.error == "cut" and "before the response was complete" in record.error_detail
+    )
 
 
 FINISHED = [
@@ -345,22 +446,35 @@ FINISHED = [
     b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":1}}\n\n',
     b"data: [DONE]\n\n",
 ]
-LENGTHS = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n"
+LENGTHS = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n"
+)
 CLOSED = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
 ENDS = {
     "all chunks": (STREAM_HEAD + chunked(*FINISHED), None),
     "no end mark, but the last chunk": (STREAM_HEAD + chunked(*FINISHED[:2]), None),
-    "an end mark, but no last chunk": (STREAM_HEAD + chunked(*FINISHED)[: -len(b"0\r\n\r\n")], "cut"),
+    "an end mark, but no last chunk": (
+        STREAM_HEAD + chunked(*FINISHED)[: -len(b"0\r\n\r\n")],
+        "cut",
+    ),
     "half of the last chunk": (STREAM_HEAD + chunked(*FINISHED)[:-2], "cut"),
     "the whole length": (LENGTHS % len(b"".join(FINISHED)) + b"".join(FINISHED), None),
-    "a byte less than the length": (LENGTHS % len(b"".join(FINISHED)) + b"".join(FINISHED)[:-1], "cut"),
-    "a length, and only the finish reason": (LENGTHS % len(b"".join(FINISHED)) + FINISHED[0], "cut"),
+    "a byte less than the length": (
+        LENGTHS % len(b"".join(FINISHED)) + b"".join(FINISHED)[:-1],
+        "cut",
+    ),
+    "a length, and only the finish reason": (
+        LENGTHS % len(b"".join(FINISHED)) + FINISHED[0],
+        "cut",
+    ),
     "no length: the close is the end": (CLOSED + b"".join(FINISHED[:2]), None),
 }
 
 
 @pytest.mark.parametrize("name", ENDS)
-def test_http_says_whether_a_response_is_complete(scripted: Callable[..., Scripted], name: str) -> None:
+def test_http_says_whether_a_response_is_complete(
+    scripted: Callable[..., Scripted], name: str
+) -> None:
     response, error = ENDS[name]
 
     def talk(sock: Any, _: int) -> None:
@@ -401,9 +515,12 @@ def test_another_models_name_is_reported(shared_fake: StartFake, backend: str) -
 
 
 @pytest.mark.parametrize("backend", ALL)
-def test_an_answer_shorter_than_asked_is_completed_with_its_own_length(shared_fake: StartFake, backend: str) -> None:
+def test_an_answer_shorter_than_asked_is_completed_with_its_own_length(
+    shared_fake: StartFake, backend: str
+) -> None:
     record = ask(shared_fake, "short", backend)
-    completed(record, " tok" * 4, tokens=5 if backend == "tgi" else 4)  # TGI counts the end token
+    # TGI counts the end token
+    completed(record, " tok" * 4, tokens=5 if backend == "tgi" else 4)
     assert record.output_tokens_wanted == 8 and record.finish_reason == "stop"
 
 
@@ -414,7 +531,9 @@ def test_a_server_that_does_not_notice_leaving_clients_answers_those_that_stay(
     completed(ask(shared_fake, "deaf", backend))
 
 
-def test_a_fault_strikes_every_so_many_requests_and_no_other(shared_fake: StartFake) -> None:
+def test_a_fault_strikes_every_so_many_requests_and_no_other(
+    shared_fake: StartFake,
+) -> None:
     server = shared_fake(faults={"500": 3})
     records = drive(server.base_url, requests(9)).records
     assert [r.index for r in records if r.error] == [2, 5, 8]
@@ -468,7 +587,9 @@ def test_vllms_completions_stream(scripted: Callable[..., Scripted]) -> None:
     assert record.empty_chunks == 0
 
 
-def test_a_usage_in_each_chunk_tells_how_many_tokens_it_carries(scripted: Callable[..., Scripted]) -> None:
+def test_a_usage_in_each_chunk_tells_how_many_tokens_it_carries(
+    scripted: Callable[..., Scripted],
+) -> None:
     """As with speculative decoding: the capture with every second event left out."""
     events = capture("vllm-0.24-completions.sse")
     record = replay(scripted, "vllm", [*events[1:8:2], *events[8:]])
@@ -476,7 +597,9 @@ def test_a_usage_in_each_chunk_tells_how_many_tokens_it_carries(scripted: Callab
     assert record.output_tokens == 8
 
 
-def test_vllms_chat_stream_begins_with_a_role_chunk(scripted: Callable[..., Scripted]) -> None:
+def test_vllms_chat_stream_begins_with_a_role_chunk(
+    scripted: Callable[..., Scripted],
+) -> None:
     record = replay(scripted, "openai-chat", capture("vllm-0.24-chat.sse"))
     assert record.text == " w2lrc w3" * 3
     assert record.empty_chunks == 1 and len(record.chunk_ns) == 6
@@ -496,15 +619,24 @@ def test_llamacpps_native_stream(scripted: Callable[..., Scripted]) -> None:
         '"truncated":false,"stop_type":"limit","stopping_word":"","tokens_cached":12,"timings":{"cache_n":2,'
         '"prompt_n":7,"prompt_ms":1.5,"predicted_n":4,"predicted_ms":2.5}}\n\n'
     )
-    events = [event % (" a", "123", 1), event % (" grü", "5,6", 3), event % ("ß", "7", 4), last]
+    events = [
+        event % (" a", "123", 1),
+        event % (" grü", "5,6", 3),
+        event % ("ß", "7", 4),
+        last,
+    ]
     record = replay(scripted, "llama.cpp", [e.encode() for e in events])
     assert record.text == " a grüß"
     assert record.chunk_tokens == [1, 2, 1]
     assert (record.prompt_tokens, record.cached_tokens, record.output_tokens) == (9, 2, 4)
-    assert record.finish_reason == "length" and record.done and record.model == "stories.gguf"
+    assert (
+        record.finish_reason == "length" and record.done and record.model == "stories.gguf"
+    )
 
 
-@pytest.mark.parametrize(("stop_type", "reason"), [("eos", "stop"), ("word", "stop"), ("limit", "length")])
+@pytest.mark.parametrize(
+    ("stop_type", "reason"), [("eos", "stop"), ("word", "stop"), ("limit", "length")]
+)
 def test_llamacpps_reasons_are_reported_in_openais_words(
     scripted: Callable[..., Scripted], stop_type: str, reason: str
 ) -> None:
@@ -515,9 +647,22 @@ def test_llamacpps_reasons_are_reported_in_openais_words(
 @pytest.mark.parametrize(
     ("events", "detail"),
     [
-        ([b'data: {"error":{"code":500,"message":"Compute error.","type":"server_error"}}\n\n'], "Compute error."),
-        ([b'data: {"error":"Request failed during generation","error_type":"generation"}\n\n'], "Request failed"),
-        ([b'event: error\ndata: {"error":{"message":"out of memory"}}\n\n'], "out of memory"),
+        (
+            [
+                b'data: {"error":{"code":500,"message":"Compute error.","type":"server_error"}}\n\n'
+            ],
+            "Compute error.",
+        ),
+        (
+            [
+                b'data: {"error":"Request failed during generation","error_type":"generation"}\n\n'
+            ],
+            "Request failed",
+        ),
+        (
+            [b'event: error\ndata: {"error":{"message":"out of memory"}}\n\n'],
+            "out of memory",
+        ),
     ],
 )
 @pytest.mark.parametrize("backend", ["openai", "openai-chat", "tgi", "llama.cpp"])

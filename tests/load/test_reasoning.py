@@ -36,7 +36,9 @@ def reading(*deltas: dict[str, Any], usage: dict[str, Any] | None = None) -> Str
     events = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
     if usage:
         events.append({"choices": [], "usage": usage})
-    return PROTOCOLS["openai-chat"].read([(10 * i, json.dumps(e).encode()) for i, e in enumerate(events, 1)])
+    return PROTOCOLS["openai-chat"].read(
+        [(10 * i, json.dumps(e).encode()) for i, e in enumerate(events, 1)]
+    )
 
 
 def thought(text: str) -> dict[str, Any]:
@@ -47,9 +49,15 @@ def said(text: str) -> dict[str, Any]:
     return {"content": text}
 
 
-@pytest.mark.parametrize("key", ["reasoning_content", "reasoning"])  # llama.cpp and SGLang; vLLM
+# llama.cpp and SGLang; vLLM
+@pytest.mark.parametrize("key", ["reasoning_content", "reasoning"])
 def test_an_answer_begins_with_the_first_chunk_that_isnt_reasoning(key: str) -> None:
-    got = reading({"role": "assistant", "content": ""}, {key: "hm"}, {key: " so", "content": None}, said("Yes"))
+    got = reading(
+        {"role": "assistant", "content": ""},
+        {key: "hm"},
+        {key: " so", "content": None},
+        said("Yes"),
+    )
     assert got.answer_chunks() == [False, False, True] and got.answer == "Yes"
 
 
@@ -57,10 +65,26 @@ def test_an_answer_begins_with_the_first_chunk_that_isnt_reasoning(key: str) -> 
     ("deltas", "answers", "text"),
     [
         ([said("Hello"), said(" <think>")], None, "Hello <think>"),
-        ([thought("hm"), {"reasoning_content": "so", "content": "Yes"}], [False, True], "Yes"),
-        ([thought("hm"), said("A"), thought("hm"), said("B")], [False, True, False, True], "AB"),
-        ([thought("hm"), {"tool_calls": [{"function": {"name": "ls"}}]}], [False, True], "ls"),
-        ([said("<think>"), said("hm"), said("</think>"), said("\n\n"), said("Yes")], [False] * 4 + [True], None),
+        (
+            [thought("hm"), {"reasoning_content": "so", "content": "Yes"}],
+            [False, True],
+            "Yes",
+        ),
+        (
+            [thought("hm"), said("A"), thought("hm"), said("B")],
+            [False, True, False, True],
+            "AB",
+        ),
+        (
+            [thought("hm"), {"tool_calls": [{"function": {"name": "ls"}}]}],
+            [False, True],
+            "ls",
+        ),
+        (
+            [said("<think>"), said("hm"), said("</think>"), said("\n\n"), said("Yes")],
+            [False] * 4 + [True],
+            None,
+        ),
         ([said("<th"), said("ink>hm</think> Yes"), said("!")], [False, True, True], None),
         ([said("\n<think>hm"), said(" hm")], [False, False], None),
     ],
@@ -82,7 +106,12 @@ def test_the_servers_count_of_reasoning_tokens_is_read() -> None:
 
 def record(chunks: int = 8, **fields: Any) -> Record:
     times = [100 * MS + 10 * MS * i for i in range(chunks)]
-    defaults = {"output_tokens": chunks, "tokens_by": "usage", "done": True, "chunk_ns": times}
+    defaults = {
+        "output_tokens": chunks,
+        "tokens_by": "usage",
+        "done": True,
+        "chunk_ns": times,
+    }
     return Record(0, 0, 0, times[-1] + MS, 4, chunks, **{**defaults, **fields})
 
 
@@ -115,28 +144,52 @@ def test_figures_tell_the_first_token_from_the_first_of_the_answer() -> None:
     plain, cut = record(), record(reasoning=True, reasoning_chunks=8, reasoning_tokens=8)
     assert timing.ttfo_ns(thinking) == timing.Span(160 * MS, 160 * MS)
     assert timing.ttfo_ns(plain) == timing.ttft_ns(plain) and timing.ttfo_ns(cut) is None
-    late = record(reasoning=True, answer_from=6, unseen=[5, 6], unseen_since_ns=[120 * MS, 120 * MS])
+    late = record(
+        reasoning=True, answer_from=6, unseen=[5, 6], unseen_since_ns=[120 * MS, 120 * MS]
+    )
     assert timing.ttfo_ns(late) == timing.Span(120 * MS, 160 * MS)
-    trial = TrialSpec(TRIAL.target, TRIAL.workload, TRIAL.load, percentiles=[50.0], goodput_ms={"ttfo": 150})
+    trial = TrialSpec(
+        TRIAL.target,
+        TRIAL.workload,
+        TRIAL.load,
+        percentiles=[50.0],
+        goodput_ms={"ttfo": 150},
+    )
     tally = Tally(trial)
     for r in (thinking, plain, cut):
         tally.add(r)
     s = tally.summary(ClientFacts(0, NS_PER_S, "complete", 3, 3, 0.1, 30, [], True))
-    assert (s.latencies["ttfo"].count, s.latencies["ttfo"].mean) == (2, 130.0) and s.ttft.mean == 100.0
-    assert (s.reasoning, s.unanswered, s.reasoning_tokens, s.answer_tokens) == (2, 1, 14, 10)
-    assert s.goodput == 1.0, "the one without reasoning: an answer that never came met no limit"
+    assert (s.latencies["ttfo"].count, s.latencies["ttfo"].mean) == (
+        2,
+        130.0,
+    ) and s.ttft.mean == 100.0
+    assert (s.reasoning, s.unanswered, s.reasoning_tokens, s.answer_tokens) == (
+        2,
+        1,
+        14,
+        10,
+    )
+    assert s.goodput == 1.0, (
+        "the one without reasoning: an answer that never came met no limit"
+    )
 
 
 def test_a_run_without_reasoning_has_none_of_its_figures() -> None:
     tally = Tally(TRIAL)
     tally.add(record())
     s = tally.summary(ClientFacts(0, NS_PER_S, "complete", 1, 1, 0.1, 10, [], True))
-    assert "ttfo" not in s.latencies and s.reasoning_tokens is None and "ttfo" not in s.latencies
+    assert (
+        "ttfo" not in s.latencies
+        and s.reasoning_tokens is None
+        and "ttfo" not in s.latencies
+    )
 
 
 def test_a_stream_with_reasoning_is_measured_to_its_answer(fake: StartFake) -> None:
     (r,) = drive(
-        fake(faults={"reasoning": 1}, gap_ms=5.0).base_url, [Turn("a b c d", 4, 8)], backend="openai-chat"
+        fake(faults={"reasoning": 1}, gap_ms=5.0).base_url,
+        [Turn("a b c d", 4, 8)],
+        backend="openai-chat",
     ).records
     assert (r.reasoning, r.answer_from, r.reasoning_chunks) == (True, 4, 4)
     answer = timing.ttfo_ns(r)
@@ -152,12 +205,26 @@ def test_the_history_holds_answers_without_the_reasoning(fake: StartFake) -> Non
 
 
 def test_block_result_and_sql_show_reasoning(
-    fake: StartFake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    fake: StartFake,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     url = fake(faults={"reasoning": 1}).base_url
     flags = "--backend openai-chat --num-prompts 4 --random-input-len 16 --random-output-len 8 --max-concurrency 2"
-    main(["bench", "serve", "--base-url", url, *flags.split(), "--save-result", "--result-filename", "r.json"])
+    main(
+        [
+            "bench",
+            "serve",
+            "--base-url",
+            url,
+            *flags.split(),
+            "--save-result",
+            "--result-filename",
+            "r.json",
+        ]
+    )
     block = capsys.readouterr().out
     for line in ("Requests with reasoning:                 4", "Reasoning tokens:                        16",
                  "Answer tokens:                           16", "Mean TTFO (ms):"):  # fmt: skip
@@ -166,7 +233,10 @@ def test_block_result_and_sql_show_reasoning(
     assert result["reasoning_tokens"] == result["answer_tokens"] == 16
     assert result["mean_ttfo_ms"] > result["mean_ttft_ms"]
     query = (
-        "select mean_ttfo_ms > mean_ttft_ms, t.reasoning_tokens, sum(r.reasoning_tokens), min(ttfo_ms - ttft_ms) > 0"
+        "select mean_ttfo_ms > mean_ttft_ms, t.reasoning_tokens, "
+        "sum(r.reasoning_tokens), min(ttfo_ms - ttft_ms) > 0"
     )
-    main(["sql", f"{query} from trials t join requests r using (run) group by all", "--csv"])
+    main(
+        ["sql", f"{query} from trials t join requests r using (run) group by all", "--csv"]
+    )
     assert capsys.readouterr().out.splitlines()[1] == "True,16,16,True"

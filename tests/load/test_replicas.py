@@ -42,7 +42,12 @@ def copies(tmp_path: Path) -> Iterator[Copies]:
 
         def start(*specs: dict[str, Any]) -> list[Fake]:
             return [
-                stack.enter_context(Fake.start(FakeSpec(**{"first_ms": 5.0, "gap_ms": 1.0, **spec}), tmp_path / f"{i}"))
+                stack.enter_context(
+                    Fake.start(
+                        FakeSpec(**{"first_ms": 5.0, "gap_ms": 1.0, **spec}),
+                        tmp_path / f"{i}",
+                    )
+                )
                 for i, spec in enumerate(specs)
             ]
 
@@ -77,10 +82,12 @@ def test_equal_copies_get_equal_shares_and_equally_many_at_once(copies: Copies) 
     driven = drive(urls(servers), requests(80, 10), LoadSpec(max_concurrency=8))
     logs = [server.log() for server in servers]
     assert shares(driven) == [len(log["streams"]) for log in logs]  # shown as it was
-    assert sum(shares(driven)) == 80 and min(shares(driven)) >= 16  # 40 each, but for a busy machine
+    # 40 each, but for a busy machine
+    assert sum(shares(driven)) == 80 and min(shares(driven)) >= 16
     assert most_in_flight(driven) == [4, 4]
     assert max(most_at_once(spans_of(log)) for log in logs) <= 4
-    assert [log["connections"] for log in logs] == [4 + 2, 4 + 2]  # kept, and those that asked for health and log
+    # kept, and those that asked for health and log
+    assert [log["connections"] for log in logs] == [4 + 2, 4 + 2]
 
 
 def test_a_slow_copy_gets_fewer(scripted: Serve) -> None:
@@ -99,21 +106,29 @@ def test_a_slow_copy_gets_fewer(scripted: Serve) -> None:
             most_are_done.wait(120)
             sock.sendall(answer(2))
 
-    driven = drive(urls([scripted(fast), scripted(slow)]), requests(100), LoadSpec(max_concurrency=8))
+    driven = drive(
+        urls([scripted(fast), scripted(slow)]), requests(100), LoadSpec(max_concurrency=8)
+    )
     assert sum(shares(driven)) == 100
-    assert 4 <= shares(driven)[1] <= 10  # half of the slots, and of the last ten requests perhaps more
+    # half of the slots, and of the last ten requests perhaps more
+    assert 4 <= shares(driven)[1] <= 10
 
 
 def test_one_at_a_time_takes_turns(copies: Copies, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dyno.load.pool.IDLE_MAX_NS", 3600 * NS_PER_S)  # however long the others take
+    # however long the others take
+    monkeypatch.setattr("dyno.load.pool.IDLE_MAX_NS", 3600 * NS_PER_S)
     driven = drive(urls(copies({}, {}, {})), requests(9))
     assert [r.replica for r in driven.records] == [0, 1, 2] * 3
-    assert all(r.connecting_ns == 0 for r in driven.records)  # each had its connection before the clock started
+    # each had its connection before the clock started
+    assert all(r.connecting_ns == 0 for r in driven.records)
 
 
 @pytest.mark.parametrize(
     ("load", "count"),
-    [(LoadSpec(request_rate_rps=200, seed=3), 100), (LoadSpec(max_concurrency=4, duration_s=1.0), 1_000_000)],
+    [
+        (LoadSpec(request_rate_rps=200, seed=3), 100),
+        (LoadSpec(max_concurrency=4, duration_s=1.0), 1_000_000),
+    ],
     ids=["rate", "duration"],
 )
 def test_other_loads_are_spread_too(copies: Copies, load: LoadSpec, count: int) -> None:
@@ -141,11 +156,17 @@ def test_each_copy_is_asked_by_its_own_name_and_path(scripted: Serve) -> None:
         return scripted(talk)
 
     servers = [server(0), server(1)]
-    driven = drive([servers[0].base_url, servers[1].base_url + "/second"], requests(6), LoadSpec(max_concurrency=2))
+    driven = drive(
+        [servers[0].base_url, servers[1].base_url + "/second"],
+        requests(6),
+        LoadSpec(max_concurrency=2),
+    )
     assert [r.error for r in driven.records] == [None] * 6
     ports = [str(server.port).encode() for server in servers]
     assert heads[0] == {b"POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1:" + ports[0]}
-    assert heads[1] == {b"POST /second/v1/completions HTTP/1.1\r\nhost: 127.0.0.1:" + ports[1]}
+    assert heads[1] == {
+        b"POST /second/v1/completions HTTP/1.1\r\nhost: 127.0.0.1:" + ports[1]
+    }
 
 
 def test_large_prompts_reach_each_copy_whole(scripted: Serve) -> None:
@@ -158,7 +179,9 @@ def test_large_prompts_reach_each_copy_whole(scripted: Serve) -> None:
             got.append(body)
             sock.sendall(answer(2))
 
-    driven = drive([scripted(talk).base_url, scripted(talk).base_url], requests(4, prompt=prompt))
+    driven = drive(
+        [scripted(talk).base_url, scripted(talk).base_url], requests(4, prompt=prompt)
+    )
     assert [(r.error, r.replica) for r in driven.records] == [(None, 0), (None, 1)] * 2
     assert len(got) == 4 and len(set(got)) == 1 and len(got[0]) > len(prompt)
 
@@ -186,9 +209,16 @@ def test_copies_behind_tls(scripted: Serve) -> None:
     ],
     ids=["closed loop", "rate", "duration"],
 )
-def test_when_one_dies_its_requests_fail_and_the_others_go_on(copies: Copies, load: LoadSpec) -> None:
+def test_when_one_dies_its_requests_fail_and_the_others_go_on(
+    copies: Copies, load: LoadSpec
+) -> None:
     servers = copies({"first_ms": 10.0}, {"first_ms": 10.0, "faults": {"die": 8}})
-    driven = drive(urls(servers), requests(600), load, count=600 if load.duration_s is None else 1_000_000)
+    driven = drive(
+        urls(servers),
+        requests(600),
+        load,
+        count=600 if load.duration_s is None else 1_000_000,
+    )
     failed = [r for r in driven.records if r.error is not None]
     living, dead = shares(driven)
     assert driven.client.outcome == "complete"
@@ -206,7 +236,8 @@ def test_a_copy_that_refuses_every_request_is_not_sent_everything(copies: Copies
     driven = drive(urls(servers), requests(300), LoadSpec(max_concurrency=8))
     failed = [r for r in driven.records if r.error is not None]
     assert {(r.replica, r.error) for r in failed} == {(1, "http_500")}
-    assert 4 <= len(failed) <= 8 * (2 + driven.client.duration_ns / NS_PER_S)  # it is tried once a second
+    # it is tried once a second
+    assert 4 <= len(failed) <= 8 * (2 + driven.client.duration_ns / NS_PER_S)
 
 
 def test_a_copy_that_breaks_a_stream_now_and_then_keeps_its_share(copies: Copies) -> None:
@@ -248,7 +279,9 @@ def test_a_copy_that_comes_back_is_used_again(scripted: Serve) -> None:
 
     thread = threading.Thread(target=fail_and_return)
     load = LoadSpec(max_concurrency=4)
-    driven = drive(urls(servers), requests(10), load, count=1_000_000, watch=watch, stop=stop)
+    driven = drive(
+        urls(servers), requests(10), load, count=1_000_000, watch=watch, stop=stop
+    )
     thread.join()
     failed = [r for r in driven.records if r.error not in (None, "interrupted")]
     assert {r.replica for r in failed} == {1} and len(failed) <= 8
@@ -267,7 +300,9 @@ def test_a_copy_that_comes_back_is_used_again(scripted: Serve) -> None:
     [(LoadSpec(max_concurrency=4), 40), (LoadSpec(request_rate_rps=100, seed=1), 0)],
     ids=["closed loop", "rate"],
 )
-def test_the_server_is_gone_when_all_copies_are(copies: Copies, soon_gone: None, load: LoadSpec, least: int) -> None:
+def test_the_server_is_gone_when_all_copies_are(
+    copies: Copies, soon_gone: None, load: LoadSpec, least: int
+) -> None:
     servers = copies({"faults": {"die": 20}}, {"faults": {"die": 30}})
     driven = drive(urls(servers), requests(20_000), load)
     assert driven.client.outcome == "server gone"
@@ -287,10 +322,16 @@ def test_copies_of_two_versions_are_refused_by_name(scripted: Serve) -> None:
     def client(version: bytes) -> Client:
         def talk(sock: Any, _: int) -> None:
             while asked := sock.recv(65536):
-                known = {b"/v1/models": b'{"data": [{"id": "m"}]}', b"/version": b'{"version": "%s"}' % version}
+                known = {
+                    b"/v1/models": b'{"data": [{"id": "m"}]}',
+                    b"/version": b'{"version": "%s"}' % version,
+                }
                 said = known.get(asked.split(b" ")[1])
                 status = b"404 none" if said is None else b"200 OK"
-                sock.sendall(b"HTTP/1.1 %s\r\ncontent-length: %d\r\n\r\n%s" % (status, len(said or b""), said or b""))
+                sock.sendall(
+                    b"HTTP/1.1 %s\r\ncontent-length: %d\r\n\r\n%s"
+                    % (status, len(said or b""), said or b"")
+                )
 
         return Client(Url(scripted(talk).base_url), {})
 
@@ -299,7 +340,8 @@ def test_copies_of_two_versions_are_refused_by_name(scripted: Serve) -> None:
     try:
         assert server.look_at_all(clients[:2], spec).version == "0.24"
         with pytest.raises(
-            TargetError, match=rf"{clients[0].url} and {clients[2].url} are not .* version 0\.24.*0\.32"
+            TargetError,
+            match=rf"{clients[0].url} and {clients[2].url} are not .* version 0\.24.*0\.32",
         ):
             server.look_at_all(clients, spec)
     finally:
@@ -311,10 +353,14 @@ def test_copies_of_two_versions_are_refused_by_name(scripted: Serve) -> None:
 
 
 @pytest.mark.engines  # slow
-def test_a_replica_that_is_slower_than_the_others_is_a_finding(copies: Copies, tmp_path: Path) -> None:
+def test_a_replica_that_is_slower_than_the_others_is_a_finding(
+    copies: Copies, tmp_path: Path
+) -> None:
     base_url, *more_urls = urls(copies({"gap_ms": 10.0}, {"gap_ms": 200.0}))
     trial = TrialSpec(
-        target=TargetSpec(base_url, "openai", "/v1/completions", "fake", more_urls=more_urls),
+        target=TargetSpec(
+            base_url, "openai", "/v1/completions", "fake", more_urls=more_urls
+        ),
         workload=WorkloadSpec("custom", num_prompts=40),
         load=LoadSpec(max_concurrency=8),
     )

@@ -13,14 +13,27 @@ from dyno.errors import StoreError
 from dyno.facts.record import Record
 from dyno.load import decode
 from dyno.load.protocols import PROTOCOLS
-from dyno.load.spool import CLOCK, END, NO_STAMP, READ, SENT, SINCE, TIMES, TURN, Spool, frames, pack
+from dyno.load.spool import (
+    CLOCK,
+    END,
+    NO_STAMP,
+    READ,
+    SENT,
+    SINCE,
+    TIMES,
+    TURN,
+    Spool,
+    frames,
+    pack,
+)
 from dyno.measure import timing
 from dyno.units import NS_PER_S
 
 WANTED = requests(4, 3)
 WHOLE = answer(3)
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-CUT_AT = (70, 150, 300)  # where the reads of an answer end: in the head, in an event, in another
+# where the reads of an answer end: in the head, in an event, in another
+CUT_AT = (70, 150, 300)
 
 
 def cut_after_the_first_event(raw: bytes) -> tuple[bytes, bytes]:
@@ -29,7 +42,13 @@ def cut_after_the_first_event(raw: bytes) -> tuple[bytes, bytes]:
     return raw[:end], raw[end:]
 
 
-def frame(kind: int, exchange: int, at_ns: int, stamp: tuple[int, int] = (0, 0), payload: bytes = b"") -> bytes:
+def frame(
+    kind: int,
+    exchange: int,
+    at_ns: int,
+    stamp: tuple[int, int] = (0, 0),
+    payload: bytes = b"",
+) -> bytes:
     return pack(exchange, kind, len(payload), at_ns, TIMES.pack(*stamp)) + payload
 
 
@@ -47,9 +66,17 @@ def spooled() -> list[bytes]:
         for exchange in range(4):
             if (exchange, part) not in {(2, 2), (2, 3), (3, 3)}:
                 at += 10
-                out.append(frame(READ, exchange, at + 5, (1, at + 7), data))  # stamped at `at`, read 5 ns later
+                # stamped at `at`, read 5 ns later
+                out.append(frame(READ, exchange, at + 5, (1, at + 7), data))
     out += [frame(END, 1, 3201), frame(END, 0, 3202)]
-    out.append(frame(END, 2, 3203, payload=b"cut: the server closed the connection before the response was whole"))
+    out.append(
+        frame(
+            END,
+            2,
+            3203,
+            payload=b"cut: the server closed the connection before the response was whole",
+        )
+    )
     return out
 
 
@@ -67,9 +94,19 @@ def whole(tmp_path: Path) -> Iterator[tuple[Path, bytes]]:
 
 def test_a_whole_spool_gives_a_record_for_each_exchange(whole: tuple[Path, bytes]) -> None:
     records = decoded(whole[0])
-    assert [(r.index, r.error) for r in records] == [(1, None), (0, None), (2, "cut"), (3, "interrupted")]
-    assert all(r.text == " tok" * 3 and r.output_tokens == 3 and r.reads == 4 for r in records[:2])
-    assert "the server closed" in records[2].error_detail and "dyno was stopped" in records[3].error_detail
+    assert [(r.index, r.error) for r in records] == [
+        (1, None),
+        (0, None),
+        (2, "cut"),
+        (3, "interrupted"),
+    ]
+    assert all(
+        r.text == " tok" * 3 and r.output_tokens == 3 and r.reads == 4 for r in records[:2]
+    )
+    assert (
+        "the server closed" in records[2].error_detail
+        and "dyno was stopped" in records[3].error_detail
+    )
     # Times are from the load's start, which is the first clock reading. A read's is the kernel's stamp, less the
     # difference of the clocks.
     first = records[1]
@@ -78,7 +115,9 @@ def test_a_whole_spool_gives_a_record_for_each_exchange(whole: tuple[Path, bytes
     assert (first.late_ns_max, first.late_ns_sum) == (5, 20)
 
 
-def test_a_spool_cut_at_any_byte_gives_the_finished_and_the_open_as_interrupted(whole: tuple[Path, bytes]) -> None:
+def test_a_spool_cut_at_any_byte_gives_the_finished_and_the_open_as_interrupted(
+    whole: tuple[Path, bytes],
+) -> None:
     path, data = whole
     finished = decoded(path)
     kinds = [f[4] for f in spooled()]
@@ -91,7 +130,9 @@ def test_a_spool_cut_at_any_byte_gives_the_finished_and_the_open_as_interrupted(
         assert records[:ended] == finished[:ended]
         assert len(records) == len({r.index for r in records}) == whole_frames.count(SENT)
         for r in records[ended:]:
-            assert r.error == "interrupted" or (r.error is None and r.finish_reason), r.error
+            assert r.error == "interrupted" or (r.error is None and r.finish_reason), (
+                r.error
+            )
             assert (" tok" * 3).startswith(r.text)  # whole events only, in order
 
 
@@ -99,15 +140,20 @@ TAILS = {
     "zeros, as after a power loss": bytes(5000),
     "zeros in the middle": bytes(64) + frame(END, 3, 3300),
     "a frame of a kind that there is not": frame(9, 3, 3300) + frame(END, 3, 3300),
-    "a read of an exchange that was not sent": frame(READ, 77, 3300, payload=b"x") + frame(END, 3, 3300),
+    "a read of an exchange that was not sent": frame(READ, 77, 3300, payload=b"x")
+    + frame(END, 3, 3300),
     "the end of one that was not sent": frame(END, 77, 3300) + frame(END, 3, 3300),
-    "the place of a read that was not there": frame(SENT, 77, 3300) + frame(SINCE, 77, 3300) + frame(END, 3, 3300),
+    "the place of a read that was not there": frame(SENT, 77, 3300)
+    + frame(SINCE, 77, 3300)
+    + frame(END, 3, 3300),
     "something else": bytes(range(7, 255)) * 3,
 }
 
 
 @pytest.mark.parametrize("tail", TAILS)
-def test_a_spool_ends_where_a_crash_has_left_something_else(whole: tuple[Path, bytes], tail: str) -> None:
+def test_a_spool_ends_where_a_crash_has_left_something_else(
+    whole: tuple[Path, bytes], tail: str
+) -> None:
     path, data = whole
     expected = decoded(path)
     path.write_bytes(data + TAILS[tail])
@@ -115,7 +161,9 @@ def test_a_spool_ends_where_a_crash_has_left_something_else(whole: tuple[Path, b
 
 
 @pytest.mark.parametrize("bound", [1, 3, 5, 9, 14, 17])
-def test_a_spool_whose_last_blocks_are_zeros_is_one_that_was_cut(whole: tuple[Path, bytes], bound: int) -> None:
+def test_a_spool_whose_last_blocks_are_zeros_is_one_that_was_cut(
+    whole: tuple[Path, bytes], bound: int
+) -> None:
     path, data = whole
     at = sum(map(len, spooled()[:bound]))
     path.write_bytes(data[:at])
@@ -129,14 +177,23 @@ def test_a_spool_that_is_a_folder_is_reported_in_words(tmp_path: Path) -> None:
         decoded(tmp_path)
 
 
-def test_an_answer_that_came_whole_before_the_crash_is_completed(whole: tuple[Path, bytes]) -> None:
+def test_an_answer_that_came_whole_before_the_crash_is_completed(
+    whole: tuple[Path, bytes],
+) -> None:
     path, data = whole
     path.write_bytes(data[: data.index(frame(END, 1, 3201))])
-    assert [(r.index, r.error) for r in decoded(path)] == [(0, None), (1, None), (2, "interrupted"), (3, "interrupted")]
+    assert [(r.index, r.error) for r in decoded(path)] == [
+        (0, None),
+        (1, None),
+        (2, "interrupted"),
+        (3, "interrupted"),
+    ]
 
 
 @pytest.mark.parametrize("block", [33, 100, 1 << 20])
-def test_frames_are_the_same_in_whatever_blocks_they_are_read(whole: tuple[Path, bytes], block: int) -> None:
+def test_frames_are_the_same_in_whatever_blocks_they_are_read(
+    whole: tuple[Path, bytes], block: int
+) -> None:
     path, data = whole
     found = list(frames(path, block))
     assert len(found) == len(spooled())
@@ -153,15 +210,22 @@ def test_a_second_sending_replaces_the_first(tmp_path: Path) -> None:
         + frame(END, 0, 600)
     )
     (r,) = decoded(path)
-    assert (r.due_ns, r.sent_ns, r.chunk_ns, r.error) == (50, 300, [400] * 3, None)  # no stamp: the read's time
+    # no stamp: the read's time
+    assert (r.due_ns, r.sent_ns, r.chunk_ns, r.error) == (50, 300, [400] * 3, None)
 
 
-@pytest.mark.parametrize(("payload", "replica"), [(b"", 0), (b"\x01", 1), (b"\x2c\x01", 300)])
+@pytest.mark.parametrize(
+    ("payload", "replica"), [(b"", 0), (b"\x01", 1), (b"\x2c\x01", 300)]
+)
 def test_the_replica_is_reported_with_the_sending_and_none_is_the_first(
     tmp_path: Path, payload: bytes, replica: int
 ) -> None:
     path = tmp_path / "s"
-    path.write_bytes(frame(SENT, 0, 200, (150, 0), payload) + frame(READ, 0, 500, (0, 0), WHOLE) + frame(END, 0, 600))
+    path.write_bytes(
+        frame(SENT, 0, 200, (150, 0), payload)
+        + frame(READ, 0, 500, (0, 0), WHOLE)
+        + frame(END, 0, 600)
+    )
     (r,) = decoded(path)
     assert (r.replica, r.error, r.text) == (replica, None, " tok" * 3)
 
@@ -169,9 +233,12 @@ def test_the_replica_is_reported_with_the_sending_and_none_is_the_first(
 @pytest.mark.parametrize(
     ("looked_ns", "stamp_ns", "unseen"),
     [
-        (9_900_000, 9_950_000, []),  # looked just before: if they came apart, then by less than that
-        (1_000_000, 9_950_000, [0, 1, 2]),  # hadn't looked for 9 ms: all before the end mark came at any time in it
-        (9_900_000, 2_000_000, [0, 1, 2]),  # woken late: the last one had lain there for 8 ms
+        # looked just before: if they came apart, then by less than that
+        (9_900_000, 9_950_000, []),
+        # hadn't looked for 9 ms: all before the end mark came at any time in it
+        (1_000_000, 9_950_000, [0, 1, 2]),
+        # woken late: the last one had lain there for 8 ms
+        (9_900_000, 2_000_000, [0, 1, 2]),
     ],
 )
 def test_chunks_of_one_read_are_known_by_the_last_ones_stamp_only_if_the_client_was_prompt(
@@ -190,17 +257,21 @@ def test_chunks_of_one_read_are_known_by_the_last_ones_stamp_only_if_the_client_
     assert r.unseen == unseen
 
 
-def test_a_late_read_of_several_chunks_says_since_when_they_can_have_been_there(tmp_path: Path) -> None:
+def test_a_late_read_of_several_chunks_says_since_when_they_can_have_been_there(
+    tmp_path: Path,
+) -> None:
     first, rest = cut_after_the_first_event(WHOLE)
     path = tmp_path / "s"
     path.write_bytes(
         frame(CLOCK, 0, 0, (NS_PER_S, 0))
         + frame(SENT, 0, 100_000, (100_000, 0))
         + frame(TURN, 0, 4_900_000, (4_900_000, 0))
-        + frame(READ, 0, 5_000_000, (1, 2_000_000), first)  # it had lain there for 3 ms; alone, its stamp is its own
+        # it had lain there for 3 ms; alone, its stamp is its own
+        + frame(READ, 0, 5_000_000, (1, 2_000_000), first)
         + frame(TURN, 0, 9_900_000, (9_900_000, 0))
         + frame(READ, 0, 10_000_000, (1, 9_950_000), rest)
-        + frame(SINCE, 0, 6_000_000, (6_000_000, 0))  # the loop believes 9.9 ms, the scheduler knows better
+        # the loop believes 9.9 ms, the scheduler knows better
+        + frame(SINCE, 0, 6_000_000, (6_000_000, 0))
         + frame(END, 0, 10_100_000)
     )
     (r,) = decode.records(path, WANTED, PROTOCOLS["openai"], 0)
@@ -208,7 +279,9 @@ def test_a_late_read_of_several_chunks_says_since_when_they_can_have_been_there(
     assert (r.unseen, r.unseen_since_ns) == ([1, 2], [6_000_000, 6_000_000])
 
 
-def test_events_of_one_http_chunk_were_sent_together_however_late_they_are_read(tmp_path: Path) -> None:
+def test_events_of_one_http_chunk_were_sent_together_however_late_they_are_read(
+    tmp_path: Path,
+) -> None:
     events = [f'data: {{"choices":[{{"text":" {word}"}}]}}\n\n'.encode() for word in "ab"]
     body = b"".join(events)
     end = b'data: {"choices":[{"text":"","finish_reason":"length"}]}\n\n'
@@ -216,13 +289,18 @@ def test_events_of_one_http_chunk_were_sent_together_however_late_they_are_read(
     path.write_bytes(
         frame(CLOCK, 0, 0, (NS_PER_S, 0))
         + frame(SENT, 0, 100_000, (100_000, 0))
-        + frame(READ, 0, 20_000_000, (1, 5_000_000), HEAD + b"%x\r\n%b\r\n" % (len(body), body))
-        + frame(READ, 0, 30_000_000, (1, 25_000_000), b"%x\r\n%b\r\n0\r\n\r\n" % (len(end), end))
+        + frame(
+            READ, 0, 20_000_000, (1, 5_000_000), HEAD + b"%x\r\n%b\r\n" % (len(body), body)
+        )
+        + frame(
+            READ, 0, 30_000_000, (1, 25_000_000), b"%x\r\n%b\r\n0\r\n\r\n" % (len(end), end)
+        )
         + frame(END, 0, 30_100_000)
     )
     (r,) = decode.records(path, WANTED, PROTOCOLS["openai"], 0)
     assert (r.text, r.chunk_ns[:2]) == (" a b", [5_000_000, 5_000_000])
-    assert r.unseen == [2]  # the finish reason, a token of its own: more came with it, so its stamp may be another's
+    # the finish reason, a token of its own: more came with it, so its stamp may be another's
+    assert r.unseen == [2]
 
 
 @pytest.mark.parametrize("step_ns", [-50_000_000, 50_000_000, NS_PER_S])
@@ -239,9 +317,13 @@ def test_after_a_step_of_the_wall_clock_reads_are_timed_by_the_clock_that_does_n
         return (
             frame(SENT, index, at_ns, (at_ns, 0))
             + frame(TURN, 0, at_ns + 59_990_000, (at_ns + 59_990_000, 0))
-            + frame(READ, index, at_ns + 60_010_000, stamp(at_ns + 60_000_000, stepped), first)
+            + frame(
+                READ, index, at_ns + 60_010_000, stamp(at_ns + 60_000_000, stepped), first
+            )
             + frame(TURN, 0, at_ns + 69_990_000, (at_ns + 69_990_000, 0))
-            + frame(READ, index, at_ns + 70_010_000, stamp(at_ns + 70_000_000, stepped), rest)
+            + frame(
+                READ, index, at_ns + 70_010_000, stamp(at_ns + 70_000_000, stepped), rest
+            )
             + frame(END, index, at_ns + 70_020_000)
         )
 
@@ -250,7 +332,8 @@ def test_after_a_step_of_the_wall_clock_reads_are_timed_by_the_clock_that_does_n
         frame(CLOCK, 0, 0, (5 * NS_PER_S, 0))
         + exchange(0, 1_000_000, False)
         + frame(CLOCK, 0, 100_000_000, (5 * NS_PER_S, 0))
-        + exchange(1, 101_000_000, True)  # the step came before its reads, and is known by the next clock frame
+        # the step came before its reads, and is known by the next clock frame
+        + exchange(1, 101_000_000, True)
         + frame(CLOCK, 0, 200_000_000, (5 * NS_PER_S + step_ns, 0))
         + exchange(2, 201_000_000, True)
         + frame(CLOCK, 0, 300_000_000, (5 * NS_PER_S + step_ns, 0))
@@ -261,7 +344,8 @@ def test_after_a_step_of_the_wall_clock_reads_are_timed_by_the_clock_that_does_n
     assert [r.index for r in records] == [0, 1, 2, 3]
     firsts = [r.chunk_ns[0] - r.sent_ns for r in records]
     assert (firsts[0], firsts[3]) == (60_000_000, 60_000_000)  # by the kernel's stamps
-    assert firsts[1:3] == [60_010_000, 60_010_000]  # by the reads: just after the step too, where a stamp may be old
+    # by the reads: just after the step too, where a stamp may be old
+    assert firsts[1:3] == [60_010_000, 60_010_000]
     assert [r.unstamped for r in records] == [0, 2, 2, 0]
     assert all(r.error is None and not r.unseen for r in records)
 
@@ -273,21 +357,28 @@ def test_a_clock_that_ntp_bends_is_no_step(tmp_path: Path) -> None:
         + frame(SENT, 0, 100_000, (100_000, 0))
         + frame(READ, 0, 5_000_000, (1, 4_990_000), WHOLE)
         + frame(END, 0, 5_100_000)
-        + frame(CLOCK, 0, 100_000_000, (NS_PER_S + 50_000, 0))  # 500 ppm, the most that the kernel slews
+        # 500 ppm, the most that the kernel slews
+        + frame(CLOCK, 0, 100_000_000, (NS_PER_S + 50_000, 0))
     )
     (r,) = decode.records(path, WANTED, PROTOCOLS["openai"], 0)
     assert (r.unstamped, r.chunk_ns[-1]) == (0, 4_990_000)
 
 
-def test_events_of_one_write_that_a_prompt_client_reads_have_a_known_arrival(tmp_path: Path) -> None:
+def test_events_of_one_write_that_a_prompt_client_reads_have_a_known_arrival(
+    tmp_path: Path,
+) -> None:
     (r,) = read_at(tmp_path, (10_000_000, WHOLE))
     assert r.chunk_ns == [10_000_000] * 3 and r.unseen == []
     assert timing.ttft_ns(r) == (9_900_000, 9_900_000)
 
 
 def test_an_event_in_three_writes_has_the_arrival_of_the_third(tmp_path: Path) -> None:
-    head, *events = WHOLE.split(b"data: ")  # the rest of an event and the next one's length are in one piece
-    pieces = [head, *(piece for event in events for piece in (b"data: ", event[:20], event[20:]))]
+    # the rest of an event and the next one's length are in one piece
+    head, *events = WHOLE.split(b"data: ")
+    pieces = [
+        head,
+        *(piece for event in events for piece in (b"data: ", event[:20], event[20:])),
+    ]
     (r,) = read_at(tmp_path, *((5_000_000 * i, piece) for i, piece in enumerate(pieces, 1)))
     assert r.chunk_ns == [5_000_000 * (1 + 3 * i) for i in (1, 2, 3)] and r.unseen == []
     assert timing.ttft_ns(r) == (19_900_000, 19_900_000)
@@ -305,7 +396,9 @@ def read_at(folder: Path, *reads: tuple[int, bytes]) -> list[Record]:
 
 def test_a_reason_that_was_cut_inside_a_character_is_read(tmp_path: Path) -> None:
     path = tmp_path / "s"
-    path.write_bytes(frame(SENT, 0, 1) + frame(END, 0, 2, payload="tls: schlüssel".encode()[:10]))
+    path.write_bytes(
+        frame(SENT, 0, 1) + frame(END, 0, 2, payload="tls: schlüssel".encode()[:10])
+    )
     (r,) = decoded(path)
     assert r.error == "tls"
 
@@ -319,13 +412,18 @@ def test_what_is_written_lies_on_the_disk_at_once(tmp_path: Path) -> None:
     spool = Spool(tmp_path / "s")
     try:
         spool.write([pack(0, SENT, 0, 5, NO_STAMP), pack(0, READ, 3, 6, NO_STAMP), b"abc"])
-        assert [(f[0], f[1], f[2], f[5]) for f in frames(spool.path)] == [(0, SENT, 5, b""), (0, READ, 6, b"abc")]
+        assert [(f[0], f[1], f[2], f[5]) for f in frames(spool.path)] == [
+            (0, SENT, 5, b""),
+            (0, READ, 6, b"abc"),
+        ]
     finally:
         spool.close()
 
 
 def test_a_folder_that_can_not_be_written_is_an_error_that_says_so(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"can't be written: No such file or directory.*--runs"):
+    with pytest.raises(
+        StoreError, match=r"can't be written: No such file or directory.*--runs"
+    ):
         Spool(tmp_path / "nowhere" / "s")
 
 

@@ -32,18 +32,26 @@ def body_and_ends(eol: bytes) -> tuple[bytes, list[int]]:
     """The body, and where each event that says something ends in it."""
     pieces = [with_line_ends(sent, eol) for sent, _ in EVENTS]
     ends = list(accumulate(map(len, pieces)))
-    return b"".join(pieces), [e for e, (_, said) in zip(ends, EVENTS, strict=True) if said is not None]
+    return b"".join(pieces), [
+        e for e, (_, said) in zip(ends, EVENTS, strict=True) if said is not None
+    ]
 
 
 def cut(data: bytes, positions: list[int]) -> list[bytes]:
-    return [data[a:b] for a, b in zip([0, *positions], [*positions, len(data)], strict=True) if b > a]
+    return [
+        data[a:b]
+        for a, b in zip([0, *positions], [*positions, len(data)], strict=True)
+        if b > a
+    ]
 
 
 def chunks_of(rng: random.Random, body: bytes, most: int) -> list[bytes]:
     return cut(body, sorted(rng.sample(range(1, len(body)), rng.randrange(most))))
 
 
-def in_chunks(pieces: list[bytes], style: str = "%x", trailer: bytes = b"") -> tuple[bytes, list[int]]:
+def in_chunks(
+    pieces: list[bytes], style: str = "%x", trailer: bytes = b""
+) -> tuple[bytes, list[int]]:
     """The chunked body, and where in it each byte of the payload lies."""
     out, where = b"", []
     for piece in pieces:
@@ -57,7 +65,9 @@ def body_at(start: int, chunked: bool) -> http1.Head:
     return http1.Head(200, start, "", "", None, chunked, True)
 
 
-def read_back(raw: bytes, reads: list[bytes], start: int, chunked: bool = True) -> list[tuple[int, bytes]]:
+def read_back(
+    raw: bytes, reads: list[bytes], start: int, chunked: bool = True
+) -> list[tuple[int, bytes]]:
     """What decoding does: an event comes with the read that holds its end."""
     events = decode.events(raw, body_at(start, chunked))
     return [(number_of_the_read_with(end - 1, reads), said) for end, said in events]
@@ -81,7 +91,9 @@ def ways_to_chunk(eol: bytes) -> Iterator[tuple[list[bytes], str, bytes]]:
 
 
 @pytest.mark.parametrize("eol", [b"\n", b"\r\n", b"\r"])
-def test_a_response_cut_in_two_anywhere_gives_the_same_events_and_ends_with_its_last_byte(eol: bytes) -> None:
+def test_a_response_cut_in_two_anywhere_gives_the_same_events_and_ends_with_its_last_byte(
+    eol: bytes,
+) -> None:
     _, event_ends = body_and_ends(eol)
     for pieces, style, trailer in ways_to_chunk(eol):
         coded, where = in_chunks(pieces, style, trailer)
@@ -93,7 +105,9 @@ def test_a_response_cut_in_two_anywhere_gives_the_same_events_and_ends_with_its_
             reads = cut(raw, [position])
             events = read_back(raw, reads, start)
             assert [said for _, said in events] == EXPECTED
-            assert [t for t, _ in events] == [number_of_the_read_with(c, reads) for c in closing]
+            assert [t for t, _ in events] == [
+                number_of_the_read_with(c, reads) for c in closing
+            ]
             framing = Chunked()
             assert not (position > start and framing.take(raw[start:position]) == OVER)
             assert framing.take(raw[position:]) == OVER
@@ -104,13 +118,17 @@ def test_many_seeded_ways_to_cut_and_chunk_give_the_same_events(eol: bytes) -> N
     rng = random.Random(20261115)
     body, event_ends = body_and_ends(eol)
     for _ in range(400):
-        coded, where = in_chunks(chunks_of(rng, body, 40), rng.choice(["%x", "%X", "%04x", "%x;a=b"]))
+        coded, where = in_chunks(
+            chunks_of(rng, body, 40), rng.choice(["%x", "%X", "%04x", "%x;a=b"])
+        )
         raw = HEAD + b"\r\n" + coded
         start = len(HEAD) + 2
         reads = cut(raw, sorted(rng.sample(range(1, len(raw)), rng.randrange(60))))
         events = read_back(raw, reads, start)
         assert [said for _, said in events] == EXPECTED
-        assert [t for t, _ in events] == [number_of_the_read_with(start + where[e - 1], reads) for e in event_ends]
+        assert [t for t, _ in events] == [
+            number_of_the_read_with(start + where[e - 1], reads) for e in event_ends
+        ]
 
 
 def test_the_end_is_seen_exactly_at_the_last_byte_however_it_is_cut() -> None:
@@ -118,16 +136,24 @@ def test_the_end_is_seen_exactly_at_the_last_byte_however_it_is_cut() -> None:
     body, _ = body_and_ends(b"\n")
     for trailer in (b"", b"x-took: 1\r\n", b"a: \r\nb: 0\r\n"):
         for _ in range(300):
-            coded, _ = in_chunks(chunks_of(rng, body, 12), rng.choice(["%x", "%05x", "%x;x", "%x;ext=1"]), trailer)
+            coded, _ = in_chunks(
+                chunks_of(rng, body, 12),
+                rng.choice(["%x", "%05x", "%x;x", "%x;ext=1"]),
+                trailer,
+            )
             reads = cut(coded, sorted(rng.sample(range(1, len(coded)), rng.randrange(40))))
             framing = Chunked()
-            assert [framing.take(r) == OVER for r in reads] == [False] * (len(reads) - 1) + [True]
+            assert [framing.take(r) == OVER for r in reads] == [False] * (
+                len(reads) - 1
+            ) + [True]
 
 
 def test_byte_by_byte_the_end_is_the_last_byte() -> None:
     coded, _ = in_chunks([b"data: x\n\n"] * 3, "%05x", b"x-took: 1\r\n")
     framing = Chunked()
-    assert [framing.take(coded[i : i + 1]) == OVER for i in range(len(coded))] == [False] * (len(coded) - 1) + [True]
+    assert [framing.take(coded[i : i + 1]) == OVER for i in range(len(coded))] == [
+        False
+    ] * (len(coded) - 1) + [True]
 
 
 def test_a_chunk_header_cut_before_its_line_feed_is_not_taken_for_a_chunk() -> None:
@@ -145,7 +171,11 @@ def test_a_read_of_one_chunk_or_a_part_of_it_is_reported_from_a_read_of_several(
     framing.take(b"3\r\nabc\r\n")
     assert framing.take(b"3\r\nabc\r\n") == ONE
     assert framing.take(b"3\r\nabc\r\n3\r\nabc\r\n") == SEVERAL
-    assert [framing.take(b"3\r\na"), framing.take(b"b"), framing.take(b"c\r\n")] == [SEVERAL, ONE, ONE]
+    assert [framing.take(b"3\r\na"), framing.take(b"b"), framing.take(b"c\r\n")] == [
+        SEVERAL,
+        ONE,
+        ONE,
+    ]
 
 
 def test_a_payload_that_holds_the_end_mark_does_not_end_the_response() -> None:
@@ -157,7 +187,9 @@ def test_a_payload_that_holds_the_end_mark_does_not_end_the_response() -> None:
         assert framing.take(coded[position:]) == OVER
 
 
-@pytest.mark.parametrize("broken", [b"data: x\r\n\r\n", b"zz\r\nabc\r\n", b"-5\r\nabc\r\n", b"\r\n", b"a" * 5000])
+@pytest.mark.parametrize(
+    "broken", [b"data: x\r\n\r\n", b"zz\r\nabc\r\n", b"-5\r\nabc\r\n", b"\r\n", b"a" * 5000]
+)
 def test_broken_framing_is_an_error_and_no_endless_wait(broken: bytes) -> None:
     with pytest.raises(ValueError, match=r"not a number|doesn't end"):
         Chunked().take(broken)
@@ -176,10 +208,14 @@ def test_a_body_that_is_not_chunked_gives_the_same_events(head: bytes, eol: byte
         reads = cut(raw, [position])
         events = read_back(raw, reads, start, chunked=False)
         assert [said for _, said in events] == EXPECTED
-        assert [t for t, _ in events] == [number_of_the_read_with(start + e - 1, reads) for e in event_ends]
+        assert [t for t, _ in events] == [
+            number_of_the_read_with(start + e - 1, reads) for e in event_ends
+        ]
 
 
-def test_a_last_event_without_a_blank_line_counts_in_a_whole_response_and_not_in_a_cut_one() -> None:
+def test_a_last_event_without_a_blank_line_counts_in_a_whole_response_and_not_in_a_cut_one() -> (
+    None
+):
     raw = b"data: one\n\ndata: two"
     assert decode.events(raw, body_at(0, False)) == [(11, b"one"), (20, b"two")]
     assert decode.events(raw, body_at(0, False), whole=False) == [(11, b"one")]
@@ -217,7 +253,10 @@ def test_whether_a_connection_stays_open(raw: bytes, keep_alive: bool) -> None:
     assert head is not None and head.keep_alive is keep_alive
 
 
-@pytest.mark.parametrize("raw", [b"SSH-2.0-OpenSSH_9.2\r\n", b"\x15\x03\x01\x00\x02", b"x", b"HTTP/1.1 abc\r\n\r\n"])
+@pytest.mark.parametrize(
+    "raw",
+    [b"SSH-2.0-OpenSSH_9.2\r\n", b"\x15\x03\x01\x00\x02", b"x", b"HTTP/1.1 abc\r\n\r\n"],
+)
 def test_what_is_no_http_is_said_at_once(raw: bytes) -> None:
     with pytest.raises(ValueError, match="not an HTTP response"):
         http1.head(raw)
@@ -241,9 +280,17 @@ def test_a_head_that_says_no_one_end_is_an_error(raw: bytes) -> None:
 
 
 def test_a_hundred_continues_come_before_the_answer() -> None:
-    raw = b"HTTP/1.1 100 Continue\r\n\r\n" * 100 + HEAD + b"Content-Length: 2\r\nContent-Length: 2\r\n\r\nab"
+    raw = (
+        b"HTTP/1.1 100 Continue\r\n\r\n" * 100
+        + HEAD
+        + b"Content-Length: 2\r\nContent-Length: 2\r\n\r\nab"
+    )
     head = http1.head(raw)
-    assert head is not None and (head.status, head.content_length, raw[head.length :]) == (200, 2, b"ab")
+    assert head is not None and (head.status, head.content_length, raw[head.length :]) == (
+        200,
+        2,
+        b"ab",
+    )
 
 
 def test_what_comes_after_the_end_of_a_chunked_body_is_kept_apart() -> None:
@@ -268,5 +315,10 @@ def test_a_byte_order_mark_is_no_part_of_the_first_event() -> None:
 
 
 def test_a_request_is_written_with_its_length_in_bytes() -> None:
-    raw = http1.front("POST", "/v1/x", "h:1") + http1.payload(http1.head_before_length({"a": "b"}), "grüß".encode())
-    assert raw == b"POST /v1/x HTTP/1.1\r\nhost: h:1\r\na: b\r\ncontent-length: 6\r\n\r\ngr\xc3\xbc\xc3\x9f"
+    raw = http1.front("POST", "/v1/x", "h:1") + http1.payload(
+        http1.head_before_length({"a": "b"}), "grüß".encode()
+    )
+    assert (
+        raw
+        == b"POST /v1/x HTTP/1.1\r\nhost: h:1\r\na: b\r\ncontent-length: 6\r\n\r\ngr\xc3\xbc\xc3\x9f"
+    )

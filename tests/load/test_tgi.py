@@ -95,14 +95,29 @@ def wrong(value: Any, kind: Any, where: str = "") -> list[str]:
     if isinstance(kind, list):
         if not isinstance(value, list):
             return [f"{where}: {value!r} is no list"]
-        return [w for i, item in enumerate(value) for w in wrong(item, kind[0], f"{where}[{i}]")]
+        return [
+            w for i, item in enumerate(value) for w in wrong(item, kind[0], f"{where}[{i}]")
+        ]
     if isinstance(kind, dict):
         if not isinstance(value, dict):
             return [f"{where}: {value!r} is no object"]
         kinds = {name.removesuffix("?"): k for name, k in kind.items()}
-        found = [f"{where}.{name} is missing" for name in kind if not name.endswith("?") and name not in value]
-        found += [f"{where}.{name} is not in the description" for name in value if name not in kinds]
-        return found + [w for n, v in value.items() if n in kinds for w in wrong(v, kinds[n], f"{where}.{n}")]
+        found = [
+            f"{where}.{name} is missing"
+            for name in kind
+            if not name.endswith("?") and name not in value
+        ]
+        found += [
+            f"{where}.{name} is not in the description"
+            for name in value
+            if name not in kinds
+        ]
+        return found + [
+            w
+            for n, v in value.items()
+            if n in kinds
+            for w in wrong(v, kinds[n], f"{where}.{n}")
+        ]
     name = kind.removesuffix("?")
     if value is None and name != kind:
         return []
@@ -112,7 +127,9 @@ def wrong(value: Any, kind: Any, where: str = "") -> list[str]:
         return wrong(value, KINDS[name], where or name)
     if name in NOT_NEEDED:
         return [f"{where}: {value!r} is more than this test knows"]
-    good = isinstance(value, KINDS_OF_PYTHON[name]) and not (name != "boolean" and isinstance(value, bool))
+    good = isinstance(value, KINDS_OF_PYTHON[name]) and not (
+        name != "boolean" and isinstance(value, bool)
+    )
     return [] if good else [f"{where}: {value!r} is no {name}"]
 
 
@@ -130,7 +147,10 @@ def in_short(schema: dict[str, Any]) -> Any:
         kind = [in_short(schema["items"])]
     elif schema["type"] == "object":
         must = schema.get("required", [])
-        return {n if n in must else n + "?": in_short(s) for n, s in schema["properties"].items()}
+        return {
+            n if n in must else n + "?": in_short(s)
+            for n, s in schema["properties"].items()
+        }
     else:
         kind = schema["type"]
     if not schema.get("nullable"):
@@ -138,9 +158,14 @@ def in_short(schema: dict[str, Any]) -> Any:
     return (kind, None) if isinstance(kind, list) else kind + "?"
 
 
-@pytest.mark.skipif(not os.environ.get("DYNO_TGI_OPENAPI"), reason="DYNO_TGI_OPENAPI names no openapi.json of TGI")
+@pytest.mark.skipif(
+    not os.environ.get("DYNO_TGI_OPENAPI"),
+    reason="DYNO_TGI_OPENAPI names no openapi.json of TGI",
+)
 def test_the_short_form_says_what_the_description_says() -> None:
-    schemas = json.loads(Path(os.environ["DYNO_TGI_OPENAPI"]).read_text())["components"]["schemas"]
+    schemas = json.loads(Path(os.environ["DYNO_TGI_OPENAPI"]).read_text())["components"][
+        "schemas"
+    ]
     assert {name: in_short(schemas[name]) for name in KINDS} == KINDS
 
 
@@ -149,9 +174,18 @@ def test_the_short_form_says_what_the_description_says() -> None:
     [
         ({"id": 1, "text": "a", "logprob": None, "special": False}, None),
         ({"id": 1, "text": "a", "special": False}, "Token.logprob is missing"),
-        ({"id": True, "text": "a", "logprob": -1, "special": False}, "Token.id: True is no integer"),
-        ({"id": 1, "text": None, "logprob": -1, "special": False}, "Token.text: None is no string"),
-        ({"id": 1, "text": "a", "logprob": -1, "special": False, "x": 1}, "Token.x is not in the description"),
+        (
+            {"id": True, "text": "a", "logprob": -1, "special": False},
+            "Token.id: True is no integer",
+        ),
+        (
+            {"id": 1, "text": None, "logprob": -1, "special": False},
+            "Token.text: None is no string",
+        ),
+        (
+            {"id": 1, "text": "a", "logprob": -1, "special": False, "x": 1},
+            "Token.x is not in the description",
+        ),
     ],
 )
 def test_the_short_form_finds_what_is_wrong(token: Any, complaint: str | None) -> None:
@@ -162,7 +196,9 @@ def test_the_short_form_finds_what_is_wrong(token: Any, complaint: str | None) -
 
 
 def test_dyno_knows_all_of_tgis_parameters_and_no_other() -> None:
-    assert PROTOCOLS["tgi"].fields == {name.removesuffix("?") for name in KINDS["GenerateParameters"]}
+    assert PROTOCOLS["tgi"].fields == {
+        name.removesuffix("?") for name in KINDS["GenerateParameters"]
+    }
 
 
 # ---- what dyno asks ----
@@ -170,12 +206,16 @@ def test_dyno_knows_all_of_tgis_parameters_and_no_other() -> None:
 SAMPLING: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {}),
     ({"temperature": 0.7}, {"temperature": 0.7, "do_sample": True}),
-    ({"temperature": 1.0}, {"temperature": 1.0, "do_sample": True}),  # greedy without do_sample
+    # greedy without do_sample
+    ({"temperature": 1.0}, {"temperature": 1.0, "do_sample": True}),
     ({"temperature": 0.0}, {}),  # refused; greedy is to give none
     ({"temperature": 0.0, "top_p": 0.9, "top_k": 40}, {}),  # a filter alone would sample
     ({"top_p": 1.0}, {}),  # refused, though the description allows it
     ({"top_k": -1}, {}),
-    ({"temperature": 0.7, "top_p": 1.0, "top_k": 0}, {"temperature": 0.7, "do_sample": True}),
+    (
+        {"temperature": 0.7, "top_p": 1.0, "top_k": 0},
+        {"temperature": 0.7, "do_sample": True},
+    ),
     ({"top_p": 0.9, "top_k": 40}, {"top_p": 0.9, "top_k": 40, "do_sample": True}),
     ({"seed": 7, "repetition_penalty": 1.1}, {"seed": 7, "repetition_penalty": 1.1}),
     ({"frequency_penalty": 0.5}, {"frequency_penalty": 0.5}),
@@ -183,8 +223,12 @@ SAMPLING: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("asked", "sent"), SAMPLING)
-def test_sampling_is_reported_in_values_that_tgi_takes(shared_fake: StartFake, asked: Any, sent: Any) -> None:
-    body = PROTOCOLS["tgi"].body(Request("a b c", 3, 8), Asked("m", ignore_eos=True, sampling=asked))
+def test_sampling_is_reported_in_values_that_tgi_takes(
+    shared_fake: StartFake, asked: Any, sent: Any
+) -> None:
+    body = PROTOCOLS["tgi"].body(
+        Request("a b c", 3, 8), Asked("m", ignore_eos=True, sampling=asked)
+    )
     assert wrong(body, "CompatGenerateRequest") == []
     given = dict(body["parameters"])
     assert {name: given.pop(name) for name in ("max_new_tokens", "details", "decoder_input_details")} == {
@@ -195,7 +239,9 @@ def test_sampling_is_reported_in_values_that_tgi_takes(shared_fake: StartFake, a
 
 
 def test_further_fields_are_tgis_parameters() -> None:
-    body = PROTOCOLS["tgi"].body(Request("a", 1, 4), Asked("m", extra_body={"seed": 3, "stop": ["."], "truncate": 9}))
+    body = PROTOCOLS["tgi"].body(
+        Request("a", 1, 4), Asked("m", extra_body={"seed": 3, "stop": ["."], "truncate": 9})
+    )
     assert wrong(body, "CompatGenerateRequest") == []
     assert body["parameters"]["seed"] == 3 and body["parameters"]["truncate"] == 9
 
@@ -210,7 +256,9 @@ def test_further_fields_are_tgis_parameters() -> None:
         ({"repetition_penalty": 0.0}, "`repetition_penalty` must be strictly positive"),
     ],
 )
-def test_the_fake_refuses_what_tgi_refuses_and_as_it_does(shared_fake: StartFake, parameters: Any, words: str) -> None:
+def test_the_fake_refuses_what_tgi_refuses_and_as_it_does(
+    shared_fake: StartFake, parameters: Any, words: str
+) -> None:
     server, body = shared_fake(), {"inputs": "a b c", "parameters": parameters}
     error = {"error": f"Input validation error: {words}", "error_type": "validation"}
     assert wrong(error, "ErrorResponse") == []
@@ -250,7 +298,12 @@ def test_a_stream_counts_its_tokens_and_ends_with_text_and_details(
     reported = events(shared_fake(), path, body)
     assert [w for event in reported for w in wrong(event, "StreamResponse")] == []
     assert [event["index"] for event in reported] == [1, 2, 3, 4]
-    assert [event["generated_text"] for event in reported] == [None, None, None, " tok tok tok tok"]
+    assert [event["generated_text"] for event in reported] == [
+        None,
+        None,
+        None,
+        " tok tok tok tok",
+    ]
     assert [event["details"] for event in reported[:-1]] == [None] * 3
     assert reported[-1]["details"] == {
         "finish_reason": "length",
@@ -262,7 +315,12 @@ def test_a_stream_counts_its_tokens_and_ends_with_text_and_details(
 
 @pytest.mark.parametrize(
     ("fault", "text", "tokens"),
-    [("short", " tok tok", 3), ("end_at_once", "", 1), ("cut_utf8", " tok tok tok grüß", 4), ("silent", " tok tok", 4)],
+    [
+        ("short", " tok tok", 3),
+        ("end_at_once", "", 1),
+        ("cut_utf8", " tok tok tok grüß", 4),
+        ("silent", " tok tok", 4),
+    ],
 )
 def test_the_generated_text_is_that_of_the_tokens_but_the_end_token(
     shared_fake: StartFake, fault: str, text: str, tokens: int
@@ -276,32 +334,58 @@ def test_the_generated_text_is_that_of_the_tokens_but_the_end_token(
         == text
     )
     assert reported[-1]["details"]["generated_tokens"] == len(reported) == tokens
-    assert (reported[-1]["details"]["finish_reason"] == "eos_token") is reported[-1]["token"]["special"]
+    assert (reported[-1]["details"]["finish_reason"] == "eos_token") is reported[-1][
+        "token"
+    ]["special"]
     assert call(server, "/generate", ASKED)[1]["generated_text"] == text
 
 
-def test_without_details_there_are_none_and_dyno_still_sees_the_end(shared_fake: StartFake) -> None:
-    reported = events(shared_fake(), "/generate_stream", {"inputs": "a", "parameters": {"max_new_tokens": 2}})
+def test_without_details_there_are_none_and_dyno_still_sees_the_end(
+    shared_fake: StartFake,
+) -> None:
+    reported = events(
+        shared_fake(),
+        "/generate_stream",
+        {"inputs": "a", "parameters": {"max_new_tokens": 2}},
+    )
     assert reported[-1]["details"] is None and reported[-1]["generated_text"] == " tok tok"
-    reading = PROTOCOLS["tgi"].read([(i, json.dumps(e).encode()) for i, e in enumerate(reported)])
-    assert reading.done and reading.output_tokens is None and reading.texts == [" tok", " tok"]
+    reading = PROTOCOLS["tgi"].read(
+        [(i, json.dumps(e).encode()) for i, e in enumerate(reported)]
+    )
+    assert (
+        reading.done and reading.output_tokens is None and reading.texts == [" tok", " tok"]
+    )
 
 
 @pytest.mark.parametrize(
-    ("sampling", "seed"), [({"seed": 7}, None), ({"seed": 7, "do_sample": True}, 7), ({"seed": 8, "top_k": 3}, 8)]
+    ("sampling", "seed"),
+    [
+        ({"seed": 7}, None),
+        ({"seed": 7, "do_sample": True}, 7),
+        ({"seed": 8, "top_k": 3}, 8),
+    ],
 )
-def test_the_seed_is_reported_where_it_was_used(shared_fake: StartFake, sampling: Any, seed: int | None) -> None:
+def test_the_seed_is_reported_where_it_was_used(
+    shared_fake: StartFake, sampling: Any, seed: int | None
+) -> None:
     body = {"inputs": "a b c", "parameters": {**ASKED["parameters"], **sampling}}  # type: ignore[dict-item]
     assert events(shared_fake(), "/generate_stream", body)[-1]["details"]["seed"] == seed
     assert call(shared_fake(), "/generate", body)[1]["details"]["seed"] == seed
 
 
-def test_an_answer_in_one_piece_and_in_a_list_on_the_bare_route(shared_fake: StartFake) -> None:
+def test_an_answer_in_one_piece_and_in_a_list_on_the_bare_route(
+    shared_fake: StartFake,
+) -> None:
     status, answer = call(shared_fake(), "/generate", ASKED)
     assert (status, wrong(answer, "GenerateResponse")) == (200, [])
-    assert answer["generated_text"] == " tok tok tok tok" and len(answer["details"]["tokens"]) == 4
+    assert (
+        answer["generated_text"] == " tok tok tok tok"
+        and len(answer["details"]["tokens"]) == 4
+    )
     assert call(shared_fake(), "/", ASKED) == (200, [answer])
-    assert call(shared_fake(), "/generate", {"inputs": "a"})[1] == {"generated_text": " tok" * 16}
+    assert call(shared_fake(), "/generate", {"inputs": "a"})[1] == {
+        "generated_text": " tok" * 16
+    }
 
 
 @pytest.mark.parametrize("fault", ["429", "500", "503"])
@@ -312,7 +396,9 @@ def test_errors_have_tgis_shape_on_tgis_routes(shared_fake: StartFake, fault: st
         assert (status, wrong(answer, "ErrorResponse")) == (int(fault), [])
     if fault == "429":
         for path, body in STREAMS:
-            assert events(server, path, body) == [{"error": "Model is overloaded", "error_type": "overloaded"}]
+            assert events(server, path, body) == [
+                {"error": "Model is overloaded", "error_type": "overloaded"}
+            ]
     else:
         assert call(server, "/generate_stream", ASKED) == (status, answer)
 
@@ -334,7 +420,11 @@ def test_what_the_fake_says_of_itself_is_what_tgi_says(shared_fake: StartFake) -
     assert models["object"] == "list" and wrong(card, "ModelInfo") == []
     status, tokens = call(server, "/tokenize", {"inputs": " to be  or to be"})
     assert (status, wrong(tokens, "TokenizeResponse")) == (200, [])
-    assert [(t["text"], t["start"], t["stop"]) for t in tokens][:3] == [("to", 1, 3), ("be", 4, 6), ("or", 8, 10)]
+    assert [(t["text"], t["start"], t["stop"]) for t in tokens][:3] == [
+        ("to", 1, 3),
+        ("be", 4, 6),
+        ("or", 8, 10),
+    ]
     assert tokens[0]["id"] == tokens[3]["id"] != tokens[1]["id"]
 
 
@@ -344,26 +434,56 @@ def test_metrics_count_requests_under_tgis_and_vllms_names(fake: StartFake) -> N
     status, text = call(server, "/metrics")
     lines = text.splitlines()
     assert status == 200 and "tgi_request_count 3" in lines
-    assert {"tgi_queue_size 0", "tgi_batch_current_size 0", "vllm:num_requests_running 0"} <= set(lines)
+    assert {
+        "tgi_queue_size 0",
+        "tgi_batch_current_size 0",
+        "vllm:num_requests_running 0",
+    } <= set(lines)
 
 
 @pytest.mark.parametrize("stream", [{}, {"stream": False}, {"stream": None}])
-def test_openais_routes_answer_in_one_piece_where_no_stream_is_asked_for(shared_fake: StartFake, stream: Any) -> None:
+def test_openais_routes_answer_in_one_piece_where_no_stream_is_asked_for(
+    shared_fake: StartFake, stream: Any
+) -> None:
     asked = {"model": "fake", "max_tokens": 4, **stream}
     status, answer = call(shared_fake(), "/v1/completions", {**asked, "prompt": "a b c"})
-    assert (status, answer.pop("object"), wrong(answer, "CompletionFinal")) == (200, "text_completion", [])
-    assert (answer["choices"][0]["text"], answer["choices"][0]["finish_reason"]) == (" tok tok tok tok", "length")
-    assert answer["usage"] == {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
-    chat = {**asked, "messages": [{"role": "user", "content": "a b"}], "stream_options": None}
+    assert (status, answer.pop("object"), wrong(answer, "CompletionFinal")) == (
+        200,
+        "text_completion",
+        [],
+    )
+    assert (answer["choices"][0]["text"], answer["choices"][0]["finish_reason"]) == (
+        " tok tok tok tok",
+        "length",
+    )
+    assert answer["usage"] == {
+        "prompt_tokens": 3,
+        "completion_tokens": 4,
+        "total_tokens": 7,
+    }
+    chat = {
+        **asked,
+        "messages": [{"role": "user", "content": "a b"}],
+        "stream_options": None,
+    }
     status, answer = call(shared_fake(), "/v1/chat/completions", chat)
-    assert (status, answer.pop("object"), wrong(answer, "ChatCompletion")) == (200, "chat.completion", [])
-    assert answer["choices"][0]["message"] == {"role": "assistant", "content": " tok tok tok tok"}
+    assert (status, answer.pop("object"), wrong(answer, "ChatCompletion")) == (
+        200,
+        "chat.completion",
+        [],
+    )
+    assert answer["choices"][0]["message"] == {
+        "role": "assistant",
+        "content": " tok tok tok tok",
+    }
     assert answer["usage"]["total_tokens"] == 6
 
 
 @pytest.mark.parametrize("body", [[], "text", 3])
 @pytest.mark.parametrize("path", ["/generate", "/v1/completions", "/tokenize"])
-def test_a_body_that_is_no_object_is_refused_and_the_server_lives(shared_fake: StartFake, path: str, body: Any) -> None:
+def test_a_body_that_is_no_object_is_refused_and_the_server_lives(
+    shared_fake: StartFake, path: str, body: Any
+) -> None:
     assert call(shared_fake(), path, body)[0] == 400
     assert call(shared_fake(), "/health")[0] == 200
 
@@ -377,7 +497,11 @@ def completion(text: str, finish_reason: str, tokens: int | None = None) -> byte
         "choices": [{"index": 0, "text": text, "logprobs": None, "finish_reason": finish_reason}],
     }  # fmt: skip
     if tokens is not None:
-        event["usage"] = {"prompt_tokens": 2, "completion_tokens": tokens, "total_tokens": 2 + tokens}
+        event["usage"] = {
+            "prompt_tokens": 2,
+            "completion_tokens": tokens,
+            "total_tokens": 2 + tokens,
+        }
     return json.dumps(event).encode()
 
 
@@ -387,10 +511,19 @@ def read(*reported: bytes, backend: str = "openai") -> StreamReading:
 
 
 def test_an_empty_finish_reason_is_none_and_its_token_keeps_its_place() -> None:
-    reading = read(completion(" a", ""), completion("", ""), completion(" c", ""), completion(" d", "length", 4))
+    reading = read(
+        completion(" a", ""),
+        completion("", ""),
+        completion(" c", ""),
+        completion(" d", "length", 4),
+    )
     assert reading.chunk_ends == [0, 1, 2, 3]
     assert reading.texts == [" a", "", " c", " d"]
-    assert (reading.finish_reason, reading.output_tokens, reading.prompt_tokens) == ("length", 4, 2)
+    assert (reading.finish_reason, reading.output_tokens, reading.prompt_tokens) == (
+        "length",
+        4,
+        2,
+    )
 
 
 def test_a_cut_stream_of_empty_finish_reasons_has_none() -> None:
@@ -401,50 +534,92 @@ def test_a_cut_stream_of_empty_finish_reasons_has_none() -> None:
 @pytest.mark.parametrize(
     ("word", "reason", "texts"),
     [
-        ("eos_token", "stop", [" a", " b", ""]),  # the last one's text is the end token's own
+        # the last one's text is the end token's own
+        ("eos_token", "stop", [" a", " b", ""]),
         ("stop_sequence", "stop", [" a", " b", "</s>"]),
         ("length", "length", [" a", " b", "</s>"]),
     ],
 )
-def test_tgis_reasons_are_reported_in_openais_words(word: str, reason: str, texts: list[str]) -> None:
-    reading = read(completion(" a", ""), completion(" b", ""), completion("</s>", word, 3), b"[DONE]")
-    assert (reading.finish_reason, reading.texts, reading.chunk_ends) == (reason, texts, [0, 1, 2])
+def test_tgis_reasons_are_reported_in_openais_words(
+    word: str, reason: str, texts: list[str]
+) -> None:
+    reading = read(
+        completion(" a", ""), completion(" b", ""), completion("</s>", word, 3), b"[DONE]"
+    )
+    assert (reading.finish_reason, reading.texts, reading.chunk_ends) == (
+        reason,
+        texts,
+        [0, 1, 2],
+    )
     assert reading.done and reading.output_tokens == 3
 
 
 def test_an_end_token_alone_is_no_text() -> None:
     reading = read(completion("</s>", "eos_token", 1))
-    assert (reading.chunk_ends, reading.output_tokens, reading.finish_reason) == ([], 1, "stop")
+    assert (reading.chunk_ends, reading.output_tokens, reading.finish_reason) == (
+        [],
+        1,
+        "stop",
+    )
 
 
 def test_a_finish_reason_before_the_last_text_puts_no_time_out_of_order() -> None:
-    reading = read(completion(" a", ""), completion("", "stop"), completion(" b", ""), completion(" c", "stop", 4))
+    reading = read(
+        completion(" a", ""),
+        completion("", "stop"),
+        completion(" b", ""),
+        completion(" c", "stop", 4),
+    )
     assert reading.chunk_ends == [0, 1, 2, 3] and reading.texts == [" a", "", " b", " c"]
 
 
 def chat(content: str, finish_reason: str | None) -> bytes:
-    choice = {"index": 0, "delta": {"role": "assistant", "content": content}, "finish_reason": finish_reason}
-    return json.dumps({"object": "chat.completion.chunk", "id": "", "choices": [choice], "usage": None}).encode()
+    choice = {
+        "index": 0,
+        "delta": {"role": "assistant", "content": content},
+        "finish_reason": finish_reason,
+    }
+    return json.dumps(
+        {"object": "chat.completion.chunk", "id": "", "choices": [choice], "usage": None}
+    ).encode()
 
 
 def test_tgis_chat_has_no_role_chunk_and_its_first_one_is_the_first_token() -> None:
     usage = {"prompt_tokens": 2, "completion_tokens": 3, "total_tokens": 5}
     last = json.dumps({"choices": [], "usage": usage}).encode()
     reading = read(
-        chat(" a", None), chat("", None), chat(" c", "stop_sequence"), last, b"[DONE]", backend="openai-chat"
+        chat(" a", None),
+        chat("", None),
+        chat(" c", "stop_sequence"),
+        last,
+        b"[DONE]",
+        backend="openai-chat",
     )
-    assert (reading.chunk_ends, reading.texts, reading.empty_chunks) == ([0, 1, 2], [" a", "", " c"], 0)
+    assert (reading.chunk_ends, reading.texts, reading.empty_chunks) == (
+        [0, 1, 2],
+        [" a", "", " c"],
+        0,
+    )
     assert (reading.finish_reason, reading.output_tokens) == ("stop", 3)
 
 
 def test_an_error_event_of_tgis_openai_routes_is_an_error() -> None:
-    reading = read(b'{"error":{"message":"Model is overloaded","http_status_code":422}}', b"[DONE]")
+    reading = read(
+        b'{"error":{"message":"Model is overloaded","http_status_code":422}}', b"[DONE]"
+    )
     assert (reading.error, reading.error_detail) == ("stream_error", "Model is overloaded")
 
 
 @pytest.mark.engines
 def test_tgi_before_2_3_tells_no_prompt_length() -> None:
     details = {"finish_reason": "stop_sequence", "generated_tokens": 1, "seed": None}
-    event = {"token": {"id": 1, "text": " a", "logprob": None, "special": False}, "details": details}
+    event = {
+        "token": {"id": 1, "text": " a", "logprob": None, "special": False},
+        "details": details,
+    }
     reading = read(json.dumps(event).encode(), backend="tgi")
-    assert (reading.prompt_tokens, reading.output_tokens, reading.finish_reason) == (None, 1, "stop")
+    assert (reading.prompt_tokens, reading.output_tokens, reading.finish_reason) == (
+        None,
+        1,
+        "stop",
+    )

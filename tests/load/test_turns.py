@@ -10,7 +10,9 @@ from conftest import turn
 WITHIN_S = 60.0
 
 
-def test_who_waits_for_being_alone_is_let_in_before_those_who_come_later(tmp_path: Path) -> None:
+def test_who_waits_for_being_alone_is_let_in_before_those_who_come_later(
+    tmp_path: Path,
+) -> None:
     order: list[str] = []
     inside = threading.Event()
     go_on = threading.Event()

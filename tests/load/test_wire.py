@@ -18,7 +18,18 @@ import psutil
 import pytest
 import trustme
 
-from conftest import STREAM_HEAD, Driven, Scripted, StartFake, answer, chunked, drive, receive_request, requests, tokens
+from conftest import (
+    STREAM_HEAD,
+    Driven,
+    Scripted,
+    StartFake,
+    answer,
+    chunked,
+    drive,
+    receive_request,
+    requests,
+    tokens,
+)
 from dyno.clock import now_ns
 from dyno.errors import StoreError, TargetError, UsageError
 from dyno.facts.load import LoadSpec
@@ -100,11 +111,16 @@ class Together:
 
 
 @pytest.mark.parametrize("streams", [1, 8])
-def test_a_closed_loop_keeps_exactly_as_many_open_as_asked(scripted: Serve, streams: int) -> None:
+def test_a_closed_loop_keeps_exactly_as_many_open_as_asked(
+    scripted: Serve, streams: int
+) -> None:
     server = Together(scripted, streams)
-    driven = drive(server.base_url, requests(streams * 4), LoadSpec(max_concurrency=streams))
+    driven = drive(
+        server.base_url, requests(streams * 4), LoadSpec(max_concurrency=streams)
+    )
     assert [r.error for r in driven.records] == [None] * streams * 4
-    assert (server.answered, server.most_open) == (streams * 4, streams)  # never more, and as many each time
+    # never more, and as many each time
+    assert (server.answered, server.most_open) == (streams * 4, streams)
     assert most_at_once([(r.sent_ns, r.end_ns) for r in driven.records]) == streams
     # Every slot is busy from the first to the last sending: a response's end is followed by the next request, before
     # the client reads anything else.
@@ -143,7 +159,9 @@ def test_the_last_answer_on_a_connection_costs_no_other_connection(scripted: Ser
     def talk(sock: Any, number: int) -> None:
         while receive_request(sock):
             if number == 1:
-                sock.sendall(answer(2).replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n", 1))
+                sock.sendall(
+                    answer(2).replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n", 1)
+                )
                 return
             sock.sendall(answer(2))
 
@@ -162,9 +180,13 @@ def test_a_response_that_ends_as_it_gets_too_large_is_counted_once(scripted: Ser
             time.sleep(0.005)
             sock.sendall(chunked(*rest))
 
-    driven = drive(scripted(talk).base_url, requests(12), LoadSpec(max_concurrency=3), response_max=800)
+    driven = drive(
+        scripted(talk).base_url, requests(12), LoadSpec(max_concurrency=3), response_max=800
+    )
     assert len(driven.records) == driven.client.sent == 12
-    assert [sum(kind == END and x == e for kind, x in driven.frames) for e in range(12)] == [1] * 12
+    assert [
+        sum(kind == END and x == e for kind, x in driven.frames) for e in range(12)
+    ] == [1] * 12
 
 
 @pytest.mark.parametrize("turn_ns", [0, 4 * NS_PER_MS])
@@ -178,11 +200,14 @@ def test_an_answer_that_cant_be_read_fails_and_its_conversation_ends(
         while receive_request(sock):
             sock.sendall(STREAM_HEAD + chunked(event).removesuffix(b"0\r\n\r\n"))
             time.sleep(0.005)
-            sock.sendall(chunked(event).replace(b"\n\n\r\n", b"\n\nXX"))  # a chunk longer than it says
+            # a chunk longer than it says
+            sock.sendall(chunked(event).replace(b"\n\n\r\n", b"\n\nXX"))
 
     turns = [Turn("x", 1, 2, session=i // 2, after=[i - 1] if i % 2 else [], history=i - 1 if i % 2 else None)
              for i in range(6)]  # fmt: skip
-    driven = drive(scripted(talk).base_url, turns, LoadSpec(max_concurrency=3), backend="openai-chat")
+    driven = drive(
+        scripted(talk).base_url, turns, LoadSpec(max_concurrency=3), backend="openai-chat"
+    )
     assert [r.error for r in driven.records] == ["garbage"] * 3
     assert (driven.client.sent, driven.client.skipped) == (3, 3)
 
@@ -191,10 +216,16 @@ def test_without_a_cap_all_are_sent_at_once(scripted: Serve) -> None:
     server = Together(scripted, 50)
     driven = drive(server.base_url, requests(50), LoadSpec())
     assert [r.error for r in driven.records] == [None] * 50
-    assert server.most_open == most_at_once([(r.sent_ns, r.end_ns) for r in driven.records]) == 50
+    assert (
+        server.most_open
+        == most_at_once([(r.sent_ns, r.end_ns) for r in driven.records])
+        == 50
+    )
 
 
-def test_in_a_closed_loop_a_request_is_due_when_its_slot_became_free(fake: StartFake) -> None:
+def test_in_a_closed_loop_a_request_is_due_when_its_slot_became_free(
+    fake: StartFake,
+) -> None:
     records = drive(fake().base_url, requests(6)).records
     assert [r.due_ns for r in records[1:]] == [r.end_ns for r in records[:-1]]
     assert all(timing.queue_ns(r) >= 0 for r in records)
@@ -223,7 +254,9 @@ def test_a_wall_clock_that_was_set_by_a_day_moves_no_end(
 
 
 @pytest.mark.parametrize("burstiness", [1.0, None])
-def test_an_open_loop_sends_by_the_plan_whatever_the_server_does(scripted: Serve, burstiness: float | None) -> None:
+def test_an_open_loop_sends_by_the_plan_whatever_the_server_does(
+    scripted: Serve, burstiness: float | None
+) -> None:
     server = Together(scripted, 20)  # it answers none before it has them all
     load = LoadSpec(request_rate_rps=200, burstiness=burstiness, seed=5)
     driven = drive(server.base_url, requests(20), load)
@@ -290,7 +323,9 @@ def test_a_rate_for_a_duration_sends_all_that_are_due_in_it(
     assert len(driven.records) == driven.client.sent == count
 
 
-def test_a_duration_ends_the_sending_and_finishes_what_is_in_flight(fake: StartFake) -> None:
+def test_a_duration_ends_the_sending_and_finishes_what_is_in_flight(
+    fake: StartFake,
+) -> None:
     # Half-way between two ticks: a loop that looked at its ticks only would send another twenty.
     load = LoadSpec(max_concurrency=2, duration_s=0.95)
     driven = drive(fake().base_url, requests(1), load, count=1_000_000)
@@ -304,7 +339,9 @@ def test_a_duration_ends_the_sending_and_finishes_what_is_in_flight(fake: StartF
 # ---- the times ----
 
 
-@pytest.mark.parametrize("held_up_s", [0.0, 0.012], ids=["prompt", "held up before each read"])
+@pytest.mark.parametrize(
+    "held_up_s", [0.0, 0.012], ids=["prompt", "held up before each read"]
+)
 def test_the_reported_times_are_those_of_the_servers_own_log(
     fake: StartFake, held_up_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,11 +355,16 @@ def test_the_reported_times_are_those_of_the_servers_own_log(
     assert all(r.error is None and len(r.chunk_ns) == 20 for r in records)
 
     start = driven.client.start_ns
-    sending = [arrived - (r.sent_ns + start) for r, (arrived, *_) in zip(records, streams, strict=True)]
+    sending = [
+        arrived - (r.sent_ns + start)
+        for r, (arrived, *_) in zip(records, streams, strict=True)
+    ]
     arriving = []
     for r, (_, *sends) in zip(records, streams, strict=True):
         chunks = [t + start for t in r.chunk_ns]
-        assert all(chunk > sent - SLACK_NS for chunk, sent in zip(chunks, sends, strict=True))
+        assert all(
+            chunk > sent - SLACK_NS for chunk, sent in zip(chunks, sends, strict=True)
+        )
         # Of chunks in one read the kernel tells only the last one's arrival.
         last = [i for i, (a, b) in enumerate(pairwise([*chunks, 0])) if a != b]
         assert all(chunks[i] < sends[i + 1] + SLACK_NS for i in last[:-1])
@@ -330,10 +372,14 @@ def test_the_reported_times_are_those_of_the_servers_own_log(
     assert min(sending) > -SLACK_NS
     # The fake engine takes its times just before it sends: what remains is the way, but for a process that lost its
     # core in just that moment.
-    assert statistics.median(sending) < NS_PER_MS and statistics.median(arriving) < NS_PER_MS
+    assert (
+        statistics.median(sending) < NS_PER_MS and statistics.median(arriving) < NS_PER_MS
+    )
 
 
-def test_a_client_that_went_away_does_not_hasten_the_fake_engines_next_answer(fake: StartFake) -> None:
+def test_a_client_that_went_away_does_not_hasten_the_fake_engines_next_answer(
+    fake: StartFake,
+) -> None:
     """The next connection has the file number of the one that was closed, and once had its send times too."""
     server = fake(first_ms=400)
     stop = Stop()
@@ -352,7 +398,15 @@ def test_a_client_that_went_away_does_not_hasten_the_fake_engines_next_answer(fa
 def test_the_order_of_events_in_a_record_holds(fake: StartFake) -> None:
     driven = drive(fake().base_url, requests(10), LoadSpec(max_concurrency=3))
     for r in driven.records:
-        assert 0 <= r.due_ns <= r.sent_ns < r.chunk_ns[0] <= r.chunk_ns[-1] <= r.end_ns <= driven.client.duration_ns
+        assert (
+            0
+            <= r.due_ns
+            <= r.sent_ns
+            < r.chunk_ns[0]
+            <= r.chunk_ns[-1]
+            <= r.end_ns
+            <= driven.client.duration_ns
+        )
         assert r.reads >= 1 and r.late_ns_max >= 0
 
 
@@ -369,10 +423,13 @@ def test_connections_are_kept_and_used_again(fake: StartFake) -> None:
     server = fake()
     before = server.log()["connections"]
     drive(server.base_url, requests(40), LoadSpec(max_concurrency=4))
-    assert server.log()["connections"] - before == 4 + 1  # and the one that asked for the log
+    # and the one that asked for the log
+    assert server.log()["connections"] - before == 4 + 1
 
 
-def test_a_server_that_says_close_gets_a_connection_for_each_request(scripted: Serve) -> None:
+def test_a_server_that_says_close_gets_a_connection_for_each_request(
+    scripted: Serve,
+) -> None:
     def talk(sock: Any, _: int) -> None:
         receive_request(sock)
         sock.sendall(answer(2).replace(b"\r\n", b"\r\nconnection: close\r\n", 1))
@@ -386,15 +443,23 @@ def test_a_server_that_says_close_gets_a_connection_for_each_request(scripted: S
 def test_a_body_that_ends_with_the_connection_is_whole(scripted: Serve) -> None:
     def talk(sock: Any, _: int) -> None:
         receive_request(sock)
-        sock.sendall(b"HTTP/1.0 200 OK\r\ncontent-type: text/event-stream\r\n\r\n" + b"".join(tokens(3)))
+        sock.sendall(
+            b"HTTP/1.0 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+            + b"".join(tokens(3))
+        )
 
     driven = drive(scripted(talk).base_url, requests(3))
-    assert [(r.error, r.text, r.output_tokens) for r in driven.records] == [(None, " tok" * 3, 3)] * 3
+    assert [(r.error, r.text, r.output_tokens) for r in driven.records] == [
+        (None, " tok" * 3, 3)
+    ] * 3
 
 
 def test_a_body_of_known_length_is_whole_and_keeps_its_connection(scripted: Serve) -> None:
     body = b"".join(tokens(3))
-    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n" % len(body)
+    head = (
+        b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n"
+        % len(body)
+    )
 
     def talk(sock: Any, _: int) -> None:
         while receive_request(sock):
@@ -407,7 +472,9 @@ def test_a_body_of_known_length_is_whole_and_keeps_its_connection(scripted: Serv
     assert server.connections == 1
 
 
-def test_a_server_that_closes_idle_connections_costs_no_request(scripted: Serve, no_hurry: None) -> None:
+def test_a_server_that_closes_idle_connections_costs_no_request(
+    scripted: Serve, no_hurry: None
+) -> None:
     """It closes each one after its first answer, without a word; the next request crosses that on its way."""
     served = []
 
@@ -429,14 +496,17 @@ def test_a_request_is_sent_again_only_once(scripted: Serve, no_hurry: None) -> N
             receive_request(sock)
             sock.sendall(answer(2))
         if receive_request(sock):
-            seen.append(number)  # and closed without an answer, on whatever connection it comes
+            # and closed without an answer, on whatever connection it comes
+            seen.append(number)
 
     driven = drive(scripted(talk).base_url, requests(2))
     assert [r.error for r in driven.records] == [None, "cut"]
     assert seen == [1, 2]
 
 
-def test_a_request_that_the_server_gave_up_after_a_while_is_not_sent_again(scripted: Serve) -> None:
+def test_a_request_that_the_server_gave_up_after_a_while_is_not_sent_again(
+    scripted: Serve,
+) -> None:
     seen = []
 
     def talk(sock: Any, number: int) -> None:
@@ -468,7 +538,9 @@ def test_a_large_prompt_goes_out_in_pieces(scripted: Serve) -> None:
     assert len(got) == 3 and min(got) > len(prompt)
 
 
-def test_more_connections_than_open_files_are_refused_before_anything_is_sent(fake: StartFake) -> None:
+def test_more_connections_than_open_files_are_refused_before_anything_is_sent(
+    fake: StartFake,
+) -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if hard == resource.RLIM_INFINITY or hard > 9_000_000:
         pytest.skip("this system allows so many open files that the test would open them")
@@ -525,12 +597,15 @@ def test_a_server_that_dies_in_the_middle_ends_the_run_and_what_was_measured_is_
     done = [r for r in driven.records if r.error is None]
     assert driven.client.outcome == "server gone"
     assert least <= len(done) < 30
-    assert driven.client.sent == len(driven.records) < 2000  # the rest was not sent: some 100 are due in a second
+    # the rest was not sent: some 100 are due in a second
+    assert driven.client.sent == len(driven.records) < 2000
     assert {r.error for r in driven.records} <= {None, "refused", "cut", "reset"}
     assert all(r.output_tokens == 4 for r in done)
 
 
-def test_a_load_ends_where_streams_break_while_others_are_under_way(scripted: Serve) -> None:
+def test_a_load_ends_where_streams_break_while_others_are_under_way(
+    scripted: Serve,
+) -> None:
     """Each breaks after its begin, once another one has begun: at no time is none of them being answered."""
     begun = threading.Semaphore(0)
 
@@ -548,10 +623,17 @@ def test_a_load_ends_where_streams_break_while_others_are_under_way(scripted: Se
 
 
 @pytest.mark.parametrize("fault", ["500", "cut", "said in the stream"])
-def test_a_load_ends_after_fifty_failures_without_a_success(fake: StartFake, scripted: Serve, fault: str) -> None:
+def test_a_load_ends_after_fifty_failures_without_a_success(
+    fake: StartFake, scripted: Serve, fault: str
+) -> None:
     def talk(sock: Any, _: int) -> None:
         while receive_request(sock):
-            sock.sendall(STREAM_HEAD + chunked(b'data: {"error":{"message":"out of memory"}}\n\n', b"data: [DONE]\n\n"))
+            sock.sendall(
+                STREAM_HEAD
+                + chunked(
+                    b'data: {"error":{"message":"out of memory"}}\n\n', b"data: [DONE]\n\n"
+                )
+            )
 
     server = scripted(talk) if " " in fault else fake(faults={fault: 1})
     driven = drive(server.base_url, requests(1000), LoadSpec(max_concurrency=4))
@@ -562,8 +644,12 @@ def test_a_load_ends_after_fifty_failures_without_a_success(fake: StartFake, scr
     assert errors.count("interrupted") <= 4  # in flight at that moment
 
 
-def test_one_success_or_an_answer_that_has_begun_keeps_a_failing_load_going(fake: StartFake, scripted: Serve) -> None:
-    driven = drive(fake(faults={"500": 2}).base_url, requests(200), LoadSpec(max_concurrency=4))
+def test_one_success_or_an_answer_that_has_begun_keeps_a_failing_load_going(
+    fake: StartFake, scripted: Serve
+) -> None:
+    driven = drive(
+        fake(faults={"500": 2}).base_url, requests(200), LoadSpec(max_concurrency=4)
+    )
     assert driven.client.outcome == "complete"
     assert sum(r.error is None for r in driven.records) == 100
 
@@ -597,7 +683,13 @@ def test_a_stop_keeps_the_finished_and_marks_those_in_flight(fake: StartFake) ->
             stop.requested = True
 
     server = fake(first_ms=30, gap_ms=10)
-    driven = drive(server.base_url, requests(1000, 5), LoadSpec(max_concurrency=3), watch=watch, stop=stop)
+    driven = drive(
+        server.base_url,
+        requests(1000, 5),
+        LoadSpec(max_concurrency=3),
+        watch=watch,
+        stop=stop,
+    )
     kinds = [r.error for r in driven.records]
     assert driven.client.outcome == "interrupted"
     assert kinds.count(None) >= 5 and kinds.count("interrupted") == 3
@@ -611,7 +703,9 @@ def test_a_stop_after_the_last_was_sent_is_still_an_interruption(fake: StartFake
     def watch(progress: Progress) -> None:
         stop.requested = progress.sent == 4
 
-    driven = drive(fake(first_ms=20_000).base_url, requests(4), LoadSpec(), watch=watch, stop=stop)
+    driven = drive(
+        fake(first_ms=20_000).base_url, requests(4), LoadSpec(), watch=watch, stop=stop
+    )
     assert driven.client.outcome == "interrupted"
     assert [r.error for r in driven.records] == ["interrupted"] * 4
 
@@ -626,7 +720,9 @@ def test_a_stop_before_the_first_is_sent_sends_none(fake: StartFake) -> None:
     assert server.log()["streams"] == []
 
 
-def test_a_request_that_takes_too_long_fails_and_the_next_one_is_sent(scripted: Serve) -> None:
+def test_a_request_that_takes_too_long_fails_and_the_next_one_is_sent(
+    scripted: Serve,
+) -> None:
     def talk(sock: Any, number: int) -> None:
         while receive_request(sock):
             if number == 1:
@@ -639,17 +735,30 @@ def test_a_request_that_takes_too_long_fails_and_the_next_one_is_sent(scripted: 
     assert driven.records[0].end_ns - driven.records[0].sent_ns >= 0.9 * NS_PER_S
 
 
-FRONT, PAYLOAD = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n", b"content-length: 0\r\n\r\n"
+FRONT, PAYLOAD = (
+    b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n",
+    b"content-length: 0\r\n\r\n",
+)
 
 
 def test_a_full_disk_is_an_error_that_says_so(fake: StartFake) -> None:
-    traffic = Traffic([Route(Url(fake().base_url))], [b""], PromptScript([FRONT + PAYLOAD]), Plan(20, None, 1))
+    traffic = Traffic(
+        [Route(Url(fake().base_url))],
+        [b""],
+        PromptScript([FRONT + PAYLOAD]),
+        Plan(20, None, 1),
+    )
     wire = Wire(traffic, spool := Spool(Path("/dev/full")))
-    with contextlib.closing(spool), pytest.raises(StoreError, match="No space left on device"):
+    with (
+        contextlib.closing(spool),
+        pytest.raises(StoreError, match="No space left on device"),
+    ):
         wire.drive()
 
 
-def test_what_a_full_disk_took_half_of_is_not_written_twice(fake: StartFake, tmp_path: Path) -> None:
+def test_what_a_full_disk_took_half_of_is_not_written_twice(
+    fake: StartFake, tmp_path: Path
+) -> None:
     batches: list[bytes] = []  # the one of which half was written, and all after it
 
     class FullForAMoment(Spool):
@@ -662,20 +771,30 @@ def test_what_a_full_disk_took_half_of_is_not_written_twice(fake: StartFake, tmp
             if full:
                 raise StoreError("full")
 
-    traffic = Traffic([Route(Url(fake().base_url))], [b""], PromptScript([FRONT + PAYLOAD]), Plan(20, None, 1))
+    traffic = Traffic(
+        [Route(Url(fake().base_url))],
+        [b""],
+        PromptScript([FRONT + PAYLOAD]),
+        Plan(20, None, 1),
+    )
     wire = Wire(traffic, spool := FullForAMoment(tmp_path / "s"))
     with contextlib.closing(spool), pytest.raises(StoreError, match="full"):
         wire.drive()
     assert all(batches[0] not in later for later in batches[1:])
-    assert list(decode.records(spool.path, requests(1), PROTOCOLS["openai"]))  # and the half is read
+    # and the half is read
+    assert list(decode.records(spool.path, requests(1), PROTOCOLS["openai"]))
 
 
-def test_a_reset_in_the_middle_of_one_stream_leaves_the_others_alone(scripted: Serve) -> None:
+def test_a_reset_in_the_middle_of_one_stream_leaves_the_others_alone(
+    scripted: Serve,
+) -> None:
     def talk(sock: Any, number: int) -> None:
         while receive_request(sock):
             if number == 2:
                 sock.sendall(STREAM_HEAD + chunked(*tokens(3))[:200])
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                sock.setsockopt(
+                    socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+                )
                 return
             sock.sendall(answer(3))
 
@@ -690,7 +809,9 @@ def https(scripted: Serve, talk: Callable[[Any, int], None]) -> tuple[Scripted, 
     authority = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)
-    return scripted(talk, wrap=lambda sock: context.wrap_socket(sock, server_side=True)), authority
+    return scripted(
+        talk, wrap=lambda sock: context.wrap_socket(sock, server_side=True)
+    ), authority
 
 
 def answer_all(sock: Any, _: int) -> None:
@@ -701,17 +822,23 @@ def answer_all(sock: Any, _: int) -> None:
 
 
 def drive_https(server: Scripted, count: int, streams: int = 1, **options: Any) -> Driven:
-    return drive(server.base_url, requests(count), LoadSpec(max_concurrency=streams), **options)
+    return drive(
+        server.base_url, requests(count), LoadSpec(max_concurrency=streams), **options
+    )
 
 
 def test_https_is_read_like_http_and_its_connections_are_kept(scripted: Serve) -> None:
     server, _ = https(scripted, answer_all)
     driven = drive_https(server, 12, streams=3, insecure=True)
-    assert [(r.error, r.text, r.output_tokens) for r in driven.records] == [(None, " tok" * 6, 6)] * 12
+    assert [(r.error, r.text, r.output_tokens) for r in driven.records] == [
+        (None, " tok" * 6, 6)
+    ] * 12
     assert server.connections == 3
 
 
-def test_a_session_ticket_does_not_cost_a_connection_that_was_opened_ahead(scripted: Serve) -> None:
+def test_a_session_ticket_does_not_cost_a_connection_that_was_opened_ahead(
+    scripted: Serve,
+) -> None:
     """TLS 1.3 sends tickets after the handshake: an idle connection that gets one has not been closed."""
     server, _ = https(scripted, answer_all)
     load = LoadSpec(request_rate_rps=20, burstiness=None)
@@ -743,10 +870,16 @@ def test_a_certificate_nobody_vouches_for_is_refused_in_words(scripted: Serve) -
     with pytest.raises(TargetError, match="certificate"):
         drive_https(server, 8, streams=8)
     mine = psutil.Process().net_connections("tcp")
-    assert not [c for c in mine if c.raddr and c.raddr.port == server.port and c.status == "ESTABLISHED"]
+    assert not [
+        c
+        for c in mine
+        if c.raddr and c.raddr.port == server.port and c.status == "ESTABLISHED"
+    ]
 
 
-def test_a_certificate_of_a_known_authority_is_accepted(scripted: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_certificate_of_a_known_authority_is_accepted(
+    scripted: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server, authority = https(scripted, answer_all)
     with tempfile.NamedTemporaryFile(suffix=".pem") as file:
         file.write(authority.cert_pem.bytes())
@@ -768,7 +901,9 @@ def test_https_asked_of_an_http_server_is_an_error_that_names_tls(scripted: Serv
         sock.sendall(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
 
     with pytest.raises(TargetError, match="TLS"):
-        drive(scripted(talk).base_url.replace("http:", "https:"), requests(1), insecure=True)
+        drive(
+            scripted(talk).base_url.replace("http:", "https:"), requests(1), insecure=True
+        )
 
 
 class Idle:
@@ -778,7 +913,13 @@ class Idle:
     and when a burst is answered it sets when the next one is due: `wait_ns` later, for each. So no machine is too slow.
     """
 
-    def __init__(self, scripted: Serve, bursts: list[int], wait_ns: list[int], end: Callable[[Any], None]) -> None:
+    def __init__(
+        self,
+        scripted: Serve,
+        bursts: list[int],
+        wait_ns: list[int],
+        end: Callable[[Any], None],
+    ) -> None:
         self._server = scripted(self._talk)
         self.base_url = self._server.base_url
         self._ends = list(accumulate(bursts))
@@ -790,7 +931,8 @@ class Idle:
 
     def _talk(self, sock: Any, _: int) -> None:
         while receive_request(sock):
-            with contextlib.suppress(BrokenPipeError):  # ended, and this request crossed that: it is read and dropped
+            # ended, and this request crossed that: it is read and dropped
+            with contextlib.suppress(BrokenPipeError):
                 sock.sendall(answer(1))
 
     def watch(self, progress: Progress) -> None:
@@ -802,22 +944,35 @@ class Idle:
                 self._end(sock)
         if progress.ended == self._ends[0] and len(self._ends) > 1:
             begin, end, *_ = self._ends
-            self._due[begin:end] = [progress.elapsed_ns + self._wait_ns.pop(0)] * (end - begin)
+            self._due[begin:end] = [progress.elapsed_ns + self._wait_ns.pop(0)] * (
+                end - begin
+            )
             del self._ends[0]
 
 
-def test_idle_connections_that_the_server_closes_cost_no_request_and_no_hang(scripted: Serve, no_hurry: None) -> None:
+def test_idle_connections_that_the_server_closes_cost_no_request_and_no_hang(
+    scripted: Serve, no_hurry: None
+) -> None:
     """A file number of a closed connection is soon another's: the dead one must not be taken for it."""
     # The next burst crosses the close; comes after it; after one more, of connections that were opened ahead for it.
     bursts, wait_ms = [6, 3, 8, 3, 8, 3], [0, 150, 0, 600, 0]
-    server = Idle(scripted, bursts, [ms * NS_PER_MS for ms in wait_ms], lambda sock: sock.shutdown(socket.SHUT_WR))
-    driven = drive(server.base_url, requests(sum(bursts), 1), plan_=server.plan, watch=server.watch)
+    server = Idle(
+        scripted,
+        bursts,
+        [ms * NS_PER_MS for ms in wait_ms],
+        lambda sock: sock.shutdown(socket.SHUT_WR),
+    )
+    driven = drive(
+        server.base_url, requests(sum(bursts), 1), plan_=server.plan, watch=server.watch
+    )
     assert driven.client.outcome == "complete"
     assert [r.error for r in driven.records] == [None] * sum(bursts)
     assert len(server.ended) >= 6
 
 
-def test_idle_connections_that_the_server_resets_are_not_used_again(scripted: Serve) -> None:
+def test_idle_connections_that_the_server_resets_are_not_used_again(
+    scripted: Serve,
+) -> None:
     def reset(sock: Any) -> None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         sock.shutdown(socket.SHUT_RD)  # its thread sees an end and closes it
@@ -842,22 +997,32 @@ def test_an_answer_that_ends_tidily_in_http_and_not_in_the_stream_is_cut(
         if framing == "chunked":
             sock.sendall(STREAM_HEAD + chunked(event, event))
         else:
-            sock.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n" + event + event)
+            sock.sendall(
+                b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+                + event
+                + event
+            )
 
     (record,) = drive(scripted(talk).base_url, requests(1, 128)).records
     assert record.error == "cut"
     assert len(record.chunk_ns) == 2
 
 
-def test_tokens_without_any_text_that_can_be_found_are_a_failure(scripted: Callable[..., Scripted]) -> None:
+def test_tokens_without_any_text_that_can_be_found_are_a_failure(
+    scripted: Callable[..., Scripted],
+) -> None:
     events = [b'data: {"choices":[{"delta":{"odd_field":" a"}}]}\n\n'] * 3
-    events += [b'data: {"choices":[{"delta":{},"finish_reason":"stop"}],"usage":{"completion_tokens":3}}\n\n']
+    events += [
+        b'data: {"choices":[{"delta":{},"finish_reason":"stop"}],"usage":{"completion_tokens":3}}\n\n'
+    ]
 
     def talk(sock: Any, _: int) -> None:
         receive_request(sock)
         sock.sendall(STREAM_HEAD + chunked(*events))
 
-    (record,) = drive(scripted(talk).base_url, requests(1, 3), backend="openai-chat").records
+    (record,) = drive(
+        scripted(talk).base_url, requests(1, 3), backend="openai-chat"
+    ).records
     assert record.error == "no_text"
     assert "3 tokens" in record.error_detail
 

@@ -9,7 +9,9 @@ from dyno.facts.price import Price, PriceRule
 from dyno.measure.cost import WorkRates, choose, cost, fits, hour, rates, stated
 from rows import micro, row
 
-RATES = WorkRates(input_per_s=3000.0, output_per_s=1000.0, total_per_s=4000.0, requests_per_s=10.0)
+RATES = WorkRates(
+    input_per_s=3000.0, output_per_s=1000.0, total_per_s=4000.0, requests_per_s=10.0
+)
 
 
 @pytest.mark.parametrize(
@@ -21,17 +23,22 @@ RATES = WorkRates(input_per_s=3000.0, output_per_s=1000.0, total_per_s=4000.0, r
         (Price(accelerator_hour=2.99, machine_hour=20.0), 4, 8, (11.96, "accelerators")),
         (Price(accelerator_hour=2.99, machine_hour=20.0), None, None, (20.0, "machine")),
         (Price(machine_hour=20.0), 8, 8, (20.0, "machine")),
-        (Price(machine_hour=20.0), 2, 8, (20.0, "machine")),  # the rest of it stands idle, and is paid for
+        # the rest of it stands idle, and is paid for
+        (Price(machine_hour=20.0), 2, 8, (20.0, "machine")),
         (Price(machine_hour=20.0), 2, None, (20.0, "machine")),
         (Price(machine_hour=20.0, machine_accelerators=8), 16, None, (40.0, "machine")),
         (Price(machine_hour=20.0), 9, 8, (40.0, "machine")),
-        (Price(machine_hour=0.5), 0, 0, (0.5, "machine")),  # no accelerators: a processor's machine
+        # no accelerators: a processor's machine
+        (Price(machine_hour=0.5), 0, 0, (0.5, "machine")),
         (Price(accelerator_hour=2.99), 0, 0, None),
         (Price(energy_kwh=0.1), 8, 8, None),
     ],
 )
 def test_an_hour_costs_what_was_used_or_the_whole_machine(
-    price: Price, used: float | None, machine: float | None, expected: tuple[float, str] | None
+    price: Price,
+    used: float | None,
+    machine: float | None,
+    expected: tuple[float, str] | None,
 ) -> None:
     found = hour(price, used, machine)
     assert (found is None) == (expected is None)
@@ -41,7 +48,11 @@ def test_an_hour_costs_what_was_used_or_the_whole_machine(
 
 def test_each_figure_bears_the_whole_price() -> None:
     found = cost(Price(accelerator_hour=4.5, source="a list"), RATES, accelerators=8)
-    assert found is not None and (found.hour, found.basis, found.source) == (36.0, "accelerators", "a list")
+    assert found is not None and (found.hour, found.basis, found.source) == (
+        36.0,
+        "accelerators",
+        "a list",
+    )
     assert found.per_million_output == pytest.approx(10.0)  # 36 / 3.6 million tokens
     assert found.per_million_input == pytest.approx(10 / 3)
     assert found.per_million_total == pytest.approx(2.5)
@@ -53,30 +64,47 @@ def test_energy_is_of_output_tokens_by_joules_or_by_power() -> None:
     price = Price(energy_kwh=0.36)
     found = cost(price, RATES, joules_per_token=10.0)  # 10 MJ, 2.78 kWh
     assert found is not None and found.energy_per_million_output == pytest.approx(1.0)
-    assert (found.hour, found.per_million_output) == (0.0, None), "the price of an hour isn't reported"
+    assert (found.hour, found.per_million_output) == (0.0, None), (
+        "the price of an hour isn't reported"
+    )
     assert cost(price, RATES, power_w=10_000.0) == found
     assert cost(price, WorkRates(), power_w=10_000.0) is None
 
 
 def test_what_is_not_reported_has_no_cost() -> None:
     found = cost(Price(machine_hour=1.0), WorkRates(total_per_s=100.0))
-    assert found is not None and found.per_million_total and found.per_million_output is None
+    assert (
+        found is not None and found.per_million_total and found.per_million_output is None
+    )
     assert found.per_thousand_requests is None
     assert cost(None, RATES) is None and cost(Price(), RATES, 8) is None
 
 
 def test_rates_are_reported_or_follow_from_counts_and_duration() -> None:
     assert rates(row().get) == WorkRates(2000.0, 1000.0, 3000.0, 10.0)
-    bare = row({"output_throughput": None, "total_token_throughput": None, "request_throughput": None})
+    bare = row(
+        {
+            "output_throughput": None,
+            "total_token_throughput": None,
+            "request_throughput": None,
+        }
+    )
     assert rates(bare.get) == WorkRates(2000.0, 1000.0, 3000.0, 10.0)
-    speeds = {"output_throughput": 1.0, "total_token_throughput": 4.0, "request_throughput": 0.5}
+    speeds = {
+        "output_throughput": 1.0,
+        "total_token_throughput": 4.0,
+        "request_throughput": 0.5,
+    }
     assert rates(row({}, base=speeds).get) == WorkRates(3.0, 1.0, 4.0, 0.5)
 
 
 @pytest.mark.parametrize(
-    ("test", "read", "made"), [("pp512", 50.0, None), ("tg128", None, 50.0), ("pp8+tg8", None, None)]
+    ("test", "read", "made"),
+    [("pp512", 50.0, None), ("tg128", None, 50.0), ("pp8+tg8", None, None)],
 )
-def test_a_micro_test_is_of_prompts_or_of_outputs(test: str, read: float | None, made: float | None) -> None:
+def test_a_micro_test_is_of_prompts_or_of_outputs(
+    test: str, read: float | None, made: float | None
+) -> None:
     assert rates(micro(test, 50.0).get, test) == WorkRates(read, made, 50.0)
 
 
@@ -109,23 +137,45 @@ def test_the_command_line_goes_before_the_file_before_the_study_before_the_resul
     line, file = rule(1.0, "--price"), rule(2.0, "p.toml:1")
     study = Price(accelerator_hour=3.0)
     found = choose([line, file], "H100", "", study, 4.0)
-    assert found is not None and (found.price.accelerator_hour, found.by) == (1.0, "--price")
+    assert found is not None and (found.price.accelerator_hour, found.by) == (
+        1.0,
+        "--price",
+    )
     found = choose([file], "H100", "", study, 4.0)
-    assert found is not None and (found.price.accelerator_hour, found.by) == (2.0, "p.toml:1")
+    assert found is not None and (found.price.accelerator_hour, found.by) == (
+        2.0,
+        "p.toml:1",
+    )
     found = choose([], "H100", "", study, 4.0)
-    assert found is not None and (found.price.accelerator_hour, found.by) == (3.0, "the study")
+    assert found is not None and (found.price.accelerator_hour, found.by) == (
+        3.0,
+        "the study",
+    )
     found = choose([], "H100", "", None, 4.0)
     assert found is not None and (found.hour, found.by) == (4.0, "the result")
     paid = cost(found, RATES)
-    assert paid is not None and (paid.hour, paid.basis, paid.source) == (4.0, "accelerators", "the result")
+    assert paid is not None and (paid.hour, paid.basis, paid.source) == (
+        4.0,
+        "accelerators",
+        "the result",
+    )
     assert choose([], "H100") is None
 
 
 def test_of_two_that_fit_the_first_holds_and_that_is_said() -> None:
-    rules = [rule(1.0, "a:1", accelerator="H100"), rule(2.0, "a:4", series="vllm"), rule(9.0, "a:9")]
+    rules = [
+        rule(1.0, "a:1", accelerator="H100"),
+        rule(2.0, "a:4", series="vllm"),
+        rule(9.0, "a:9"),
+    ]
     found = choose(rules, "NVIDIA H100", "vllm tp 8")
-    assert found is not None and (found.price.accelerator_hour, found.passed) == (1.0, ["a:4"])
-    assert stated(found, "vllm") == ("vllm: 1.00 USD per accelerator-hour (a:1); the first match is used (also: a:4)")
+    assert found is not None and (found.price.accelerator_hour, found.passed) == (
+        1.0,
+        ["a:4"],
+    )
+    assert stated(found, "vllm") == (
+        "vllm: 1.00 USD per accelerator-hour (a:1); the first match is used (also: a:4)"
+    )
     found = choose(rules, "NVIDIA H100", "tgi")
     assert found is not None and not found.passed, "one for all is meant for the others"
     found = choose(rules, "MI300X", "tgi")
@@ -133,21 +183,36 @@ def test_of_two_that_fit_the_first_holds_and_that_is_said() -> None:
 
 
 def test_energy_and_a_machines_size_are_taken_from_where_they_are_reported() -> None:
-    file = PriceRule(Price(machine_hour=30.0, energy_kwh=0.2, machine_accelerators=8), origin="p:1")
+    file = PriceRule(
+        Price(machine_hour=30.0, energy_kwh=0.2, machine_accelerators=8), origin="p:1"
+    )
     found = choose([rule(1.0, "--price"), file])
     assert found is not None
-    assert (found.price.accelerator_hour, found.price.machine_hour) == (1.0, None), "hours are of one who tells them"
+    assert (found.price.accelerator_hour, found.price.machine_hour) == (1.0, None), (
+        "hours are of one who tells them"
+    )
     assert (found.price.energy_kwh, found.price.machine_accelerators) == (0.2, 8)
     euros = PriceRule(Price(energy_kwh=0.3, currency="EUR"), origin="p:1")
     found = choose([rule(1.0, "--price"), euros])
-    assert found is not None and found.price.energy_kwh is None, "two currencies don't add up"
+    assert found is not None and found.price.energy_kwh is None, (
+        "two currencies don't add up"
+    )
 
 
 def test_a_price_is_stated_with_its_source() -> None:
-    price = Price(machine_hour=0.0761, energy_kwh=0.12, currency="EUR", source="bought", machine_accelerators=1)
+    price = Price(
+        machine_hour=0.0761,
+        energy_kwh=0.12,
+        currency="EUR",
+        source="bought",
+        machine_accelerators=1,
+    )
     found = choose([PriceRule(price, origin="p:1")])
     assert found is not None
-    assert stated(found) == "0.0761 EUR per machine-hour (1 accelerator), 0.12 EUR per kWh (bought, p:1)"
+    assert (
+        stated(found)
+        == "0.0761 EUR per machine-hour (1 accelerator), 0.12 EUR per kWh (bought, p:1)"
+    )
 
 
 def test_an_audited_row_costs_by_the_price_that_was_given_before_its_own() -> None:

@@ -9,7 +9,13 @@ from dyno.facts.record import Record
 from dyno.measure.counting import CLAIM_MAX, SAMPLED, Counting, differ, prompt_is_odd
 
 
-def record(claim: int | None, text: str = " tok" * 8, chunks: int = 8, wanted: int = 8, **fields: Any) -> Record:
+def record(
+    claim: int | None,
+    text: str = " tok" * 8,
+    chunks: int = 8,
+    wanted: int = 8,
+    **fields: Any,
+) -> Record:
     times = list(range(1, chunks + 1))
     return Record(
         0, 0, 0, chunks + 1, 10, wanted, chunk_ns=times, text=text, output_tokens=claim,
@@ -17,8 +23,12 @@ def record(claim: int | None, text: str = " tok" * 8, chunks: int = 8, wanted: i
     )  # fmt: skip
 
 
-def settled(r: Record, length_known: bool = True, tokenizer: bool = False, sampling: bool = False) -> Record:
-    Counting((lambda text: len(text.split())) if tokenizer else None, length_known, sampling).settle(r)
+def settled(
+    r: Record, length_known: bool = True, tokenizer: bool = False, sampling: bool = False
+) -> Record:
+    Counting(
+        (lambda text: len(text.split())) if tokenizer else None, length_known, sampling
+    ).settle(r)
     msgspec.json.decode(msgspec.json.encode(r), type=Record)
     return r
 
@@ -31,7 +41,9 @@ def test_a_count_that_fits_stays(claim: int) -> None:
 
 @pytest.mark.parametrize("claim", [-1, 12, 320_000, 10**18, -(10**400), 10**400])
 @pytest.mark.parametrize(("tokenizer", "by"), [(True, "tokenizer"), (False, "chunks")])
-def test_a_count_that_cant_be_gives_way_to_dynos_own_and_stays_beside_it(claim: int, tokenizer: bool, by: str) -> None:
+def test_a_count_that_cant_be_gives_way_to_dynos_own_and_stays_beside_it(
+    claim: int, tokenizer: bool, by: str
+) -> None:
     r = settled(record(claim), tokenizer=tokenizer)
     assert (r.output_tokens, r.tokens_by) == (8, by)
     assert r.tokens_other == max(min(claim, CLAIM_MAX), -CLAIM_MAX)
@@ -39,7 +51,8 @@ def test_a_count_that_cant_be_gives_way_to_dynos_own_and_stays_beside_it(claim: 
 
 def test_more_than_asked_is_believed_where_as_many_events_came() -> None:
     assert settled(record(30, chunks=30)).output_tokens == 30
-    assert settled(record(12, chunks=8, empty_chunks=3)).output_tokens == 12  # some without text, one with the end
+    # some without text, one with the end
+    assert settled(record(12, chunks=8, empty_chunks=3)).output_tokens == 12
 
 
 def test_several_tokens_in_a_chunk_are_believed_up_to_what_was_asked() -> None:
@@ -63,7 +76,10 @@ def test_fewer_tokens_than_half_the_chunks_too() -> None:
 
 
 def test_without_a_count_the_text_is_counted_else_the_chunks() -> None:
-    assert (settled(record(None)).output_tokens, settled(record(None)).tokens_by) == (8, "chunks")
+    assert (settled(record(None)).output_tokens, settled(record(None)).tokens_by) == (
+        8,
+        "chunks",
+    )
     r = settled(record(None, text="a b c"), tokenizer=True)
     assert (r.output_tokens, r.tokens_by, r.tokens_other) == (3, "tokenizer", None)
 
@@ -76,14 +92,25 @@ def test_some_answers_that_look_right_are_counted_too() -> None:
     assert [r.tokens_other for r in records] == [8] * SAMPLED + [None] * 10
 
 
-@pytest.mark.parametrize(("chunk_tokens", "kept"), [([1] * 8, True), ([9, *[-1] * 7], False), ([10**9] * 8, False)])
-def test_tokens_of_each_chunk_are_kept_where_they_can_be(chunk_tokens: list[int], kept: bool) -> None:
+@pytest.mark.parametrize(
+    ("chunk_tokens", "kept"),
+    [([1] * 8, True), ([9, *[-1] * 7], False), ([10**9] * 8, False)],
+)
+def test_tokens_of_each_chunk_are_kept_where_they_can_be(
+    chunk_tokens: list[int], kept: bool
+) -> None:
     assert (settled(record(8, chunk_tokens=chunk_tokens)).chunk_tokens is not None) is kept
 
 
 def test_a_count_of_a_failed_request_can_be_written() -> None:
-    r = settled(record(10**400, error="garbage", prompt_tokens=-(10**400), cached_tokens=10**400))
-    assert (r.output_tokens, r.prompt_tokens, r.cached_tokens) == (CLAIM_MAX, -CLAIM_MAX, CLAIM_MAX)
+    r = settled(
+        record(10**400, error="garbage", prompt_tokens=-(10**400), cached_tokens=10**400)
+    )
+    assert (r.output_tokens, r.prompt_tokens, r.cached_tokens) == (
+        CLAIM_MAX,
+        -CLAIM_MAX,
+        CLAIM_MAX,
+    )
 
 
 @pytest.mark.parametrize(
@@ -93,16 +120,23 @@ def test_a_count_of_a_failed_request_can_be_written() -> None:
         (10, 11, True), (10, -1, True), (None, 10**6, True),
     ],
 )  # fmt: skip
-def test_which_counts_of_a_prompt_cant_be(prompt: int | None, cached: int | None, odd: bool) -> None:
+def test_which_counts_of_a_prompt_cant_be(
+    prompt: int | None, cached: int | None, odd: bool
+) -> None:
     assert prompt_is_odd(record(8, prompt_tokens=prompt, cached_tokens=cached)) is odd
 
 
-@pytest.mark.parametrize(("a", "b", "far"), [(100, 140, False), (100, 200, True), (3, 10, False), (200, 100, True)])
+@pytest.mark.parametrize(
+    ("a", "b", "far"),
+    [(100, 140, False), (100, 200, True), (3, 10, False), (200, 100, True)],
+)
 def test_two_counts_differ_by_more_than_tokenizers_do(a: int, b: int, far: bool) -> None:
     assert differ(a, b) is far
 
 
 def test_tokens_without_text_are_counted_beside_those_of_the_text() -> None:
     """Every second token of a model with random weights is a special one, which servers leave out of the text."""
-    r = settled(record(8, text=" tok" * 4, silent=[1, 3, 5, 7]), tokenizer=True, sampling=True)
+    r = settled(
+        record(8, text=" tok" * 4, silent=[1, 3, 5, 7]), tokenizer=True, sampling=True
+    )
     assert (r.output_tokens, r.tokens_other) == (8, 8)

@@ -18,7 +18,9 @@ from dyno.measure.paired import (
 )  # fmt: skip
 
 
-def scores(both: int, only_a: int, only_b: int, neither: int) -> tuple[list[int], list[int]]:
+def scores(
+    both: int, only_a: int, only_b: int, neither: int
+) -> tuple[list[int], list[int]]:
     a = [1] * both + [1] * only_a + [0] * only_b + [0] * neither
     b = [1] * both + [0] * only_a + [1] * only_b + [0] * neither
     return a, b
@@ -48,16 +50,30 @@ def test_the_interval_of_no_difference_has_its_closed_form() -> None:
     assert tango(0, 0, 44) == pytest.approx((-z2 / (44 + z2), z2 / (44 + z2)), abs=1e-6)
 
 
-@pytest.mark.parametrize(("n", "p_a", "p_b"), [(30, 0.05, 0.05), (30, 0.02, 0.15), (40, 0.0, 0.1), (40, 0.3, 0.2)])
-def test_the_interval_covers_the_true_difference_at_small_counts(n: int, p_a: float, p_b: float) -> None:
+@pytest.mark.parametrize(
+    ("n", "p_a", "p_b"),
+    [(30, 0.05, 0.05), (30, 0.02, 0.15), (40, 0.0, 0.1), (40, 0.3, 0.2)],
+)
+def test_the_interval_covers_the_true_difference_at_small_counts(
+    n: int, p_a: float, p_b: float
+) -> None:
     """Exact: the probability of every count of differing items, summed where the interval has the true value."""
     covered = total = 0.0
     for a in range(n + 1):
         for b in range(n + 1 - a):
             if not p_a and a:
                 continue
-            log = math.lgamma(n + 1) - math.lgamma(a + 1) - math.lgamma(b + 1) - math.lgamma(n - a - b + 1)
-            log += (a * math.log(p_a) if a else 0) + b * math.log(p_b) + (n - a - b) * math.log(1 - p_a - p_b)
+            log = (
+                math.lgamma(n + 1)
+                - math.lgamma(a + 1)
+                - math.lgamma(b + 1)
+                - math.lgamma(n - a - b + 1)
+            )
+            log += (
+                (a * math.log(p_a) if a else 0)
+                + b * math.log(p_b)
+                + (n - a - b) * math.log(1 - p_a - p_b)
+            )
             if log < -14:
                 continue
             low, high = tango(a, b, n)
@@ -79,7 +95,9 @@ def test_the_detectable_difference_is_found_in_four_of_five_comparisons() -> Non
     for n, rate in ((100, 0.0), (100, 0.3), (500, 0.05), (1000, 0.2)):
         size = smallest_detectable(n, rate)
         rate = max(rate, size)
-        drawn = rng.multinomial(n, [(rate + size) / 2, (rate - size) / 2, 1 - rate], size=1500)
+        drawn = rng.multinomial(
+            n, [(rate + size) / 2, (rate - size) / 2, 1 - rate], size=1500
+        )
         shown = np.mean([mcnemar(int(a), int(b)) <= 0.05 for a, b, _ in drawn])
         assert 0.76 < shown < 0.9, (n, size, shown)
 
@@ -100,7 +118,9 @@ def test_items_needed_are_more_than_there_were() -> None:
     assert d.items_needed == math.ceil(
         (1.95996 * 0.22**0.5 + 0.84162 * (0.22 - 0.0036) ** 0.5) ** 2 / 0.0036 + 1 / 0.06
     )
-    assert smallest_detectable(items_to_detect(0.06, 0.22), 0.22) == pytest.approx(0.06, rel=1e-2)
+    assert smallest_detectable(items_to_detect(0.06, 0.22), 0.22) == pytest.approx(
+        0.06, rel=1e-2
+    )
 
 
 def test_graded_scores_of_many_items_have_students_interval() -> None:
@@ -118,7 +138,9 @@ def test_graded_scores_of_many_items_have_students_interval() -> None:
     assert paired([0.5, 0.5], [0.5, 0.5]).p == 1
 
 
-def graded(rng: np.random.Generator, items: int, difference: float, skewed: bool) -> tuple[list[float], list[float]]:
+def graded(
+    rng: np.random.Generator, items: int, difference: float, skewed: bool
+) -> tuple[list[float], list[float]]:
     """Scores whose differences have this true mean."""
     chance = rng.exponential(0.1, items) - 0.1 if skewed else rng.normal(0, 0.1, items)
     a = rng.uniform(0.3, 0.4, items)
@@ -129,7 +151,11 @@ def graded(rng: np.random.Generator, items: int, difference: float, skewed: bool
 def test_graded_scores_of_few_items_raise_no_false_alarm(items: int) -> None:
     """A bootstrap of 2, 3, 5 and 10 items raised one in 51, 27, 15 and 10 % of comparisons without a difference."""
     rng = np.random.default_rng(items)
-    alarms = sum(paired(*graded(rng, items, 0.0, skewed)).p <= 0.05 for skewed in (False, True) for _ in range(150))
+    alarms = sum(
+        paired(*graded(rng, items, 0.0, skewed)).p <= 0.05
+        for skewed in (False, True)
+        for _ in range(150)
+    )
     assert alarms / 300 <= 0.07
     assert items > 5 or alarms == 0
 
@@ -156,7 +182,13 @@ def test_p_is_below_a_twentieth_exactly_where_the_interval_excludes_zero() -> No
     shown = 0
     for _ in range(400):
         items = int(rng.integers(1, 40))
-        levels = [0, 1] if rng.random() < 0.3 else [0, 0.25, 0.5, 1] if rng.random() < 0.5 else np.linspace(0, 1, 50)
+        levels = (
+            [0, 1]
+            if rng.random() < 0.3
+            else [0, 0.25, 0.5, 1]
+            if rng.random() < 0.5
+            else np.linspace(0, 1, 50)
+        )
         a = rng.choice(levels, items)
         b = np.where(rng.random(items) < rng.random(), a, rng.choice(levels, items))
         b = np.maximum(a, b) if rng.random() < 0.4 else b
@@ -185,7 +217,8 @@ def test_pairs_need_two_equal_lists() -> None:
 
 
 def test_the_interval_of_a_share_is_the_exact_one() -> None:
-    assert share_interval(81 / 263, 263) == pytest.approx((0.2527, 0.3676), abs=5e-5)  # Newcombe 1998, Clopper-Pearson
+    # Newcombe 1998, Clopper-Pearson
+    assert share_interval(81 / 263, 263) == pytest.approx((0.2527, 0.3676), abs=5e-5)
     assert share_interval(15 / 148, 148) == pytest.approx((0.0578, 0.1617), abs=5e-5)
     assert score_interval(0.0, 20, 0.0) == pytest.approx((0, 0.1684), abs=5e-5)
     for n in (10, 50, 100):
@@ -200,7 +233,10 @@ def test_the_interval_of_a_share_is_the_exact_one() -> None:
 def test_the_interval_of_a_score_near_1_holds_as_often_as_it_says() -> None:
     """Exact. Wilson's held in 92 % of tests of 100 items at 99 %."""
     for n, true in ((10, 0.9), (100, 0.99), (100, 0.98), (30, 0.97)):
-        held = [low <= true <= high for low, high in (share_interval(k / n, n) for k in range(n + 1))]
+        held = [
+            low <= true <= high
+            for low, high in (share_interval(k / n, n) for k in range(n + 1))
+        ]
         chance = [math.comb(n, k) * true**k * (1 - true) ** (n - k) for k in range(n + 1)]
         assert sum(c for c, h in zip(chance, held, strict=True) if h) >= 0.95
 
@@ -216,7 +252,9 @@ def test_scores_by_their_standard_error_have_it_on_both_sides() -> None:
 def test_the_interval_of_a_score_stays_between_0_and_1_and_contains_it() -> None:
     assert score_interval(0.98, None, 0.05) == pytest.approx((0.882, 1.0), abs=1e-3)
     assert score_interval(0.02, None, 0.05) == pytest.approx((0.0, 0.118), abs=1e-3)
-    assert score_interval(0.98, None, 0.05, most=math.inf) == pytest.approx((0.882, 1.078), abs=1e-3)
+    assert score_interval(0.98, None, 0.05, most=math.inf) == pytest.approx(
+        (0.882, 1.078), abs=1e-3
+    )
     for right in range(21):
         low, high = share_interval(right / 20, 20)
         assert 0 <= low <= right / 20 <= high <= 1

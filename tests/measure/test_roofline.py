@@ -30,7 +30,12 @@ LLAMA_8B = {
     "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8,
     "intermediate_size": 14336, "vocab_size": 128256, "torch_dtype": "bfloat16",
 }  # fmt: skip
-MIXTRAL = {**LLAMA_8B, "vocab_size": 32000, "num_local_experts": 8, "num_experts_per_tok": 2}
+MIXTRAL = {
+    **LLAMA_8B,
+    "vocab_size": 32000,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+}
 BODY_8B = 8_030_261_248 - 266_240 - 2 * 128256 * 4096  # but for norms
 
 
@@ -46,7 +51,9 @@ def llama(tmp_path: Path) -> ModelShape:
     return of_config(tmp_path, **LLAMA_8B)
 
 
-def loaded(shape: ModelShape, spec: EngineSpec | None = None, target: TargetFacts | None = None) -> Loaded:
+def loaded(
+    shape: ModelShape, spec: EngineSpec | None = None, target: TargetFacts | None = None
+) -> Loaded:
     held = as_loaded(shape, spec, target)
     assert held is not None
     return held
@@ -111,7 +118,13 @@ def test_input_embeddings_are_not_read_unless_they_are_the_head(tmp_path: Path) 
     [
         (VLLM, None, 2.0, 2.0, "bf16"),
         (EngineSpec("vllm", dtype="float32"), None, 4.0, 4.0, "tf32"),
-        (EngineSpec("vllm", dtype="auto"), TargetFacts("m", dtype="torch.float16"), 2.0, 2.0, "bf16"),
+        (
+            EngineSpec("vllm", dtype="auto"),
+            TargetFacts("m", dtype="torch.float16"),
+            2.0,
+            2.0,
+            "bf16",
+        ),
         (EngineSpec("vllm", dtype="half"), None, 2.0, 2.0, "fp16"),
         (EngineSpec("vllm", quantization="fp8"), None, 1.0, 2.0, "fp8"),
         (VLLM, TargetFacts("m", quantization="fp8"), 1.0, 2.0, "fp8"),
@@ -120,7 +133,12 @@ def test_input_embeddings_are_not_read_unless_they_are_the_head(tmp_path: Path) 
     ],
 )
 def test_unquantized_files_are_held_as_the_engine_converts_them(
-    llama: ModelShape, spec: EngineSpec, target: TargetFacts | None, body: float, head: float, precision: str
+    llama: ModelShape,
+    spec: EngineSpec,
+    target: TargetFacts | None,
+    body: float,
+    head: float,
+    precision: str,
 ) -> None:
     held = loaded(llama, spec, target)
     assert held.dense_bytes == body * BODY_8B + head * 128256 * 4096
@@ -133,7 +151,8 @@ def test_a_gguf_file_is_held_as_it_lies(quantization: str) -> None:
     shape = model.read(path)
     assert shape is not None
     held = loaded(shape, EngineSpec("llamacpp", quantization=quantization))
-    assert held.dense_bytes == sum(shape.bytes_by_type.values())  # the embeddings are the output layer too
+    # the embeddings are the output layer too
+    assert held.dense_bytes == sum(shape.bytes_by_type.values())
     assert held.body_parameters + held.head_parameters == 5_246_208
     assert held.kv_bytes(100) == 100 * 2 * 6 * 2 * 64 * 2
 
@@ -149,15 +168,23 @@ def test_a_gguf_file_is_held_as_it_lies(quantization: str) -> None:
         (EngineSpec("llamacpp", dtype="float32"), 2.0),
     ],
 )
-def test_the_kv_cache_has_a_width_of_its_own(llama: ModelShape, spec: EngineSpec, width: float) -> None:
+def test_the_kv_cache_has_a_width_of_its_own(
+    llama: ModelShape, spec: EngineSpec, width: float
+) -> None:
     assert loaded(llama, spec).kv_bytes(10) == 10 * 2 * 32 * 8 * 128 * width
 
 
 def test_experts_are_read_as_far_as_a_batch_touches_them(tmp_path: Path) -> None:
     held = loaded(of_config(tmp_path, **MIXTRAL), VLLM)
     experts = 2 * 32 * 8 * 3 * 4096 * 14336
-    assert held.weights_bytes(1) == held.least_bytes == pytest.approx(held.dense_bytes + experts / 4)
-    assert held.weights_bytes(4) == pytest.approx(held.dense_bytes + experts * (1 - 0.75**4))
+    assert (
+        held.weights_bytes(1)
+        == held.least_bytes
+        == pytest.approx(held.dense_bytes + experts / 4)
+    )
+    assert held.weights_bytes(4) == pytest.approx(
+        held.dense_bytes + experts * (1 - 0.75**4)
+    )
     assert held.weights_bytes(1000) == pytest.approx(held.dense_bytes + experts)
     assert held.body_parameters + held.head_parameters == pytest.approx(12.75e9, rel=0.01)
 
@@ -173,22 +200,37 @@ def test_experts_of_unknown_use_give_no_roofline(tmp_path: Path) -> None:
 # ---- serving ----
 
 
-def test_an_8b_model_on_an_h200_reads_64_per_cent_of_its_bandwidth(llama: ModelShape) -> None:
+def test_an_8b_model_on_an_h200_reads_64_per_cent_of_its_bandwidth(
+    llama: ModelShape,
+) -> None:
     """vLLM 0.24, Llama-3.1-8B, bf16, one stream of 512/128: a TPOT of 4.906 ms was measured."""
     found = shares(roofline.of_served(served(4.906), llama, VLLM, TARGET, H200))
     decode = found["decode"]
     assert decode.bandwidth == pytest.approx(0.640, abs=0.003)
     assert decode.bandwidth_least == pytest.approx(decode.bandwidth, rel=0.01)
-    assert decode.arithmetic == pytest.approx((2 * 7.5e9 + 0.3e9) / 4.906e-3 / 989e12, rel=0.01)
+    assert decode.arithmetic == pytest.approx(
+        (2 * 7.5e9 + 0.3e9) / 4.906e-3 / 989e12, rel=0.01
+    )
     assert "15.08 GB in 4.906 ms" in decode.about and "4,800 GB/s" in decode.about
     assert decode.streams == 1.0
     # 512 tokens × 2 × 6.98 G in 25 ms.
-    assert found["prefill"].arithmetic == pytest.approx(512 * 2 * 6.98e9 / 0.025 / 989e12, rel=0.02)
-    assert found["whole"].arithmetic is not None and found["whole"].arithmetic < found["prefill"].arithmetic
+    assert found["prefill"].arithmetic == pytest.approx(
+        512 * 2 * 6.98e9 / 0.025 / 989e12, rel=0.02
+    )
+    assert (
+        found["whole"].arithmetic is not None
+        and found["whole"].arithmetic < found["prefill"].arithmetic
+    )
 
 
-def test_a_batch_reads_the_cache_of_each_request_and_the_weights_once(llama: ModelShape) -> None:
-    decode = shares(roofline.of_served(served(10.0, streams=64, ttft_ms=0.001), llama, VLLM, TARGET, H200))["decode"]
+def test_a_batch_reads_the_cache_of_each_request_and_the_weights_once(
+    llama: ModelShape,
+) -> None:
+    decode = shares(
+        roofline.of_served(
+            served(10.0, streams=64, ttft_ms=0.001), llama, VLLM, TARGET, H200
+        )
+    )["decode"]
     cache = decode.streams * (512 + 64) * 131072
     assert decode.streams == pytest.approx(64, rel=0.01)
     assert decode.bandwidth == pytest.approx((15.01e9 + cache) / 0.01 / 4.8e12, rel=0.003)
@@ -198,45 +240,66 @@ def test_a_batch_reads_the_cache_of_each_request_and_the_weights_once(llama: Mod
 def test_streams_that_wait_read_nothing(llama: ModelShape) -> None:
     """Half of their lives the requests waited for their first token."""
     waiting = served(10.0, streams=64, ttft_ms=1270.0)
-    assert shares(roofline.of_served(waiting, llama, VLLM, TARGET, H200))["decode"].streams == pytest.approx(
-        32, rel=0.02
-    )
+    assert shares(roofline.of_served(waiting, llama, VLLM, TARGET, H200))[
+        "decode"
+    ].streams == pytest.approx(32, rel=0.02)
     few = TargetFacts("m", slots=4)
-    assert shares(roofline.of_served(waiting, llama, VLLM, few, H200))["decode"].streams == 4
+    assert (
+        shares(roofline.of_served(waiting, llama, VLLM, few, H200))["decode"].streams == 4
+    )
 
 
 def test_copies_share_the_streams_and_each_reads_its_own_weights(llama: ModelShape) -> None:
     two = EngineSpec("vllm", replicas=2)
     pair = msgspec.structs.replace(H200, count=2, bandwidth=2 * H200.bandwidth)
-    alone = shares(roofline.of_served(served(5.0, streams=8, ttft_ms=0.001), llama, VLLM, TARGET, H200))["decode"]
-    both = shares(roofline.of_served(served(5.0, streams=16, ttft_ms=0.001), llama, two, TARGET, pair))["decode"]
+    alone = shares(
+        roofline.of_served(served(5.0, streams=8, ttft_ms=0.001), llama, VLLM, TARGET, H200)
+    )["decode"]
+    both = shares(
+        roofline.of_served(served(5.0, streams=16, ttft_ms=0.001), llama, two, TARGET, pair)
+    )["decode"]
     assert both.streams == alone.streams
     assert both.bandwidth == pytest.approx(alone.bandwidth)
     assert "2 copies" in both.about
 
 
 def drafting(length: float | None) -> TelemetrySummary:
-    engine = EngineTelemetry(0, 10, drafted_tokens=100, accepted_tokens=50, accepted_length_mean=length)
+    engine = EngineTelemetry(
+        0, 10, drafted_tokens=100, accepted_tokens=50, accepted_length_mean=length
+    )
     return TelemetrySummary(0.2, 1.0, 0.0, 0.2, engines=[engine])
 
 
 def test_with_drafts_a_step_gives_several_tokens(llama: ModelShape) -> None:
     plain = shares(roofline.of_served(served(), llama, VLLM, TARGET, H200))["decode"]
     spec = EngineSpec("vllm", draft_model="small", draft_tokens=4)
-    fast = shares(roofline.of_served(served(4.906 / 2.5), llama, spec, TARGET, H200, drafting(2.5)))["decode"]
+    fast = shares(
+        roofline.of_served(served(4.906 / 2.5), llama, spec, TARGET, H200, drafting(2.5))
+    )["decode"]
     assert fast.bandwidth == pytest.approx(plain.bandwidth, rel=0.01)
     assert fast.arithmetic == pytest.approx(2.5 * plain.arithmetic, rel=0.01)
     by_flag = EngineSpec("vllm", args=["--speculative-config", "{}"])
-    assert "decode" not in shares(roofline.of_served(served(1.0), llama, by_flag, TARGET, H200))
-    assert "decode" not in shares(roofline.of_served(served(1.0), llama, VLLM, TARGET, H200, drafting(None)))
+    assert "decode" not in shares(
+        roofline.of_served(served(1.0), llama, by_flag, TARGET, H200)
+    )
+    assert "decode" not in shares(
+        roofline.of_served(served(1.0), llama, VLLM, TARGET, H200, drafting(None))
+    )
 
 
 def test_prompts_from_a_cache_are_not_reckoned(llama: ModelShape) -> None:
     cold = shares(roofline.of_served(served(), llama, VLLM, TARGET, H200))["prefill"]
-    warm = shares(roofline.of_served(served(cached_input_tokens=25_600), llama, VLLM, TARGET, H200))["prefill"]
+    warm = shares(
+        roofline.of_served(served(cached_input_tokens=25_600), llama, VLLM, TARGET, H200)
+    )["prefill"]
     assert warm.arithmetic == pytest.approx(cold.arithmetic / 2, rel=0.02)
-    counted = TelemetrySummary(0.2, 1.0, 0.0, 0.2, engines=[EngineTelemetry(0, 10, prefix_hit_tokens=25_600)])
-    assert shares(roofline.of_served(served(), llama, VLLM, TARGET, H200, counted))["prefill"] == warm
+    counted = TelemetrySummary(
+        0.2, 1.0, 0.0, 0.2, engines=[EngineTelemetry(0, 10, prefix_hit_tokens=25_600)]
+    )
+    assert (
+        shares(roofline.of_served(served(), llama, VLLM, TARGET, H200, counted))["prefill"]
+        == warm
+    )
     several = served(streams=4)
     assert "prefill" not in shares(roofline.of_served(several, llama, VLLM, TARGET, H200))
 
@@ -258,13 +321,24 @@ def offline(kind: Any, **fields: Any) -> OfflineSummary:
     return OfflineSummary(kind, **{**values, **fields})
 
 
-def test_a_single_request_s_decoding_is_held_against_the_bandwidth(llama: ModelShape) -> None:
-    tg = offline("micro", output_tokens=384, output_throughput=Spread(3, 200.0, 1.0), context_mean=64.0)
+def test_a_single_request_s_decoding_is_held_against_the_bandwidth(
+    llama: ModelShape,
+) -> None:
+    tg = offline(
+        "micro",
+        output_tokens=384,
+        output_throughput=Spread(3, 200.0, 1.0),
+        context_mean=64.0,
+    )
     decode = shares(roofline.of_offline(tg, llama, VLLM, None, H200))["decode"]
     assert decode.bandwidth == pytest.approx(200 * 15.01e9 / 4.8e12, rel=0.002)
-    pp = offline("micro", input_tokens=3 * 512, total_token_throughput=Spread(3, 20_000.0, 1.0))
+    pp = offline(
+        "micro", input_tokens=3 * 512, total_token_throughput=Spread(3, 20_000.0, 1.0)
+    )
     found = shares(roofline.of_offline(pp, llama, VLLM, None, H200))
-    assert found["prefill"].arithmetic == pytest.approx(20_000 * 2 * 6.98e9 / 989e12, rel=0.01)
+    assert found["prefill"].arithmetic == pytest.approx(
+        20_000 * 2 * 6.98e9 / 989e12, rel=0.01
+    )
     assert "decode" not in found
 
 
@@ -275,19 +349,29 @@ def test_a_batch_s_decoding_is_by_how_many_decode_at_once(llama: ModelShape) -> 
     )  # fmt: skip
     found = shares(roofline.of_offline(batch, llama, VLLM, None, H200))
     assert found["decode"].streams == 8
-    assert found["decode"].bandwidth == pytest.approx((15.01e9 + 8 * 96 * 131072) / 0.005 / 4.8e12, rel=0.002)
+    assert found["decode"].bandwidth == pytest.approx(
+        (15.01e9 + 8 * 96 * 131072) / 0.005 / 4.8e12, rel=0.002
+    )
     assert found["prefill"].arithmetic is not None and found["whole"].arithmetic is not None
-    half = (batch.output_tokens - batch.completed) // 2  # the prompt gave the first token of each
+    # the prompt gave the first token of each
+    half = (batch.output_tokens - batch.completed) // 2
     batch = msgspec.structs.replace(batch, decoded_tokens=2 * half)
-    for drafts in (half, half // 4):  # in each step, or in few: n-grams aren't found everywhere
-        drafted = msgspec.structs.replace(batch, speculation=Speculation(drafts, 4 * drafts, half))
-        assert shares(roofline.of_offline(drafted, llama, VLLM, None, H200))["decode"].bandwidth == pytest.approx(
-            found["decode"].bandwidth / 2
+    # in each step, or in few: n-grams aren't found everywhere
+    for drafts in (half, half // 4):
+        drafted = msgspec.structs.replace(
+            batch, speculation=Speculation(drafts, 4 * drafts, half)
         )
+        assert shares(roofline.of_offline(drafted, llama, VLLM, None, H200))[
+            "decode"
+        ].bandwidth == pytest.approx(found["decode"].bandwidth / 2)
 
 
-def test_a_throughput_run_of_which_only_the_whole_is_known_has_only_that(llama: ModelShape) -> None:
-    run = offline("throughput", requests=100, completed=100, input_tokens=51_200, output_tokens=12_800)
+def test_a_throughput_run_of_which_only_the_whole_is_known_has_only_that(
+    llama: ModelShape,
+) -> None:
+    run = offline(
+        "throughput", requests=100, completed=100, input_tokens=51_200, output_tokens=12_800
+    )
     assert list(shares(roofline.of_offline(run, llama, VLLM, None, H200))) == ["whole"]
 
 
@@ -300,7 +384,8 @@ CPU = Peaks(
 
 
 @pytest.mark.parametrize(
-    ("size", "rate"), [(1 << 20, None), (4 << 20, 47e9), (31 << 20, 47e9), (40 << 20, 43e9), (10**10, 36e9)]
+    ("size", "rate"),
+    [(1 << 20, None), (4 << 20, 47e9), (31 << 20, 47e9), (40 << 20, 43e9), (10**10, 36e9)],
 )
 def test_what_fits_a_cache_is_held_against_the_cache(size: int, rate: float | None) -> None:
     assert roofline.bandwidth_at(CPU, size) == rate
@@ -309,7 +394,11 @@ def test_what_fits_a_cache_is_held_against_the_cache(size: int, rate: float | No
 def test_what_fits_an_accelerators_cache_has_no_share_of_its_bandwidth() -> None:
     shape = model.read(own_model.build("F16"))
     assert shape is not None
-    found = shares(roofline.of_served(served(0.1), shape, EngineSpec("llamacpp"), TargetFacts("m"), H200))["decode"]
+    found = shares(
+        roofline.of_served(
+            served(0.1), shape, EngineSpec("llamacpp"), TargetFacts("m"), H200
+        )
+    )["decode"]
     assert found.bandwidth is None and found.bandwidth_least is None
     assert "a cache of unknown speed" in found.about
 
@@ -317,7 +406,9 @@ def test_what_fits_an_accelerators_cache_has_no_share_of_its_bandwidth() -> None
 def test_blocks_of_four_bits_are_multiplied_as_integers() -> None:
     shape = model.read(own_model.build("Q4_0"))
     assert shape is not None
-    result = roofline.of_served(served(10.0), shape, EngineSpec("llamacpp"), TargetFacts("m"), CPU)
+    result = roofline.of_served(
+        served(10.0), shape, EngineSpec("llamacpp"), TargetFacts("m"), CPU
+    )
     assert result is not None and result.precision == "int8"
     assert result.weights_bytes == (5_246_208 - 13 * 256) * 4.5 / 8 + 13 * 256 * 4
     assert shares(result)["decode"].bandwidth == pytest.approx(
@@ -348,12 +439,22 @@ def test_a_quantized_checkpoint_counts_as_it_lies(tmp_path: Path) -> None:
     head = {
         f"{name}.qweight": {"dtype": "I32", "shape": [8, 16], "data_offsets": [0, 512]},
         f"{name}.scales": {"dtype": "F16", "shape": [1, 16], "data_offsets": [512, 544]},
-        "model.embed_tokens.weight": {"dtype": "F16", "shape": [10, 8], "data_offsets": [544, 704]},
+        "model.embed_tokens.weight": {
+            "dtype": "F16",
+            "shape": [10, 8],
+            "data_offsets": [544, 704],
+        },
         "lm_head.weight": {"dtype": "F16", "shape": [10, 8], "data_offsets": [704, 864]},
     }
     text = json.dumps(head).encode()
-    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(864))
-    shape = of_config(tmp_path, num_hidden_layers=1, quantization_config={"quant_method": "gptq", "bits": 4})
+    (tmp_path / "model.safetensors").write_bytes(
+        struct.pack("<Q", len(text)) + text + bytes(864)
+    )
+    shape = of_config(
+        tmp_path,
+        num_hidden_layers=1,
+        quantization_config={"quant_method": "gptq", "bits": 4},
+    )
     held = loaded(shape, EngineSpec("vllm", quantization="gptq"))
     assert held.dense_bytes == 512 + 32 + 160
     assert (held.body_parameters, held.head_parameters) == (1024, 80)
@@ -395,7 +496,10 @@ def test_a_prompt_after_a_long_context_attends_to_it(llama: ModelShape) -> None:
             "micro", completed=1, input_tokens=512 + cached, output_tokens=0, cached_input_tokens=cached,
             prefill_speed=Spread(5, 30_000.0, 0.0),
         )  # fmt: skip
-        return shares(roofline.of_offline(test, llama, VLLM, None, H200))["prefill"].arithmetic or 0.0
+        return (
+            shares(roofline.of_offline(test, llama, VLLM, None, H200))["prefill"].arithmetic
+            or 0.0
+        )
 
     more = 4 * 32 * 32 * 128 * 4096 * 30_000 / H200.flops["bf16"]
     assert prefill(4096) - prefill(0) == pytest.approx(more)

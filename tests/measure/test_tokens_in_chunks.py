@@ -11,7 +11,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from conftest import STREAM_HEAD, Driven, Scripted, StartFake, drive, receive_request, requests
+from conftest import (
+    STREAM_HEAD,
+    Driven,
+    Scripted,
+    StartFake,
+    drive,
+    receive_request,
+    requests,
+)
 from dyno.cli.main import main
 from dyno.facts.limits import parse
 from dyno.facts.load import LoadSpec
@@ -35,7 +43,8 @@ pytestmark = pytest.mark.real  # starts processes, uses sockets or takes seconds
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 CHAT = {"openai": False, "openai-chat": True}
-SLACK_MS = 0.3  # between two readings of the clock, of a token that takes 2 ms: the processor may be busy
+# between two readings of the clock, of a token that takes 2 ms: the processor may be busy
+SLACK_MS = 0.3
 TOKEN_MS = 2.0
 
 
@@ -58,7 +67,9 @@ def spoken(*sizes: int) -> list[Event]:
 class Server:
     """Sends the events of each answer at the pace of their tokens, in vLLM's shape, and logs when it sent them."""
 
-    def __init__(self, answers: Sequence[list[Event]], *, chat: bool = False, says: str = "total") -> None:
+    def __init__(
+        self, answers: Sequence[list[Event]], *, chat: bool = False, says: str = "total"
+    ) -> None:
         """`says`: how the server counts tokens: total, each, ids, logprobs or nothing."""
         self._answers, self._chat, self._says = answers, chat, says
         self.log: dict[int, list[Sent]] = {}  # by the number of the answer
@@ -81,22 +92,42 @@ class Server:
                 log.append(Sent(before, time.monotonic_ns() / NS_PER_MS))
 
     def _role(self) -> bytes:
-        return _framed({"choices": [_delta({"role": "assistant", "content": ""})]}) if self._chat else b""
+        return (
+            _framed({"choices": [_delta({"role": "assistant", "content": ""})]})
+            if self._chat
+            else b""
+        )
 
     def _event(self, event: Event, so_far: int, finish: str | None) -> bytes:
-        choice = _delta({"content": event.text}) if self._chat else {"index": 0, "text": event.text}
+        choice = (
+            _delta({"content": event.text})
+            if self._chat
+            else {"index": 0, "text": event.text}
+        )
         choice |= {"finish_reason": finish, "logprobs": None, "token_ids": None}
         names = [f"t{i}" for i in range(event.tokens)]
         if self._says == "ids":
             choice["token_ids"] = list(range(event.tokens))
         elif self._says == "logprobs":
-            choice["logprobs"] = {"content": [{"token": n} for n in names]} if self._chat else {"tokens": names}
-        usage = {"usage": {"prompt_tokens": 3, "completion_tokens": so_far}} if self._says == "each" else {}
+            choice["logprobs"] = (
+                {"content": [{"token": n} for n in names]}
+                if self._chat
+                else {"tokens": names}
+            )
+        usage = (
+            {"usage": {"prompt_tokens": 3, "completion_tokens": so_far}}
+            if self._says == "each"
+            else {}
+        )
         return _framed({"choices": [choice], **usage})
 
     def _end(self, tokens: int) -> bytes:
         usage = {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": tokens}}
-        return (b"" if self._says == "nothing" else _framed(usage)) + _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+        return (
+            (b"" if self._says == "nothing" else _framed(usage))
+            + _chunk(b"data: [DONE]\n\n")
+            + b"0\r\n\r\n"
+        )
 
 
 def _delta(delta: dict[str, Any]) -> dict[str, Any]:
@@ -132,8 +163,17 @@ def measure(
     server = Server(answers, chat=CHAT[backend], says=says)
     tokens = max(sum(e.tokens for e in events) for events in answers)
     wanted = requests(count or len(answers), tokens)
-    driven = drive(scripted(server.talk).base_url, wanted, LoadSpec(max_concurrency=concurrency), backend=backend)
-    return Measured(driven.records, summarize(driven, tokenizer), [server.log[i] for i in sorted(server.log)])
+    driven = drive(
+        scripted(server.talk).base_url,
+        wanted,
+        LoadSpec(max_concurrency=concurrency),
+        backend=backend,
+    )
+    return Measured(
+        driven.records,
+        summarize(driven, tokenizer),
+        [server.log[i] for i in sorted(server.log)],
+    )
 
 
 def summarize(driven: Driven, tokenizer: bool = False) -> Summary:
@@ -148,7 +188,10 @@ def summarize(driven: Driven, tokenizer: bool = False) -> Summary:
 
 def took(log: list[Sent], begin: int, end: int, parts: int = 1) -> Span:
     """Return the time from one event to another by the server's log, divided by `parts`."""
-    return Span((log[end].before - log[begin].after) / parts, (log[end].after - log[begin].before) / parts)
+    return Span(
+        (log[end].before - log[begin].after) / parts,
+        (log[end].after - log[begin].before) / parts,
+    )
 
 
 def true_tpot(events: list[Event], log: list[Sent]) -> Span:
@@ -160,7 +203,9 @@ def true_tpot(events: list[Event], log: list[Sent]) -> Span:
 def agree(figure: Latency | Span | None, truth: Span) -> bool:
     """Whether a figure, or its bounds where a busy client has only those, is what the server did."""
     if isinstance(figure, Latency):
-        low, high = figure.bounds["mean"] if figure.mean is None else (figure.mean, figure.mean)
+        low, high = (
+            figure.bounds["mean"] if figure.mean is None else (figure.mean, figure.mean)
+        )
         figure = Span(low, high)
     assert figure is not None
     return figure.low <= truth.high + SLACK_MS and figure.high >= truth.low - SLACK_MS
@@ -215,7 +260,9 @@ def test_a_tokenizer_counts_the_first_chunk_where_the_server_does_not(
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_without_either_the_time_per_token_has_bounds_that_hold_the_true_one(scripted: Scripting, shape: str) -> None:
+def test_without_either_the_time_per_token_has_bounds_that_hold_the_true_one(
+    scripted: Scripting, shape: str
+) -> None:
     events = spoken(*SHAPES[shape])
     (record,), s, (log,) = measure(scripted, [events])
     low, high = own_ms(record)
@@ -226,10 +273,14 @@ def test_without_either_the_time_per_token_has_bounds_that_hold_the_true_one(scr
     most = sum(SHAPES[shape]) - len(SHAPES[shape]) + 1
     assert timing.first_tokens(record) == (1, most)
     assert (
-        s.own_tpot is not None and s.own_tpot.mean is None and s.own_tpot.bounds["mean"] == pytest.approx((low, high))
+        s.own_tpot is not None
+        and s.own_tpot.mean is None
+        and s.own_tpot.bounds["mean"] == pytest.approx((low, high))
     )
     assert "itl_per_token" in s.latencies and s.latencies["itl_per_token"].mean is None
-    assert s.latencies["itl_per_token"].bounds["mean"] == pytest.approx((low, high), rel=1e-3)
+    assert s.latencies["itl_per_token"].bounds["mean"] == pytest.approx(
+        (low, high), rel=1e-3
+    )
 
 
 def test_the_top_level_figure_stays_vllms(scripted: Scripting) -> None:
@@ -246,13 +297,17 @@ def test_an_answer_in_one_chunk_has_no_time_per_token(scripted: Scripting) -> No
     assert s.tpot.count == 1 and s.own_tpot is not None and s.own_tpot.empty
 
 
-def test_the_gap_per_token_is_true_where_the_first_chunk_is_smaller_than_the_others(scripted: Scripting) -> None:
+def test_the_gap_per_token_is_true_where_the_first_chunk_is_smaller_than_the_others(
+    scripted: Scripting,
+) -> None:
     events = spoken(1, 19)
     _, s, (log,) = measure(scripted, [events], tokenizer=True)
     assert agree(s.latencies["itl_per_token"], true_tpot(events, log))
 
 
-def test_a_count_of_the_first_chunk_that_can_not_be_is_not_used(scripted: Scripting) -> None:
+def test_a_count_of_the_first_chunk_that_can_not_be_is_not_used(
+    scripted: Scripting,
+) -> None:
     (record,), *_ = measure(scripted, [spoken(2, 2)])
     record.first_tokens = 4  # then none would be left for the second chunk
     Counting(None, length_known=True, sampling=False).settle(record)
@@ -292,7 +347,9 @@ def test_a_search_decides_nothing_between_the_bounds(scripted: Scripting) -> Non
     assert outcomes == ["misses", "undecided", "meets"]
 
 
-def test_a_machine_at_four_fifths_of_its_bound_is_not_void(scripted: Scripting, tmp_path: Path) -> None:
+def test_a_machine_at_four_fifths_of_its_bound_is_not_void(
+    scripted: Scripting, tmp_path: Path
+) -> None:
     """By vLLM's figure it would read memory at 152 % of the peak."""
     events = spoken(10, 10)
     _, s, (log,) = measure(scripted, [events], says="each")
@@ -302,7 +359,13 @@ def test_a_machine_at_four_fifths_of_its_bound_is_not_void(scripted: Scripting, 
     loaded = roofline.as_loaded(shape, VLLM, TARGET)
     assert loaded is not None
     read = loaded.least_bytes + loaded.kv_bytes(3 + 10)
-    peaks = Peaks("a machine", 1, bandwidth=read / true_s / 0.8, flops={"bf16": 1e15}, source="made up")
+    peaks = Peaks(
+        "a machine",
+        1,
+        bandwidth=read / true_s / 0.8,
+        flops={"bf16": 1e15},
+        source="made up",
+    )
     line = roofline.of_served(s, shape, VLLM, TARGET, peaks)
     assert line is not None
     (decode,) = (share for share in line.shares if share.what == "decode")
@@ -321,7 +384,12 @@ def with_silence(share: float, count: int, seed: int, merged: float = 0.0) -> li
     return events
 
 
-@sampled(share=[0.0, 0.3, 0.6, 0.9], merged=[0.0, 0.1], backend=CHAT, says=["total", "each", "nothing"])
+@sampled(
+    share=[0.0, 0.3, 0.6, 0.9],
+    merged=[0.0, 0.1],
+    backend=CHAT,
+    says=["total", "each", "nothing"],
+)
 def test_the_gaps_are_those_of_the_servers_log_whatever_share_of_tokens_has_no_text(
     scripted: Scripting, share: float, merged: float, backend: str, says: str
 ) -> None:
@@ -362,14 +430,18 @@ def test_tokens_without_text_before_the_first_text_are_in_ttft_and_not_in_the_ti
 
 
 @pytest.mark.parametrize("backend", CHAT)
-def test_half_a_character_is_a_token_without_text(scripted: Scripting, backend: str) -> None:
+def test_half_a_character_is_a_token_without_text(
+    scripted: Scripting, backend: str
+) -> None:
     events = [Event(1, text) for text in (" gr", "", "ü", "", "", "😀", " ok")]
     (record,), s, (log,) = measure(scripted, [events], backend)
     assert (record.text, len(record.chunk_ns), record.silent) == (" grü😀 ok", 7, [1, 3, 4])
     assert agree(s.itl, took(log, 0, -1, 6))
 
 
-def test_a_finish_reason_of_its_own_is_a_token_only_if_it_came_later(scripted: Scripting) -> None:
+def test_a_finish_reason_of_its_own_is_a_token_only_if_it_came_later(
+    scripted: Scripting,
+) -> None:
     """llama.cpp sends it with the last token, vLLM with an end token that has no text."""
     for later_s, chunks in ((0.0, 2), (0.03, 3)):
 
@@ -380,20 +452,33 @@ def test_a_finish_reason_of_its_own_is_a_token_only_if_it_came_later(scripted: S
             usage = {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 9}}
             sock.sendall(STREAM_HEAD + _framed(text))
             time.sleep(0.03)
-            end = _framed(last) + _framed(usage) + _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+            end = (
+                _framed(last) + _framed(usage) + _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+            )
             sock.sendall(_framed(text) + (b"" if later_s else end))
             if later_s:
                 time.sleep(later_s)
                 sock.sendall(end)
 
         (record,) = drive(scripted(talk).base_url, requests(1, 9)).records
-        assert (record.error, len(record.chunk_ns), record.text) == (None, chunks, " tok" * 8)
+        assert (record.error, len(record.chunk_ns), record.text) == (
+            None,
+            chunks,
+            " tok" * 8,
+        )
 
 
 def test_events_of_real_servers_have_a_token_each() -> None:
     """vLLM 0.24 with usage in each event, and its chat route without."""
-    for name, backend in (("vllm-0.24-completions.sse", "vllm"), ("vllm-0.24-chat.sse", "openai-chat")):
-        lines = [line.removeprefix(b"data: ") for line in (CAPTURES / name).read_bytes().splitlines() if line]
+    for name, backend in (
+        ("vllm-0.24-completions.sse", "vllm"),
+        ("vllm-0.24-chat.sse", "openai-chat"),
+    ):
+        lines = [
+            line.removeprefix(b"data: ")
+            for line in (CAPTURES / name).read_bytes().splitlines()
+            if line
+        ]
         events = list(zip(accumulate(map(len, lines)), lines, strict=True))
         reading = PROTOCOLS[backend].read(events)
         assert len(reading.chunk_ends) == reading.output_tokens
@@ -403,16 +488,32 @@ def test_events_of_real_servers_have_a_token_each() -> None:
 
 @pytest.mark.parametrize("special", [0, 3])
 def test_tgis_events_have_a_token_each_special_or_not(special: int) -> None:
-    tokens = [{"token": {"text": "</s>", "special": True}}] * special + [{"token": {"text": " tok"}}] * 4
-    end = {"token": {"text": " tok"}, "generated_text": "…", "details": {"finish_reason": "length"}}
+    tokens = [{"token": {"text": "</s>", "special": True}}] * special + [
+        {"token": {"text": " tok"}}
+    ] * 4
+    end = {
+        "token": {"text": " tok"},
+        "generated_text": "…",
+        "details": {"finish_reason": "length"},
+    }
     end["details"] |= {"generated_tokens": special + 5}  # type: ignore[operator]
-    reading = PROTOCOLS["tgi"].read([(i, json.dumps(e).encode()) for i, e in enumerate([*tokens, end], 1)])
-    assert (len(reading.chunk_ends), reading.leading, reading.empty_chunks) == (5, special, special)
+    reading = PROTOCOLS["tgi"].read(
+        [(i, json.dumps(e).encode()) for i, e in enumerate([*tokens, end], 1)]
+    )
+    assert (len(reading.chunk_ends), reading.leading, reading.empty_chunks) == (
+        5,
+        special,
+        special,
+    )
 
 
 def test_llama_cpps_end_event_is_not_a_token_where_all_are_accounted_for() -> None:
-    events = [{"content": " tok"}] * 3 + [{"content": "", "stop": True, "stop_type": "limit", "tokens_predicted": 3}]
-    reading = PROTOCOLS["llama.cpp"].read([(i, json.dumps(e).encode()) for i, e in enumerate(events, 1)])
+    events = [{"content": " tok"}] * 3 + [
+        {"content": "", "stop": True, "stop_type": "limit", "tokens_predicted": 3}
+    ]
+    reading = PROTOCOLS["llama.cpp"].read(
+        [(i, json.dumps(e).encode()) for i, e in enumerate(events, 1)]
+    )
     assert reading.chunk_ends == [1, 2, 3] and reading.finish_end is None
 
 
@@ -426,7 +527,9 @@ def bundled(shared_fake: StartFake) -> str:
 
 
 @pytest.fixture
-def dyno(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
+def dyno(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Any]:
     monkeypatch.chdir(tmp_path)
 
     def call(*words: str) -> str:
@@ -452,18 +555,38 @@ def serve(url: str, name: str, *more: str) -> list[str]:
         "--goodput",
         "tpot:7.6",
     ]
-    lengths = ["--random-input-len", "8", "--random-output-len", "12", "--no-correctness-check"]
-    return [*words, *lengths, "--save-result", "--result-filename", f"{name}.json", "--label", name, *more]
+    lengths = [
+        "--random-input-len",
+        "8",
+        "--random-output-len",
+        "12",
+        "--no-correctness-check",
+    ]
+    return [
+        *words,
+        *lengths,
+        "--save-result",
+        "--result-filename",
+        f"{name}.json",
+        "--label",
+        name,
+        *more,
+    ]
 
 
-def test_the_command_shows_both_figures_and_judges_by_its_own(dyno: Any, bundled: str, tmp_path: Path) -> None:
+def test_the_command_shows_both_figures_and_judges_by_its_own(
+    dyno: Any, bundled: str, tmp_path: Path
+) -> None:
     out = dyno(*serve(bundled, "a", "--extra-body", USAGE_EACH))
     saved = json.loads((tmp_path / "a.json").read_text())
     vllms, own = saved["mean_tpot_ms"], saved["dyno"]["own_tpot"]["mean_tpot_ms"]
-    assert own == pytest.approx(11 / 8 * vllms) and own > 9  # 10, less a first chunk that a busy machine sent late
+    # 10, less a first chunk that a busy machine sent late
+    assert own == pytest.approx(11 / 8 * vllms) and own > 9
     printed = dict(re.findall(r"^(\S.*?): +(\S+)", out, re.M))
     assert float(printed["Mean TPOT (ms)"]) == pytest.approx(vllms, abs=0.006)
-    assert float(printed["TPOT after the first chunk, mean (ms)"]) == pytest.approx(own, rel=1e-3)
+    assert float(printed["TPOT after the first chunk, mean (ms)"]) == pytest.approx(
+        own, rel=1e-3
+    )
     assert saved["request_goodput"] == 0  # 7.3 would be within the limit, 10 is not
     assert "dyno's TPOT" in out and "tokens.bundled" in out
 
@@ -476,7 +599,9 @@ def test_a_comparison_a_gate_and_a_report_use_the_true_figure(
     dyno(*serve(bundled, "b", "--extra-body", USAGE_EACH))
     a, b = (json.loads((tmp_path / name).read_text()) for name in ("a.json", "b.json"))
     own = b["dyno"]["own_tpot"]["mean_tpot_ms"]
-    both = json.loads(dyno("compare", "a.json", "b.json", "--json", "--gate", "mean_tpot_ms<8.5"))
+    both = json.loads(
+        dyno("compare", "a.json", "b.json", "--json", "--gate", "mean_tpot_ms<8.5")
+    )
     (pairing,) = both["pairings"]
     (tpot,) = (d for d in pairing["differences"] if d["metric"] == "mean_tpot_ms")
     assert tpot["b"]["value"] == pytest.approx(own) and own > 1.3 * b["mean_tpot_ms"]
@@ -499,26 +624,40 @@ def test_the_command_shows_bounds_where_the_server_gives_the_total_alone(
     assert saved["dyno"]["own_tpot"]["mean_tpot_ms"] is None
     assert re.search(r"TPOT after the first chunk, mean \(ms\): +\S+ to \S+", out)
     codes = {f["code"]: f for f in saved["dyno"]["findings"]}
-    assert codes["tokens.bundled"]["level"] == "doubt" and "client.unseen_chunks" not in codes
+    assert (
+        codes["tokens.bundled"]["level"] == "doubt" and "client.unseen_chunks" not in codes
+    )
 
 
-def test_the_command_prints_no_gap_where_every_answer_is_one_chunk(dyno: Any, bundled: str, tmp_path: Path) -> None:
+def test_the_command_prints_no_gap_where_every_answer_is_one_chunk(
+    dyno: Any, bundled: str, tmp_path: Path
+) -> None:
     out = dyno(*serve(bundled, "one", "--random-output-len", "4"))
     assert re.search(r"^Mean ITL per token \(ms\): +–$", out, re.M)
-    assert "Every answer came in one chunk: TPOT and ITL are unknown." in " ".join(out.split())
+    assert "Every answer came in one chunk: TPOT and ITL are unknown." in " ".join(
+        out.split()
+    )
     assert "Verdict: doubtful" in out
 
 
-def test_one_token_a_chunk_changes_nothing(dyno: Any, shared_fake: StartFake, tmp_path: Path) -> None:
+def test_one_token_a_chunk_changes_nothing(
+    dyno: Any, shared_fake: StartFake, tmp_path: Path
+) -> None:
     out = dyno(*serve(shared_fake(first_ms=5, gap_ms=2).base_url, "c"))
     own = json.loads((tmp_path / "c.json").read_text())["dyno"]
     assert own["own_tpot"] is None and own["itl_text"] is None and own["silent_chunks"] == 0
     assert "after the first chunk" not in out and "without text" not in out
 
 
-def test_the_block_says_how_many_events_had_no_text(dyno: Any, shared_fake: StartFake, tmp_path: Path) -> None:
-    out = dyno(*serve(shared_fake(first_ms=5, gap_ms=2, faults={"silent": 1}).base_url, "d"))
+def test_the_block_says_how_many_events_had_no_text(
+    dyno: Any, shared_fake: StartFake, tmp_path: Path
+) -> None:
+    out = dyno(
+        *serve(shared_fake(first_ms=5, gap_ms=2, faults={"silent": 1}).base_url, "d")
+    )
     saved = json.loads((tmp_path / "d.json").read_text())
     assert re.search(r"Events without text: +144 of 288", out)
     # Every second token has text: its gaps are twice as long.
-    assert saved["dyno"]["itl_text"]["mean_itl_ms"] == pytest.approx(2 * saved["mean_itl_ms"], rel=0.2)
+    assert saved["dyno"]["itl_text"]["mean_itl_ms"] == pytest.approx(
+        2 * saved["mean_itl_ms"], rel=0.2
+    )

@@ -44,10 +44,14 @@ def f16(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def pulled(path: Path) -> ModelEntry:
     recipe = ModelRecipe(source=f"file:{path}")
-    return ModelEntry(recipe.name, recipe, "pull", str(path), recipe.source, {}, shelf.now())
+    return ModelEntry(
+        recipe.name, recipe, "pull", str(path), recipe.source, {}, shelf.now()
+    )
 
 
-def quantized(path: Path, kind: str, say: Callable[[str], None] = print, **more: Any) -> ModelEntry:
+def quantized(
+    path: Path, kind: str, say: Callable[[str], None] = print, **more: Any
+) -> ModelEntry:
     recipe = ModelRecipe(source=f"file:{path}", quantize=f"llama.cpp:{kind}", **more)
     return gguf.quantize(recipe, pulled(path), say, print)
 
@@ -58,11 +62,20 @@ def quantized(path: Path, kind: str, say: Callable[[str], None] = print, **more:
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"convert": "gguf:Q4_K_M"}, "'gguf:Q4_K_M' is not a conversion. Use gguf:F32, gguf:F16"),
+        (
+            {"convert": "gguf:Q4_K_M"},
+            "'gguf:Q4_K_M' is not a conversion. Use gguf:F32, gguf:F16",
+        ),
         ({"convert": "onnx:F16"}, "'onnx:F16' is not a conversion"),
-        ({"quantize": "llama.cpp:Q4_K_XL"}, "llama.cpp has no type Q4_K_XL. Did you mean Q4_K"),
+        (
+            {"quantize": "llama.cpp:Q4_K_XL"},
+            "llama.cpp has no type Q4_K_XL. Did you mean Q4_K",
+        ),
         ({"quantize": "llama.cpp:"}, "has no type (none)"),
-        ({"quantize": "llama.cpp:IQ2_XS"}, "llama.cpp:IQ2_XS needs text .* --calibration FILE"),
+        (
+            {"quantize": "llama.cpp:IQ2_XS"},
+            "llama.cpp:IQ2_XS needs text .* --calibration FILE",
+        ),
         ({"quantize": "llama.cpp:Q8_0", "kv_cache": "fp8"}, "takes no kv_cache"),
         ({"quantize": "llama.cpp:Q8_0", "ignore": ["lm_head"]}, "takes no ignore"),
     ],
@@ -75,9 +88,14 @@ def test_a_recipe_that_the_tools_cannot_follow_is_refused_before_one_starts(
 
 
 def test_types_are_known_in_any_case_and_each_has_a_tensor_type() -> None:
-    assert gguf.parse_type("llama.cpp:q4_k_m") == "Q4_K_M" and gguf.parse_conversion("gguf:bf16") == "BF16"
+    assert (
+        gguf.parse_type("llama.cpp:q4_k_m") == "Q4_K_M"
+        and gguf.parse_conversion("gguf:bf16") == "BF16"
+    )
     assert gguf.parse_conversion("gguf") == gguf.parse_conversion("gguf:auto") == "AUTO"
-    assert set(gguf.TYPES.values()) <= set(BLOCKS) and set(gguf.NEED_TEXT) <= set(gguf.TYPES)
+    assert set(gguf.TYPES.values()) <= set(BLOCKS) and set(gguf.NEED_TEXT) <= set(
+        gguf.TYPES
+    )
 
 
 def test_a_quantized_file_is_not_quantized_again(home: Path, tmp_path: Path) -> None:
@@ -87,9 +105,17 @@ def test_a_quantized_file_is_not_quantized_again(home: Path, tmp_path: Path) -> 
 
 
 def test_only_safetensors_are_converted(home: Path, f16: Path, tmp_path: Path) -> None:
-    for path, message in ((f16, "is GGUF already"), (tmp_path, "is not a model in safetensors")):
+    for path, message in (
+        (f16, "is GGUF already"),
+        (tmp_path, "is not a model in safetensors"),
+    ):
         with pytest.raises(UsageError, match=message):
-            gguf.convert(ModelRecipe(source=f"file:{path}", convert="gguf:F16"), pulled(path), print, print)
+            gguf.convert(
+                ModelRecipe(source=f"file:{path}", convert="gguf:F16"),
+                pulled(path),
+                print,
+                print,
+            )
 
 
 # ---- tokenizers ----
@@ -129,11 +155,16 @@ def test_a_tokenizer_that_splits_otherwise_has_no_name(other: dict[str, Any]) ->
 # ---- verified files ----
 
 
-def test_a_right_file_is_described_by_its_types_values_and_metadata(f16: Path, tmp_path: Path) -> None:
+def test_a_right_file_is_described_by_its_types_values_and_metadata(
+    f16: Path, tmp_path: Path
+) -> None:
     gguf_files.write(tmp_path / "q4.gguf", "Q4_0")
     verified = gguf_check.check(tmp_path / "q4.gguf", "Q4_0", f16)
     assert verified["metadata"] == "llama, 2 layers, context 1024, tokenizer gpt2 qwen2"
-    assert verified["types"].startswith("Q4_0: 16 tensors, 1.") and "output.weight Q4_0" in verified["types"]
+    assert (
+        verified["types"].startswith("Q4_0: 16 tensors, 1.")
+        and "output.weight Q4_0" in verified["types"]
+    )
     assert verified["values"].startswith("6 tensors finite, relative error up to 0.08")
 
 
@@ -165,8 +196,11 @@ def spoiled(what: str) -> dict[str, np.ndarray]:
         ("Q4_0", "head", "can't be read as GGUF"),
     ],
 )
-@pytest.mark.filterwarnings("ignore:invalid value encountered")  # by the writer of the one with NaN
-def test_a_wrong_file_is_refused(f16: Path, tmp_path: Path, stored: str, what: str, message: str) -> None:
+# by the writer of the one with NaN
+@pytest.mark.filterwarnings("ignore:invalid value encountered")
+def test_a_wrong_file_is_refused(
+    f16: Path, tmp_path: Path, stored: str, what: str, message: str
+) -> None:
     path = tmp_path / "out.gguf"
     gguf_files.write(path, stored, spoiled(what), None if what == "tokenizer" else "qwen2")
     if what in ("cut", "head"):
@@ -185,26 +219,38 @@ def test_a_file_that_generates_nothing_is_refused(tmp_path: Path) -> None:
 # ---- steps ----
 
 
-def test_safetensors_are_converted_then_quantized_and_neither_is_done_twice(home: Path, tmp_path: Path) -> None:
+def test_safetensors_are_converted_then_quantized_and_neither_is_done_twice(
+    home: Path, tmp_path: Path
+) -> None:
     source = tiny.build(tmp_path / "tiny", gguf_files.SHAPE)
     says: list[str] = []
     entry = quantized(source, "Q8_0", says.append)
     first = shelf.find(ModelRecipe(source=f"file:{source}", convert="gguf:auto"))
     assert first and entry.parent == first.name and first.tool_version == "llama.cpp 1"
     assert first.verified["types"].startswith("BF16: 16 tensors")
-    assert entry.verified["types"].startswith("Q8_0: 16 tensors") and "as its source" in entry.verified["generation"]
-    assert [entry.path] == [str(p) for p in Path(entry.path).parent.glob("*.gguf")] and entry.whole
+    assert (
+        entry.verified["types"].startswith("Q8_0: 16 tensors")
+        and "as its source" in entry.verified["generation"]
+    )
+    assert [entry.path] == [
+        str(p) for p in Path(entry.path).parent.glob("*.gguf")
+    ] and entry.whole
     assert "splits text as qwen2 does" in (Path(first.path).parent / "make.log").read_text()
     assert shelf.find(entry.recipe) == entry and entry.verified["text"]
     assert ["converting" in line for line in says].count(True) == 1
     quantized(source, "Q4_0", says.append)
-    assert ["converting" in line for line in says].count(True) == 1, "the converted model is taken from the shelf"
+    assert ["converting" in line for line in says].count(True) == 1, (
+        "the converted model is taken from the shelf"
+    )
 
 
 @pytest.mark.parametrize(
     ("way", "message"),
     [
-        ("fail", 'llama-quantize failed with code 1: "error: No space left on device". The disk is full'),
+        (
+            "fail",
+            'llama-quantize failed with code 1: "error: No space left on device". The disk is full',
+        ),
         ("Q8_0", "should have Q4_0 weights, but most of its weights are Q8_0"),
     ],
 )
@@ -217,9 +263,13 @@ def test_a_tool_that_fails_or_lies_leaves_nothing(
     assert not shelf.entries() and not list(home.glob("models/.*.part"))
 
 
-def test_a_full_disk_is_noticed_before_the_tool_starts(home: Path, f16: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_noticed_before_the_tool_starts(
+    home: Path, f16: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=999))
-    with pytest.raises(StoreError, match=r"needs about 1.\d+ MiB, but the disk of .* has 999 B free"):
+    with pytest.raises(
+        StoreError, match=r"needs about 1.\d+ MiB, but the disk of .* has 999 B free"
+    ):
         quantized(f16, "Q4_0")
 
 
@@ -238,7 +288,9 @@ def test_an_interrupted_step_leaves_no_model_and_no_tool_and_the_same_command_co
 ) -> None:
     code = _CHILD.format(tests=str(Path(__file__).parents[1]), path=str(f16))
     child = subprocess.Popen(
-        [sys.executable, "-c", code], env={**os.environ, "FAKE_TOOL": "slow"}, stderr=subprocess.PIPE
+        [sys.executable, "-c", code],
+        env={**os.environ, "FAKE_TOOL": "slow"},
+        stderr=subprocess.PIPE,
     )
     while not (pids := list(home.glob("models/.*.part/*.pid"))):
         assert child.poll() is None, child.communicate()
@@ -251,11 +303,18 @@ def test_an_interrupted_step_leaves_no_model_and_no_tool_and_the_same_command_co
     recipe = ModelRecipe(source=f"file:{f16}", quantize="llama.cpp:Q8_0")
     assert shelf.find(recipe) is None and not list(home.glob("models/[!.]*"))
     entry = quantized(f16, "Q8_0")
-    assert entry.whole and entry == shelf.find(recipe) and not list(home.glob("models/.*.part"))
+    assert (
+        entry.whole
+        and entry == shelf.find(recipe)
+        and not list(home.glob("models/.*.part"))
+    )
 
 
 def test_one_type_in_two_spellings_is_one_model() -> None:
     spelt = [("gguf:f16", "llama.cpp:q4_k_m"), ("gguf:F16", "llama.cpp:Q4_K_M")]
-    recipes = [ModelRecipe(source="file:x", convert=convert, quantize=quantize) for convert, quantize in spelt]
+    recipes = [
+        ModelRecipe(source="file:x", convert=convert, quantize=quantize)
+        for convert, quantize in spelt
+    ]
     assert recipes[0] == recipes[1] and recipes[0].name == recipes[1].name
     assert ModelRecipe(source="file:x", convert="gguf:auto").convert == "gguf:auto"

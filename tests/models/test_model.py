@@ -54,7 +54,9 @@ def weights_file(path: Path, tensors: dict[str, tuple[str, list[int]]]) -> Path:
     return path
 
 
-def folder(path: Path, config: dict[str, Any], *files: dict[str, tuple[str, list[int]]]) -> ModelShape:
+def folder(
+    path: Path, config: dict[str, Any], *files: dict[str, tuple[str, list[int]]]
+) -> ModelShape:
     path.mkdir(exist_ok=True)
     (path / "config.json").write_text(json.dumps(config))
     for i, tensors in enumerate(files):
@@ -66,9 +68,17 @@ def folder(path: Path, config: dict[str, Any], *files: dict[str, tuple[str, list
 
 # ---- safetensors ----
 
-TINY = {"num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 2, "vocab_size": 100}
+TINY = {
+    "num_hidden_layers": 2,
+    "hidden_size": 8,
+    "num_attention_heads": 2,
+    "vocab_size": 100,
+}
 BODY = {f"model.layers.{i}.self_attn.q_proj.weight": ("BF16", [8, 8]) for i in range(2)}
-TABLES = {"model.embed_tokens.weight": ("BF16", [100, 8]), "lm_head.weight": ("BF16", [100, 8])}
+TABLES = {
+    "model.embed_tokens.weight": ("BF16", [100, 8]),
+    "lm_head.weight": ("BF16", [100, 8]),
+}
 
 
 def test_all_files_are_counted_by_type_and_part(tmp_path: Path) -> None:
@@ -76,12 +86,21 @@ def test_all_files_are_counted_by_type_and_part(tmp_path: Path) -> None:
     shape = folder(tmp_path, TINY, {**BODY, **norms}, TABLES)
     assert shape.parameters == 2 * 64 + 8 + 2 * 800
     assert shape.bytes_by_type == {"BF16": 2 * (2 * 64 + 2 * 800), "F32": 32}
-    assert (shape.embedding_parameters, shape.embedding_bytes, shape.head_bytes) == (800, 1600, 1600)
-    assert shape.weights_bytes is not None and shape.weights_bytes > sum(shape.bytes_by_type.values())  # with heads
+    assert (shape.embedding_parameters, shape.embedding_bytes, shape.head_bytes) == (
+        800,
+        1600,
+        1600,
+    )
+    # with heads
+    assert shape.weights_bytes is not None and shape.weights_bytes > sum(
+        shape.bytes_by_type.values()
+    )
 
 
 def test_routed_experts_are_reported_from_shared_ones(tmp_path: Path) -> None:
-    experts = {f"model.layers.1.mlp.experts.{i}.up_proj.weight": ("BF16", [8, 4]) for i in range(4)}
+    experts = {
+        f"model.layers.1.mlp.experts.{i}.up_proj.weight": ("BF16", [8, 4]) for i in range(4)
+    }
     shared = {"model.layers.1.mlp.shared_experts.up_proj.weight": ("BF16", [8, 4])}
     config = {**TINY, "n_routed_experts": 4, "num_experts_per_tok": 1}
     shape = folder(tmp_path, config, {**BODY, **experts, **shared})
@@ -92,7 +111,10 @@ def test_routed_experts_are_reported_from_shared_ones(tmp_path: Path) -> None:
 
 def test_what_text_does_not_pass_through_is_set_aside(tmp_path: Path) -> None:
     eyes = {"model.visual.blocks.0.attn.qkv.weight": ("BF16", [10, 10])}
-    drafting = {"model.layers.2.embed_tokens.weight": ("BF16", [100, 8]), "mtp.fc.weight": ("BF16", [8, 8])}
+    drafting = {
+        "model.layers.2.embed_tokens.weight": ("BF16", [100, 8]),
+        "mtp.fc.weight": ("BF16", [8, 8]),
+    }
     rows = {"model.embed_tokens_per_layer.weight": ("BF16", [100, 4])}
     shape = folder(tmp_path, TINY, {**BODY, **TABLES, **eyes, **drafting, **rows})
     assert shape.aside_parameters == 100 + 800 + 64 + 400
@@ -125,12 +147,20 @@ def test_packed_values_are_counted_as_what_they_hold(tmp_path: Path) -> None:
         struct.pack("<Q", 2) + b"[]",
         struct.pack("<Q", 8) + b'{"a": 1}',
         struct.pack("<Q", 12) + b'{"a": {"b":1',
-        struct.pack("<Q", 61) + b'{"a": {"dtype": "F32", "shape": [-2], "data_offsets": [0, 8]}' + bytes(8),
-        struct.pack("<Q", 63) + b'{"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 800]}}' + bytes(8),
-        struct.pack("<Q", 62) + b'{"a": {"dtype": "F32", "shape": [2], "data_offsets": [8, 0]} }' + bytes(8),
+        struct.pack("<Q", 61)
+        + b'{"a": {"dtype": "F32", "shape": [-2], "data_offsets": [0, 8]}'
+        + bytes(8),
+        struct.pack("<Q", 63)
+        + b'{"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 800]}}'
+        + bytes(8),
+        struct.pack("<Q", 62)
+        + b'{"a": {"dtype": "F32", "shape": [2], "data_offsets": [8, 0]} }'
+        + bytes(8),
     ],
 )
-def test_a_broken_safetensors_head_is_refused_and_the_config_alone_counts(tmp_path: Path, data: bytes) -> None:
+def test_a_broken_safetensors_head_is_refused_and_the_config_alone_counts(
+    tmp_path: Path, data: bytes
+) -> None:
     (tmp_path / "model.safetensors").write_bytes(data)
     with pytest.raises(ValueError):
         read_safetensors(tmp_path / "model.safetensors")
@@ -195,17 +225,34 @@ def test_parameters_by_formula_are_those_that_makers_tell(
     assert shape.kv_bytes_per_token(1.0) == kv_values
 
 
-def test_layers_that_do_not_see_everything_are_not_counted_as_if_they_did(tmp_path: Path) -> None:
-    mixed = {**LLAMA_8B, "sliding_window": 128, "layer_types": ["sliding_attention", "full_attention"] * 16}
+def test_layers_that_do_not_see_everything_are_not_counted_as_if_they_did(
+    tmp_path: Path,
+) -> None:
+    mixed = {
+        **LLAMA_8B,
+        "sliding_window": 128,
+        "layer_types": ["sliding_attention", "full_attention"] * 16,
+    }
     shape = folder(tmp_path, mixed)
     assert (shape.full_layers, shape.window_layers, shape.window) == (16, 16, 128)
     one = 2 * 8 * 128
     assert shape.kv_bytes_read(1000, 1.0) == one * (16 * 1000 + 16 * 128)
     assert shape.kv_bytes_read(100, 1.0) == one * 32 * 100
     assert shape.kv_bytes_per_token(1.0) == one * 32
-    assert folder(tmp_path, {**LLAMA_8B, "sliding_window": 128}).kv_bytes_read(1000, 1.0) == one * 32 * 128
-    assert folder(tmp_path, {**LLAMA_8B, "sliding_window": 128, "use_sliding_window": False}).full_layers is None
-    hybrid = folder(tmp_path, {**LLAMA_8B, "layer_types": ["linear_attention"] * 24 + ["full_attention"] * 8})
+    assert (
+        folder(tmp_path, {**LLAMA_8B, "sliding_window": 128}).kv_bytes_read(1000, 1.0)
+        == one * 32 * 128
+    )
+    assert (
+        folder(
+            tmp_path, {**LLAMA_8B, "sliding_window": 128, "use_sliding_window": False}
+        ).full_layers
+        is None
+    )
+    hybrid = folder(
+        tmp_path,
+        {**LLAMA_8B, "layer_types": ["linear_attention"] * 24 + ["full_attention"] * 8},
+    )
     assert hybrid.kv_bytes_per_token(1.0) == one * 8
 
 
@@ -231,25 +278,37 @@ def test_a_strange_config_gives_no_number_and_no_crash(tmp_path: Path, config: A
 # ---- GGUF ----
 
 
-@pytest.mark.parametrize(("quantization", "bits"), [("F16", 16.0), ("Q8_0", 8.5), ("Q4_0", 4.5), ("Q2_K", 2.625)])
+@pytest.mark.parametrize(
+    ("quantization", "bits"), [("F16", 16.0), ("Q8_0", 8.5), ("Q4_0", 4.5), ("Q2_K", 2.625)]
+)
 def test_a_gguf_files_bytes_follow_from_its_types(quantization: str, bits: float) -> None:
     path = own_model.build(quantization)
     shape = model.read(path)
     assert shape is not None
     norms = 13 * 256
-    assert shape.bytes_by_type == {quantization: int((5_246_208 - norms) * bits / 8), "F32": 4 * norms}
-    assert (shape.embedding_bytes, shape.head_bytes) == (int(2048 * 256 * bits / 8), 0)  # one tensor is both
+    assert shape.bytes_by_type == {
+        quantization: int((5_246_208 - norms) * bits / 8),
+        "F32": 4 * norms,
+    }
+    # one tensor is both
+    assert (shape.embedding_bytes, shape.head_bytes) == (int(2048 * 256 * bits / 8), 0)
     assert sum(shape.bytes_by_type.values()) == pytest.approx(path.stat().st_size, rel=0.04)
     assert shape.kv_bytes_per_token() == 2 * 6 * 2 * 64 * 2
 
 
-def gguf_file(path: Path, metadata: dict[str, int | str], tensors: dict[str, tuple[int, list[int]]]) -> Path:
+def gguf_file(
+    path: Path, metadata: dict[str, int | str], tensors: dict[str, tuple[int, list[int]]]
+) -> Path:
     def text(word: str) -> bytes:
         return struct.pack("<Q", len(word)) + word.encode()
 
     out = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata))
     for key, value in metadata.items():
-        kind = struct.pack("<I", 8) + text(value) if isinstance(value, str) else struct.pack("<II", 4, value)
+        kind = (
+            struct.pack("<I", 8) + text(value)
+            if isinstance(value, str)
+            else struct.pack("<II", 4, value)
+        )
         out += text(key) + kind
     for name, (number, shape) in tensors.items():
         out += text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, number, 0)
@@ -265,7 +324,10 @@ MOE = {
 
 
 def test_experts_of_a_gguf_file_are_found_in_all_its_parts(tmp_path: Path) -> None:
-    first = {"token_embd.weight": (14, [256, 10]), "blk.0.ffn_up_exps.weight": (12, [256, 2, 8])}
+    first = {
+        "token_embd.weight": (14, [256, 10]),
+        "blk.0.ffn_up_exps.weight": (12, [256, 2, 8]),
+    }
     second = {"blk.1.ffn_up_exps.weight": (12, [256, 2, 8]), "blk.1.attn_q.weight": (0, [256]),
               "blk.2.attn_q.weight": (0, [256])}  # fmt: skip
     path = gguf_file(tmp_path / "m-00001-of-00002.gguf", MOE, first)
@@ -282,7 +344,11 @@ def test_experts_of_a_gguf_file_are_found_in_all_its_parts(tmp_path: Path) -> No
 def test_a_type_that_is_not_known_yet_has_parameters_and_no_bytes(tmp_path: Path) -> None:
     path = gguf_file(tmp_path / "m.gguf", MOE, {"blk.0.attn_q.weight": (99, [256, 2])})
     shape = model.read(path)
-    assert shape is not None and shape.parameters == 512 and shape.bytes_by_type == {"type 99": 0}
+    assert (
+        shape is not None
+        and shape.parameters == 512
+        and shape.bytes_by_type == {"type 99": 0}
+    )
 
 
 @pytest.mark.parametrize(
@@ -292,8 +358,11 @@ def test_a_type_that_is_not_known_yet_has_parameters_and_no_bytes(tmp_path: Path
         lambda data: data[:-9],
         lambda data: data[:8] + struct.pack("<Q", 2**60) + data[16:],  # tensors
         lambda data: data[:16] + struct.pack("<Q", 2**60) + data[24:],  # entries
-        lambda data: data[:24] + struct.pack("<Q", 2**60) + data[32:],  # length of the first key
-        lambda data: data.replace(struct.pack("<I2Q", 2, 256, 2), struct.pack("<I2Q", 2**31, 256, 2)),
+        # length of the first key
+        lambda data: data[:24] + struct.pack("<Q", 2**60) + data[32:],
+        lambda data: data.replace(
+            struct.pack("<I2Q", 2, 256, 2), struct.pack("<I2Q", 2**31, 256, 2)
+        ),
     ],
 )
 def test_a_broken_gguf_head_is_no_model(tmp_path: Path, damage: Any) -> None:
@@ -304,5 +373,7 @@ def test_a_broken_gguf_head_is_no_model(tmp_path: Path, damage: Any) -> None:
 
 
 def test_dimensions_of_zero_in_a_gguf_file_are_no_parameters(tmp_path: Path) -> None:
-    shape = model.read(gguf_file(tmp_path / "m.gguf", MOE, {"a": (12, [0, 4]), "b": (12, [])}))
+    shape = model.read(
+        gguf_file(tmp_path / "m.gguf", MOE, {"a": (12, [0, 4]), "b": (12, [])})
+    )
     assert shape is not None and shape.parameters == 1  # no dimension at all is one value

@@ -58,7 +58,15 @@ def fetched_model() -> ModelEntry:
         place(blob, OutsideName(name), root)
         files[name] = ModelFile(len(data), sums.sha256)
     recipe = ModelRecipe("hub:acme/tiny")
-    entry = ModelEntry(recipe.name, recipe, "pull", str(root), f"hub:acme/tiny@{COMMIT}", files, shelf.now())
+    entry = ModelEntry(
+        recipe.name,
+        recipe,
+        "pull",
+        str(root),
+        f"hub:acme/tiny@{COMMIT}",
+        files,
+        shelf.now(),
+    )
     with shelf.making(recipe, quiet) as part:
         return shelf.put(part, entry)
 
@@ -83,7 +91,9 @@ def made_model(parent: ModelEntry) -> ModelEntry:
         return shelf.put(part, entry)
 
 
-def test_models_reach_another_machine_with_their_names_and_the_hubs_layout(machine: Machines, tmp_path: Path) -> None:
+def test_models_reach_another_machine_with_their_names_and_the_hubs_layout(
+    machine: Machines, tmp_path: Path
+) -> None:
     first = fetched_model()
     second = made_model(first)
     file = tmp_path / "models.tar"
@@ -156,13 +166,18 @@ def test_an_unsafe_path_is_refused(machine: Machines, tmp_path: Path, path: str)
 
 
 @pytest.mark.parametrize(
-    ("old", "new"), [("sub/weights.bin", "../weights.bin"), (COMMIT, "../../../up"), ("tiny-", "../tiny-")]
+    ("old", "new"),
+    [("sub/weights.bin", "../weights.bin"), (COMMIT, "../../../up"), ("tiny-", "../tiny-")],
 )
-def test_a_manifest_that_leads_elsewhere_is_refused(machine: Machines, tmp_path: Path, old: str, new: str) -> None:
+def test_a_manifest_that_leads_elsewhere_is_refused(
+    machine: Machines, tmp_path: Path, old: str, new: str
+) -> None:
     file = exported(tmp_path)
 
     def change(member: tarfile.TarInfo, data: bytes) -> tuple[tarfile.TarInfo, bytes]:
-        return member, data.replace(old.encode(), new.encode()) if member.name.endswith(".json") else data
+        return member, data.replace(old.encode(), new.encode()) if member.name.endswith(
+            ".json"
+        ) else data
 
     repacked(file, change)
     assert "Nothing was imported" in refused(file, machine)
@@ -176,7 +191,9 @@ def test_a_corrupted_model_is_not_exported(machine: Machines, tmp_path: Path) ->
     assert not list(tmp_path.glob("models.tar*"))
 
 
-def test_local_files_are_carried_as_a_model_of_the_shelf(machine: Machines, tmp_path: Path) -> None:
+def test_local_files_are_carried_as_a_model_of_the_shelf(
+    machine: Machines, tmp_path: Path
+) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({"hidden_size": 8}))
@@ -187,4 +204,6 @@ def test_local_files_are_carried_as_a_model_of_the_shelf(machine: Machines, tmp_
     (imported,) = archive.import_file(tmp_path / "models.tar", quiet, quiet)
     assert Path(imported.path) == shelf.models_folder() / imported.name
     assert imported.whole
-    assert msgspec.json.decode((Path(imported.path) / "config.json").read_bytes()) == {"hidden_size": 8}
+    assert msgspec.json.decode((Path(imported.path) / "config.json").read_bytes()) == {
+        "hidden_size": 8
+    }

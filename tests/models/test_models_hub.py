@@ -28,13 +28,19 @@ REPO = "acme/tiny"
 WIDTH, VOCAB, LAYERS = 32, 512, 2
 
 
-def write_safetensors(path: Path, shapes: dict[str, tuple[int, int]], seed: int = 1) -> None:
+def write_safetensors(
+    path: Path, shapes: dict[str, tuple[int, int]], seed: int = 1
+) -> None:
     """Weights in half precision, of numbers that differ by seed."""
     head, data = {}, b""
     for name, shape in shapes.items():
         block = hashlib.sha256(f"{seed} {name}".encode()).digest()
         size = 2 * shape[0] * shape[1]
-        head[name] = {"dtype": "F16", "shape": shape, "data_offsets": [len(data), len(data) + size]}
+        head[name] = {
+            "dtype": "F16",
+            "shape": shape,
+            "data_offsets": [len(data), len(data) + size],
+        }
         data += (block * (size // len(block) + 1))[:size]
     text = json.dumps(head).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text + data)
@@ -44,7 +50,9 @@ def make_model(folder: Path) -> Path:
     """Two shards with their index, a configuration, and a file that nobody needs."""
     folder.mkdir(parents=True)
     block = {"self_attn.o_proj": (WIDTH, WIDTH), "mlp.up_proj": (WIDTH, 4 * WIDTH)}
-    layers = {f"model.layers.{i}.{n}.weight": s for i in range(LAYERS) for n, s in block.items()}
+    layers = {
+        f"model.layers.{i}.{n}.weight": s for i in range(LAYERS) for n, s in block.items()
+    }
     shards = {
         "model-00001-of-00002.safetensors": {"model.embed_tokens.weight": (VOCAB, WIDTH)},
         "model-00002-of-00002.safetensors": layers,
@@ -52,9 +60,19 @@ def make_model(folder: Path) -> Path:
     for seed, (name, shapes) in enumerate(shards.items()):
         write_safetensors(folder / name, shapes, seed)
     index = {tensor: name for name, shapes in shards.items() for tensor in shapes}
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
-    config = {"architectures": ["LlamaForCausalLM"], "hidden_size": WIDTH, "num_hidden_layers": LAYERS}
-    config |= {"max_position_embeddings": 2048, "torch_dtype": "float16", "num_attention_heads": 4}
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {}, "weight_map": index})
+    )
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_size": WIDTH,
+        "num_hidden_layers": LAYERS,
+    }
+    config |= {
+        "max_position_embeddings": 2048,
+        "torch_dtype": "float16",
+        "num_attention_heads": 4,
+    }
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "original").mkdir()
     (folder / "original" / "notes.txt").write_text("old")
@@ -77,7 +95,9 @@ class Pull:
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def __call__(self, source: str = f"hub:{REPO}", **patterns: list[str]) -> shelf.ModelEntry:
+    def __call__(
+        self, source: str = f"hub:{REPO}", **patterns: list[str]
+    ) -> shelf.ModelEntry:
         return hub.pull(ModelRecipe(source, **patterns), self.lines.append)
 
     def refused(self, source: str = f"hub:{REPO}", **patterns: list[str]) -> str:
@@ -99,12 +119,17 @@ def blobs(tmp_path: Path) -> Path:
 def test_a_pulled_model_lies_in_the_hubs_cache_with_its_commit_and_is_not_asked_for_again(
     server: HubServer, pull: Pull, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    size = sum(p.stat().st_size for p in (tmp_path / "hub" / REPO).rglob("*") if p.is_file())
+    size = sum(
+        p.stat().st_size for p in (tmp_path / "hub" / REPO).rglob("*") if p.is_file()
+    )
     entry = pull()
     commit = commit_of(tmp_path / "hub" / REPO)
     assert entry.origin == f"hub:{REPO}@{commit}"
     assert entry.size_bytes == size
-    assert entry.files["config.json"].sha256 == hashlib.sha256((entry.folder / "config.json").read_bytes()).hexdigest()
+    assert (
+        entry.files["config.json"].sha256
+        == hashlib.sha256((entry.folder / "config.json").read_bytes()).hexdigest()
+    )
     assert "hf/hub/models--acme--tiny/snapshots" in entry.path
     before = list(server.requests)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -114,14 +139,20 @@ def test_a_pulled_model_lies_in_the_hubs_cache_with_its_commit_and_is_not_asked_
     assert pull(f"hub:{REPO}@{commit}").files == entry.files
     assert server.requests == before
     code = "import sys, huggingface_hub as h; print(h.snapshot_download(sys.argv[1]))"
-    found = subprocess.run([sys.executable, "-c", code, REPO], capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        [sys.executable, "-c", code, REPO], capture_output=True, text=True, check=True
+    )
     assert found.stdout.strip() == entry.path
 
 
-def test_patterns_choose_files_as_the_hubs_own_command_does(server: HubServer, pull: Pull) -> None:
+def test_patterns_choose_files_as_the_hubs_own_command_does(
+    server: HubServer, pull: Pull
+) -> None:
     chosen = pull(include=["*.json", "original/"], exclude=["*index*"])
     assert set(chosen.files) == {"config.json", "original/notes.txt"}
-    with pytest.raises(DynoError, match=r"No file of acme/tiny matches\. Its files: config\.json, model-0"):
+    with pytest.raises(
+        DynoError, match=r"No file of acme/tiny matches\. Its files: config\.json, model-0"
+    ):
         pull(include=["*.gguf"])
 
 
@@ -154,14 +185,18 @@ def test_pickled_weights_are_left_out_where_the_same_are_safetensors_unless_they
 
 
 @pytest.mark.hostile
-def test_a_killed_pull_continues_and_no_byte_is_sent_twice(server: HubServer, pull: Pull, tmp_path: Path) -> None:
+def test_a_killed_pull_continues_and_no_byte_is_sent_twice(
+    server: HubServer, pull: Pull, tmp_path: Path
+) -> None:
     shard, data = "extra.bin", bytes(range(256)) * (1 << 14)
     (tmp_path / "hub" / REPO / shard).write_bytes(data)
     server.faults.slow.add(shard)
     part = blobs(tmp_path) / f"{hashlib.sha256(data).hexdigest()}.incomplete"
     size, half = len(data), len(data) // 2
     command = [sys.executable, "-m", "dyno", "models", "pull", REPO]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as dyno:
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as dyno:
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline and not (
             part.exists()
@@ -174,13 +209,17 @@ def test_a_killed_pull_continues_and_no_byte_is_sent_twice(server: HubServer, pu
     assert shelf.entries() == []
     server.faults.slow.clear()
     server.sent.clear()
-    assert sizes.ask([ModelRecipe(f"hub:{REPO}")], timeout_s=60)[0].left_bytes == size - half
+    assert (
+        sizes.ask([ModelRecipe(f"hub:{REPO}")], timeout_s=60)[0].left_bytes == size - half
+    )
     assert pull().whole
     assert server.sent == {shard: size - half}
 
 
 @pytest.mark.hostile
-def test_a_connection_that_is_cut_is_resumed_where_it_was_cut(server: HubServer, pull: Pull, tmp_path: Path) -> None:
+def test_a_connection_that_is_cut_is_resumed_where_it_was_cut(
+    server: HubServer, pull: Pull, tmp_path: Path
+) -> None:
     shard = "model-00002-of-00002.safetensors"
     server.faults.cut[shard] = [5000, 300]
     assert pull().whole
@@ -189,13 +228,17 @@ def test_a_connection_that_is_cut_is_resumed_where_it_was_cut(server: HubServer,
     assert sum("storage" in r and shard in r for r in server.requests) == 3
 
 
-def test_the_hubs_own_client_begins_a_file_anew_after_a_kill(server: HubServer, tmp_path: Path) -> None:
+def test_the_hubs_own_client_begins_a_file_anew_after_a_kill(
+    server: HubServer, tmp_path: Path
+) -> None:
     """Why dyno fetches the bytes itself. Where this fails, huggingface_hub continues, and models/fetch.py may go."""
     shard, data = "extra.bin", bytes(range(256)) * (1 << 14)
     (tmp_path / "hub" / REPO / shard).write_bytes(data)
     server.faults.slow.add(shard)
     code = f"import huggingface_hub as h; h.hf_hub_download({REPO!r}, {shard!r})"
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as client:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as client:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and server.sent[shard] < len(data) // 2:
             time.sleep(0.02)
@@ -208,7 +251,9 @@ def test_the_hubs_own_client_begins_a_file_anew_after_a_kill(server: HubServer, 
 
 
 @pytest.mark.hostile
-def test_one_cut_too_many_is_an_error_and_the_same_command_continues(server: HubServer, pull: Pull) -> None:
+def test_one_cut_too_many_is_an_error_and_the_same_command_continues(
+    server: HubServer, pull: Pull
+) -> None:
     server.faults.cut["config.json"] = [0] * 50
     said = pull.refused()
     assert said.startswith("The connection was cut while fetching config.json")
@@ -218,7 +263,9 @@ def test_one_cut_too_many_is_an_error_and_the_same_command_continues(server: Hub
 
 
 @pytest.mark.hostile
-def test_a_corrupted_shard_is_named_and_fetched_again_once(server: HubServer, pull: Pull, tmp_path: Path) -> None:
+def test_a_corrupted_shard_is_named_and_fetched_again_once(
+    server: HubServer, pull: Pull, tmp_path: Path
+) -> None:
     shard = "model-00001-of-00002.safetensors"
     server.faults.corrupt[shard] = 2
     assert pull.refused().startswith(f"{shard} of {REPO} is corrupted: twice")
@@ -226,7 +273,10 @@ def test_a_corrupted_shard_is_named_and_fetched_again_once(server: HubServer, pu
     assert not list(blobs(tmp_path).glob(f"{sha256}*"))
     server.faults.corrupt.update({shard: 1, "config.json": 1})
     assert pull().whole
-    assert f"{shard} is corrupted: its checksum differs from the Hub's. Fetching it again" in pull.lines
+    assert (
+        f"{shard} is corrupted: its checksum differs from the Hub's. Fetching it again"
+        in pull.lines
+    )
 
 
 @pytest.mark.hostile
@@ -251,7 +301,9 @@ def test_refusals_are_one_sentence_with_what_to_do(
         f"There is no model acme/none at {server.url}. Check the name (with --dataset for a data set). If it is "
         "private, set HF_TOKEN."
     )
-    assert pull.refused(f"hub:{REPO}@v9") == "acme/tiny has no revision 'v9'. It has main, v1."
+    assert (
+        pull.refused(f"hub:{REPO}@v9") == "acme/tiny has no revision 'v9'. It has main, v1."
+    )
     server.faults.gated = True
     page = f"{server.url}/{REPO}"
     assert pull.refused() == (
@@ -262,11 +314,18 @@ def test_refusals_are_one_sentence_with_what_to_do(
         f"This token has no access to acme/tiny. Request access at {page} and wait until it is granted."
     )
     monkeypatch.setenv("HF_TOKEN", "hf_expired")
-    assert pull.refused() == f"{server.url} refuses the token (HTTP 401). Check HF_TOKEN, or make a new one."
+    assert (
+        pull.refused()
+        == f"{server.url} refuses the token (HTTP 401). Check HF_TOKEN, or make a new one."
+    )
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     assert TOKEN not in json.dumps([pull.lines, pull().path])
     assert TOKEN in server.tokens
-    assert not [p for p in shelf.models_folder().rglob("*") if p.is_file() and TOKEN in p.read_text()]
+    assert not [
+        p
+        for p in shelf.models_folder().rglob("*")
+        if p.is_file() and TOKEN in p.read_text()
+    ]
 
 
 def test_a_home_that_cannot_be_written_says_what_to_do(
@@ -281,13 +340,17 @@ def test_a_home_that_cannot_be_written_says_what_to_do(
 
 
 @pytest.mark.hostile
-def test_a_limited_server_is_asked_again_when_it_says(server: HubServer, pull: Pull) -> None:
+def test_a_limited_server_is_asked_again_when_it_says(
+    server: HubServer, pull: Pull
+) -> None:
     server.faults.limited, server.faults.retry_after_s = 1, 1
     assert pull().whole
     assert "The Hub limits requests (HTTP 429). Waiting 1 s" in pull.lines
 
 
-def test_a_model_that_does_not_fit_on_the_disk_is_not_begun(server: HubServer, pull: Pull) -> None:
+def test_a_model_that_does_not_fit_on_the_disk_is_not_begun(
+    server: HubServer, pull: Pull
+) -> None:
     server.faults.sizes["model-00001-of-00002.safetensors"] = 10**16
     said = pull.refused()
     assert said.startswith("acme/tiny needs 9,095 TiB more, but the disk of ")
@@ -318,26 +381,41 @@ def test_an_unsafe_name_is_one_that_leads_elsewhere(name: str) -> None:
     assert is_safe("Q4_K_M/model-00001-of-00002.gguf")
 
 
-def test_a_server_that_lists_an_unsafe_name_writes_nothing(server: HubServer, pull: Pull, tmp_path: Path) -> None:
+def test_a_server_that_lists_an_unsafe_name_writes_nothing(
+    server: HubServer, pull: Pull, tmp_path: Path
+) -> None:
     server.faults.extra_names = ["../../../evil"]
-    assert pull.refused() == "acme/tiny lists '../../../evil', an unsafe file name. Nothing was fetched."
+    assert (
+        pull.refused()
+        == "acme/tiny lists '../../../evil', an unsafe file name. Nothing was fetched."
+    )
     assert not server.sent
 
 
-def test_no_network_is_said_at_once(server: HubServer, pull: Pull, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_network_is_said_at_once(
+    server: HubServer, pull: Pull, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    assert "http://127.0.0.1:9 can't be reached: [Errno 111] Connection refused. Check the network" in pull.refused()
+    assert (
+        "http://127.0.0.1:9 can't be reached: [Errno 111] Connection refused. Check the network"
+        in pull.refused()
+    )
     assert "can't be reached" in sizes.ask([ModelRecipe(f"hub:{REPO}")])[0].unknown
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert "HF_HUB_OFFLINE is set" in pull.refused()
 
 
-def test_a_model_that_is_not_what_its_config_says_is_refused(server: HubServer, pull: Pull, tmp_path: Path) -> None:
+def test_a_model_that_is_not_what_its_config_says_is_refused(
+    server: HubServer, pull: Pull, tmp_path: Path
+) -> None:
     model = tmp_path / "hub" / REPO
     config: dict[str, Any] = json.loads((model / "config.json").read_text())
     for change, said in (
         ({"num_hidden_layers": 3}, "its files have 2 layers, but config.json says 3."),
-        ({"hidden_size": 64}, "model.embed_tokens.weight has 32 columns, but config.json says 64."),
+        (
+            {"hidden_size": 64},
+            "model.embed_tokens.weight has 32 columns, but config.json says 64.",
+        ),
     ):
         (model / "config.json").write_text(json.dumps({**config, **change}))
         assert pull.refused(f"file:{model}") == f"{model} is not a whole model: {said}"
@@ -349,7 +427,9 @@ def test_a_model_that_is_not_what_its_config_says_is_refused(server: HubServer, 
     )
 
 
-def test_a_local_folder_is_recorded_and_a_change_is_noticed(server: HubServer, pull: Pull, tmp_path: Path) -> None:
+def test_a_local_folder_is_recorded_and_a_change_is_noticed(
+    server: HubServer, pull: Pull, tmp_path: Path
+) -> None:
     model = tmp_path / "hub" / REPO
     entry = pull(f"file:{model}")
     assert (entry.path, entry.origin) == (str(model), f"file:{model}")
@@ -393,7 +473,10 @@ def test_list_info_and_remove(
 
 def test_remove_leaves_files_that_another_entry_uses(server: HubServer, pull: Pull) -> None:
     first, second = pull(), pull(f"hub:{REPO}@v1")
-    assert hub.remove(first) == f"{first.name}: removed. Its files stay: {second.name} uses them"
+    assert (
+        hub.remove(first)
+        == f"{first.name}: removed. Its files stay: {second.name} uses them"
+    )
     assert second.whole
     assert "freed" in hub.remove(second)
 
@@ -402,13 +485,18 @@ def test_remove_leaves_files_that_another_entry_uses(server: HubServer, pull: Pu
     ("names", "path"),
     [
         (["model-Q4_0.gguf", "README.md"], "model-Q4_0.gguf"),
-        (["Q8/m-00001-of-00002.gguf", "Q8/m-00002-of-00002.gguf", "mmproj-f16.gguf"], "Q8/m-00001-of-00002.gguf"),
+        (
+            ["Q8/m-00001-of-00002.gguf", "Q8/m-00002-of-00002.gguf", "mmproj-f16.gguf"],
+            "Q8/m-00001-of-00002.gguf",
+        ),
         (["a.gguf", "b.gguf"], "."),
         (["config.json", "a.gguf"], "."),
         (["config.json", "model.safetensors"], "."),
     ],
 )
-def test_an_engine_gets_the_gguf_file_where_there_is_one_model(names: list[str], path: str) -> None:
+def test_an_engine_gets_the_gguf_file_where_there_is_one_model(
+    names: list[str], path: str
+) -> None:
     assert hub.engine_path(Path("/r"), names) == Path("/r") / path
 
 
@@ -426,47 +514,92 @@ def test_a_gguf_file_in_a_folder_is_pulled_with_what_is_beside_it(
     (folder / "Q8" / "m-00002-of-00002.gguf").write_bytes(head + b"2")
     entry = pull("hub:acme/files")
     assert entry.path.endswith("/Q8/m-00001-of-00002.gguf")
-    assert set(hub.fetched(entry)) == {"README.md", "Q8/m-00001-of-00002.gguf", "Q8/m-00002-of-00002.gguf"}
+    assert set(hub.fetched(entry)) == {
+        "README.md",
+        "Q8/m-00001-of-00002.gguf",
+        "Q8/m-00002-of-00002.gguf",
+    }
     assert entry.whole
 
 
 # ---- data sets ----
 
 SHAREGPT = "ShareGPT_V3_unfiltered_cleaned_split.json"
-TURNS = [[{"value": f"Say {i} and some more words"}, {"value": "one two three four"}] for i in range(20)]
+TURNS = [
+    [{"value": f"Say {i} and some more words"}, {"value": "one two three four"}]
+    for i in range(20)
+]
 
 
 @pytest.fixture
 def sharegpt(server: HubServer, tmp_path: Path) -> Path:
     folder = tmp_path / "hub" / "datasets" / "anon8231489123" / "ShareGPT_Vicuna_unfiltered"
     folder.mkdir(parents=True)
-    (folder / SHAREGPT).write_text(json.dumps([{"conversations": turns} for turns in TURNS]))
+    (folder / SHAREGPT).write_text(
+        json.dumps([{"conversations": turns} for turns in TURNS])
+    )
     (folder / "other.json").write_text("[]")
     return folder
 
 
 def test_sharegpt_is_pulled_once_and_recorded_in_the_run(
-    server: HubServer, sharegpt: Path, tmp_path: Path, fake: Any, monkeypatch: pytest.MonkeyPatch
+    server: HubServer,
+    sharegpt: Path,
+    tmp_path: Path,
+    fake: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    command = ["bench", "serve", "--base-url", fake().base_url, "--dataset-name", "sharegpt", "--num-prompts", "4"]
+    command = [
+        "bench",
+        "serve",
+        "--base-url",
+        fake().base_url,
+        "--dataset-name",
+        "sharegpt",
+        "--num-prompts",
+        "4",
+    ]
     command += ["--runs", str(tmp_path / "runs")]
     assert hub.dataset_file("sharegpt") is None
     assert main(command) == 0
     assert hub.dataset_file("sharegpt") is not None
     assert list(server.sent) == [SHAREGPT]
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert main([*command, "--dataset-path", f"hub:anon8231489123/ShareGPT_Vicuna_unfiltered/{SHAREGPT}"]) == 0
-    facts = [json.loads(p.read_text())["dataset"] for p in (tmp_path / "runs").glob("*/trial.json")]
+    assert (
+        main(
+            [
+                *command,
+                "--dataset-path",
+                f"hub:anon8231489123/ShareGPT_Vicuna_unfiltered/{SHAREGPT}",
+            ]
+        )
+        == 0
+    )
+    facts = [
+        json.loads(p.read_text())["dataset"]
+        for p in (tmp_path / "runs").glob("*/trial.json")
+    ]
     sha256 = hashlib.sha256((sharegpt / SHAREGPT).read_bytes()).hexdigest()
     origin = f"hub:datasets/anon8231489123/ShareGPT_Vicuna_unfiltered@{commit_of(sharegpt)}"
-    assert [(f["origin"], f["file"], f["sha256"]) for f in facts] == [(origin, SHAREGPT, sha256)] * 2
+    assert [(f["origin"], f["file"], f["sha256"]) for f in facts] == [
+        (origin, SHAREGPT, sha256)
+    ] * 2
 
 
 def test_an_absent_data_set_says_how_to_get_it(
-    server: HubServer, sharegpt: Path, fake: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    server: HubServer,
+    sharegpt: Path,
+    fake: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert main(["bench", "serve", "--base-url", fake().base_url, "--dataset-name", "sharegpt"]) == 2
+    assert (
+        main(
+            ["bench", "serve", "--base-url", fake().base_url, "--dataset-name", "sharegpt"]
+        )
+        == 2
+    )
     said = capsys.readouterr().err
     assert f"The dataset sharegpt needs {SHAREGPT}, which isn't on this machine." in said
     assert "`dyno models export`" in said and "--dataset-path" in said

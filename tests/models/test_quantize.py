@@ -43,7 +43,9 @@ def home(tmp_path, monkeypatch) -> Path:
 
 
 def test_an_unknown_scheme_gets_the_nearest_name_and_the_list():
-    with pytest.raises(UsageError, match=r"Did you mean quark:fp8\? Known: .*llm-compressor:awq"):
+    with pytest.raises(
+        UsageError, match=r"Did you mean quark:fp8\? Known: .*llm-compressor:awq"
+    ):
         schemes.find("quark:fp88")
 
 
@@ -52,14 +54,18 @@ def test_a_recipe_that_no_tool_can_follow_is_refused():
         schemes.check(ModelRecipe("file:x", quantize="quark:fp8", kv_cache="int8"))
     with pytest.raises(UsageError, match=r"needs no calibration\. Remove samples"):
         schemes.check(ModelRecipe("file:x", quantize="quark:fp8-dynamic", samples=8))
-    with_cache = ModelRecipe("file:x", quantize="quark:fp8-dynamic", samples=8, kv_cache="fp8")
+    with_cache = ModelRecipe(
+        "file:x", quantize="quark:fp8-dynamic", samples=8, kv_cache="fp8"
+    )
     assert schemes.calibrates(schemes.check(with_cache), with_cache)
 
 
 def test_the_documentation_lists_every_scheme():
     text = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
     for scheme in schemes.SCHEMES.values():
-        needs = f"{scheme.samples} × {scheme.length:,} tokens" if scheme.calibrates else "none"
+        needs = (
+            f"{scheme.samples} × {scheme.length:,} tokens" if scheme.calibrates else "none"
+        )
         assert f"| `{scheme.key}` | {scheme.about} | {scheme.contents} | {needs} |" in text
 
 
@@ -80,7 +86,9 @@ def test_the_documentation_lists_every_scheme():
 def test_right_files_are_verified_by_type_scale_and_value(tmp_path, source, key, kv):
     scheme = schemes.find(key)
     folder = made.build(tmp_path / "out", key, kv)
-    facts = verify.verify(folder, source, scheme, ModelRecipe("x", kv_cache="fp8" if kv else None))
+    facts = verify.verify(
+        folder, source, scheme, ModelRecipe("x", kv_cache="fp8" if kv else None)
+    )
     assert facts["types"] == f"7 linear layers {scheme.weights}; left BF16: lm_head"
     assert ("2 of the KV cache" in facts["scales"]) is kv
     assert 0 < float(re.search(r"within ([\d.]+) %", facts["values"])[1]) < 20
@@ -137,13 +145,17 @@ def _ignores_all(tensors, config):
 def test_wrong_files_are_named(tmp_path, source, spoil, message):
     folder = made.build(tmp_path / "out", "llm-compressor:fp8-dynamic", change=spoil)
     with pytest.raises(ModelError, match=re.escape(message)):
-        verify.verify(folder, source, schemes.find("llm-compressor:fp8-dynamic"), ModelRecipe("x"))
+        verify.verify(
+            folder, source, schemes.find("llm-compressor:fp8-dynamic"), ModelRecipe("x")
+        )
 
 
 def test_missing_scales_of_the_kv_cache_are_noticed(tmp_path, source):
     folder = made.build(tmp_path / "out", "quark:fp8", kv=False)
     with pytest.raises(ModelError, match="have 0 scales of a KV cache, not 2"):
-        verify.verify(folder, source, schemes.find("quark:fp8"), ModelRecipe("x", kv_cache="fp8"))
+        verify.verify(
+            folder, source, schemes.find("quark:fp8"), ModelRecipe("x", kv_cache="fp8")
+        )
 
 
 # ---- calibration ----
@@ -151,9 +163,13 @@ def test_missing_scales_of_the_kv_cache_are_noticed(tmp_path, source):
 
 def test_generated_text_is_the_same_every_time_and_recorded(source):
     recipe = ModelRecipe("x", quantize="quark:fp8", samples=3, length=32)
-    first, second = (calibration.texts(recipe, schemes.find("quark:fp8"), source) for _ in range(2))
+    first, second = (
+        calibration.texts(recipe, schemes.find("quark:fp8"), source) for _ in range(2)
+    )
     assert first == second and len(first.lines.splitlines()) == 3
-    assert re.search(r"3 texts of up to 32 tokens, generated with seed 0, sha256 \w{64}$", first.about)
+    assert re.search(
+        r"3 texts of up to 32 tokens, generated with seed 0, sha256 \w{64}$", first.about
+    )
 
 
 @pytest.mark.parametrize(
@@ -167,18 +183,32 @@ def test_calibration_text_is_json_lines_or_paragraphs(tmp_path, text, rows):
     file = tmp_path / "text"
     file.write_text(text)
     recipe = ModelRecipe("x", calibration=str(file))
-    assert len(calibration.texts(recipe, schemes.find("quark:fp8"), tmp_path).lines.splitlines()) == rows
+    assert (
+        len(
+            calibration.texts(
+                recipe, schemes.find("quark:fp8"), tmp_path
+            ).lines.splitlines()
+        )
+        == rows
+    )
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [('{"text": "a"}\n{"words": 1}', "Line 2 of"), ("", "is empty"), (None, "can't be read")]
+    ("text", "message"),
+    [
+        ('{"text": "a"}\n{"words": 1}', "Line 2 of"),
+        ("", "is empty"),
+        (None, "can't be read"),
+    ],
 )
 def test_calibration_text_that_is_none_is_refused(tmp_path, text, message):
     file = tmp_path / "text"
     if text is not None:
         file.write_text(text)
     with pytest.raises(UsageError, match=message):
-        calibration.texts(ModelRecipe("x", calibration=str(file)), schemes.find("quark:fp8"), tmp_path)
+        calibration.texts(
+            ModelRecipe("x", calibration=str(file)), schemes.find("quark:fp8"), tmp_path
+        )
 
 
 # ---- the step ----
@@ -187,29 +217,54 @@ COMMAND = ["models", "quantize"]
 
 
 def test_a_model_is_quantized_once_and_described(home, source, capsys):
-    words = [*COMMAND, str(source), "llm-compressor:fp8", "--kv-cache", "fp8", "--samples", "2", "--length", "16"]
+    words = [
+        *COMMAND,
+        str(source),
+        "llm-compressor:fp8",
+        "--kv-cache",
+        "fp8",
+        "--samples",
+        "2",
+        "--length",
+        "16",
+    ]
     assert main(words) == 0
     out = capsys.readouterr().out
-    assert "7 linear layers F8_E4M3; left BF16: lm_head" in out and "2 tokens on cpu, 1 as the source's" in out
+    assert (
+        "7 linear layers F8_E4M3; left BF16: lm_head" in out
+        and "2 tokens on cpu, 1 as the source's" in out
+    )
     [entry] = [e for e in shelf.entries() if e.step == "quantize"]
     assert f"dyno bench serve --engine vllm --model {entry.path}" in out
     assert entry.whole and entry.tool == "llm-compressor" and entry.tool_version == "0.1"
     assert "2 texts of up to 16 tokens" in entry.verified["calibration"]
-    assert {"model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json"} <= set(entry.files)
+    assert {
+        "model.safetensors",
+        "config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    } <= set(entry.files)
     assert (entry.folder / "make.log").exists()
     os.environ["FAKE"] = "fails"  # it isn't run again
     assert main(words) == 0
 
 
-def test_a_model_is_made_again_after_its_source_or_its_calibration_text_has_changed(home, source, tmp_path, capsys):
+def test_a_model_is_made_again_after_its_source_or_its_calibration_text_has_changed(
+    home, source, tmp_path, capsys
+):
     text = tmp_path / "calibration.txt"
     text.write_text("One text.")
     words = [*COMMAND, str(source), "llm-compressor:fp8", "--calibration", str(text)]
 
     def changed(path: Path) -> None:
-        for manifest in shelf.models_folder().glob("*/dyno.json"):  # as if everything was made long ago
+        # as if everything was made long ago
+        for manifest in shelf.models_folder().glob("*/dyno.json"):
             manifest.write_bytes(
-                re.sub(rb'"created": "[^"]*"', b'"created": "2026-01-01T00:00:00Z"', manifest.read_bytes())
+                re.sub(
+                    rb'"created": "[^"]*"',
+                    b'"created": "2026-01-01T00:00:00Z"',
+                    manifest.read_bytes(),
+                )
             )
         os.utime(path)
 
@@ -232,24 +287,35 @@ def test_a_model_is_made_again_after_its_source_or_its_calibration_text_has_chan
     ("behaviour", "message"),
     [
         ("fails", r'llm-compressor failed with code 1: ".*no template for this model'),
-        ("dies", "was killed, most likely because the memory was full. The model needs about .*; this machine has"),
+        (
+            "dies",
+            "was killed, most likely because the memory was full. The model needs about .*; this machine has",
+        ),
         ("lies", f"{UP}.weight is BF16, not F8_E4M3"),
         ("nan", "logits are not finite"),
         ("babbles", "logits 200 % off those of the source"),
     ],
 )
-def test_a_tool_that_fails_or_lies_leaves_no_model_and_a_log(home, source, monkeypatch, capsys, behaviour, message):
+def test_a_tool_that_fails_or_lies_leaves_no_model_and_a_log(
+    home, source, monkeypatch, capsys, behaviour, message
+):
     monkeypatch.setenv("FAKE", behaviour)
     assert main([*COMMAND, str(source), "llm-compressor:fp8-dynamic"]) == 1
     assert re.search(message, capsys.readouterr().err)
     assert [e.step for e in shelf.entries()] == ["pull"]
-    assert not list(shelf.models_folder().glob(".*.part")) and list((home / "logs").glob("make-*.log"))
+    assert not list(shelf.models_folder().glob(".*.part")) and list(
+        (home / "logs").glob("make-*.log")
+    )
 
 
-def test_a_source_that_the_scheme_cannot_take_is_refused_before_anything_starts(home, tmp_path, source, capsys):
+def test_a_source_that_the_scheme_cannot_take_is_refused_before_anything_starts(
+    home, tmp_path, source, capsys
+):
     quantized = tiny.build(tmp_path / "q", made.SHAPE)
     config = json.loads((quantized / "config.json").read_text())
-    (quantized / "config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": "fp8"}}))
+    (quantized / "config.json").write_text(
+        json.dumps({**config, "quantization_config": {"quant_method": "fp8"}})
+    )
     assert main([*COMMAND, str(quantized), "llm-compressor:fp8-dynamic"]) == 2
     assert "is quantized already (fp8)" in capsys.readouterr().err
     narrow = tiny.build(tmp_path / "n", made.SHAPE._replace(width=64))
@@ -257,23 +323,53 @@ def test_a_source_that_the_scheme_cannot_take_is_refused_before_anything_starts(
     assert "in groups of 128, but the rows of model.layers.0" in capsys.readouterr().err
 
 
-def test_too_little_disk_is_noticed_before_the_tool_starts(home, source, monkeypatch, capsys):
+def test_too_little_disk_is_noticed_before_the_tool_starts(
+    home, source, monkeypatch, capsys
+):
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=1000))
     assert main([*COMMAND, str(source), "llm-compressor:fp8-dynamic"]) == 1
     assert "needs about" in (err := capsys.readouterr().err) and "1,000 B free" in err
 
 
 @pytest.mark.hostile
-def test_after_kill_9_nothing_is_taken_for_whole_and_the_same_command_makes_it(home, source):
-    words = [sys.executable, "-m", "dyno", *COMMAND, str(source), "llm-compressor:fp8-dynamic"]
-    dyno = subprocess.Popen(words, env={**os.environ, "FAKE": "hangs"}, stderr=subprocess.DEVNULL)
-    tool = _wait(lambda: next((int(m[1]) for log in (home / "logs").glob("make-*") if (m := _hanging(log))), None))
+def test_after_kill_9_nothing_is_taken_for_whole_and_the_same_command_makes_it(
+    home, source
+):
+    words = [
+        sys.executable,
+        "-m",
+        "dyno",
+        *COMMAND,
+        str(source),
+        "llm-compressor:fp8-dynamic",
+    ]
+    dyno = subprocess.Popen(
+        words, env={**os.environ, "FAKE": "hangs"}, stderr=subprocess.DEVNULL
+    )
+    tool = _wait(
+        lambda: next(
+            (int(m[1]) for log in (home / "logs").glob("make-*") if (m := _hanging(log))),
+            None,
+        )
+    )
     dyno.send_signal(signal.SIGKILL)
     dyno.wait()
-    _wait(lambda: not psutil.pid_exists(tool) or psutil.Process(tool).status() == psutil.STATUS_ZOMBIE)
-    assert list(shelf.models_folder().glob(".*.part/model.safetensors"))  # half of it is there
+    _wait(
+        lambda: (
+            not psutil.pid_exists(tool)
+            or psutil.Process(tool).status() == psutil.STATUS_ZOMBIE
+        )
+    )
+    # half of it is there
+    assert list(shelf.models_folder().glob(".*.part/model.safetensors"))
     assert [e.step for e in shelf.entries()] == ["pull"]
-    done = subprocess.run(words, env={**os.environ, "FAKE": "works"}, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        words,
+        env={**os.environ, "FAKE": "works"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert "7 linear layers F8_E4M3" in done.stdout
     assert not list(shelf.models_folder().glob(".*.part"))
 
@@ -292,12 +388,18 @@ def _wait(look, timeout_s: float = 60):
 
 def test_progress_is_read_from_the_tools_own_bars():
     assert quantize.describe('{"phase": "loading the model"}') == "loading the model"
-    assert quantize.describe("(2/3): Calibrating:  40%|####      | 6/16 [00:01<00:01]") == "layer 2 of 3: calibrating"
+    assert (
+        quantize.describe("(2/3): Calibrating:  40%|####      | 6/16 [00:01<00:01]")
+        == "layer 2 of 3: calibrating"
+    )
     assert quantize.describe("GPTQ:  50%|#####     | 1/2 [00:01<00:01]") == "GPTQ: 1 of 2"
 
 
 def test_tools_are_listed_apart_and_serve_nothing(home, capsys):
     assert main(["engines", "list"]) == 0
-    assert re.search(r"Tools of `dyno models`:\n(.*\n)*llm-compressor +llm-compressor-0.1-cpu", capsys.readouterr().out)
+    assert re.search(
+        r"Tools of `dyno models`:\n(.*\n)*llm-compressor +llm-compressor-0.1-cpu",
+        capsys.readouterr().out,
+    )
     assert main(["bench", "serve", "--engine", "quark", "--model", "x"]) == 2
     assert "quark" in capsys.readouterr().err

@@ -21,7 +21,10 @@ def chromium() -> str | None:
     """$CHROMIUM, else the first of its names on the path."""
     if reported := os.environ.get("CHROMIUM"):
         return shutil.which(reported)
-    return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    return next(
+        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
+        None,
+    )
 
 
 def missing() -> str:
@@ -48,14 +51,29 @@ def opened(browser: Any, files: dict[str, Path]) -> Iterator[Open]:
     wrong: list[str] = []
     contexts = []
 
-    def open_(name: str = "plain", width: int = 1280, height: int = 900, unfold: bool = True, **options: Any) -> Any:
-        context = browser.new_context(viewport={"width": width, "height": height}, **options)
+    def open_(
+        name: str = "plain",
+        width: int = 1280,
+        height: int = 900,
+        unfold: bool = True,
+        **options: Any,
+    ) -> Any:
+        context = browser.new_context(
+            viewport={"width": width, "height": height}, **options
+        )
         contexts.append(context)
         tab = context.new_page()
         tab.on("console", lambda m: wrong.append(m.text) if m.type == "error" else None)
         tab.on("pageerror", lambda e: wrong.append(str(e)))
         tab.on("dialog", lambda d: (wrong.append(f"dialog: {d.message}"), d.dismiss()))
-        tab.on("request", lambda r: wrong.append(r.url) if not r.url.startswith(("file:", "data:", "blob:")) else None)
+        tab.on(
+            "request",
+            lambda r: (
+                wrong.append(r.url)
+                if not r.url.startswith(("file:", "data:", "blob:"))
+                else None
+            ),
+        )
         tab.goto(files[name].as_uri())
         if options.get("java_script_enabled", True):
             tab.locator(".chart.drawn").nth(tab.locator(".chart").count() - 1).wait_for(

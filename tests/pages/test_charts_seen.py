@@ -13,7 +13,10 @@ from dyno.facts.entry import Bar, Entry, Memory, Moment
 from dyno.report.charts import charts
 from dyno.report.page import page
 
-pytestmark = [pytest.mark.pages, pytest.mark.skipif(bool(missing()), reason=missing() or "it is here")]
+pytestmark = [
+    pytest.mark.pages,
+    pytest.mark.skipif(bool(missing()), reason=missing() or "it is here"),
+]
 
 __all__ = ["browser", "opened"]  # fixtures
 ROOT = Path(__file__).parent.parent.parent
@@ -28,7 +31,10 @@ def rich(entry: Entry) -> Entry:
     return msgspec.structs.replace(
         entry,
         quantiles={"ttft": [(i / 20, 10.0 + i * i) for i in range(21)]},
-        bars=[Bar(i * 0.1, i * 0.1 + 0.05, i * 0.1 + 0.4, "" if i % 9 else f"reset {NASTY}") for i in range(40)],
+        bars=[
+            Bar(i * 0.1, i * 0.1 + 0.05, i * 0.1 + 0.4, "" if i % 9 else f"reset {NASTY}")
+            for i in range(40)
+        ],
         bars_of=40,
         moments=[Moment(i * 0.2, 400.0 + i, 1000.0, 0.4) for i in range(30)],
         memory=Memory(60e9, 70e9),
@@ -43,27 +49,43 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     plain = reports.report()
     plain = msgspec.structs.replace(plain, entries=[rich(e) for e in plain.entries])
     first = plain.entries[0].series
-    nasty = [msgspec.structs.replace(e, series=NASTY if e.series == first else e.series) for e in plain.entries]
-    made = {"plain": plain, "hostile": msgspec.structs.replace(plain, title=NASTY, entries=nasty)}
+    nasty = [
+        msgspec.structs.replace(e, series=NASTY if e.series == first else e.series)
+        for e in plain.entries
+    ]
+    made = {
+        "plain": plain,
+        "hostile": msgspec.structs.replace(plain, title=NASTY, entries=nasty),
+    }
     for name, report in made.items():
         (folder / f"{name}.html").write_text(page(report, charts(report)), encoding="utf-8")
     for name in PUBLISHED:
         prices = str(ROOT / "published/prices.toml")
-        command = ["report", str(ROOT / "published" / name), "--prices", prices, "--allow-void"]
+        command = [
+            "report",
+            str(ROOT / "published" / name),
+            "--prices",
+            prices,
+            "--allow-void",
+        ]
         assert main([*command, "-o", f"{folder}/{name}.html"]) == 0
     return {name: folder / f"{name}.html" for name in (*made, *PUBLISHED)}
 
 
 def points(tab: Any, chart: str) -> int:
     """Those that a pointer can meet."""
-    count: int = tab.locator(f"#{chart} svg.marks .mark-symbol.role-mark path[aria-label]:visible").count()
+    count: int = tab.locator(
+        f"#{chart} svg.marks .mark-symbol.role-mark path[aria-label]:visible"
+    ).count()
     return count
 
 
 def tip_of(tab: Any, chart: str) -> str:
     """Of the first mark that has one: some layers draw nothing and have none."""
     tab.mouse.move(0, 0)
-    for mark in tab.locator(f"#{chart} svg.marks [class*=role-mark] path[aria-label]").all()[:40]:
+    for mark in tab.locator(
+        f"#{chart} svg.marks [class*=role-mark] path[aria-label]"
+    ).all()[:40]:
         mark.scroll_into_view_if_needed()
         mark.hover(force=True)
         shown = tab.locator("#vg-tooltip-element.visible")
@@ -92,7 +114,9 @@ def test_a_published_report_is_drawn(opened: Open, name: str) -> None:
     tab = opened(name)
     assert tab.locator(".chart").count() > 0 and tab.locator(".chart.broken").count() == 0
     assert tab.locator("#findings-table tbody tr").count() > 0
-    assert tab.locator("#table-cost").count() == (0 if name == "mi300x-vllm-fp8-procedure" else 1)
+    assert tab.locator("#table-cost").count() == (
+        0 if name == "mi300x-vllm-fp8-procedure" else 1
+    )
 
 
 @pytest.mark.parametrize("name", ["plain", *PUBLISHED])
@@ -100,7 +124,9 @@ def test_no_label_overlaps_another_on_a_phone(opened: Open, name: str) -> None:
     tab = opened(name, width=390)
     assert tab.evaluate(OVERLAPS) == []
     wide = "c => c.querySelector('svg.marks').getBoundingClientRect().width > c.getBoundingClientRect().width + 2"
-    assert tab.evaluate(f"[...document.querySelectorAll('.chart')].filter({wide}).length") == 0
+    assert (
+        tab.evaluate(f"[...document.querySelectorAll('.chart')].filter({wide}).length") == 0
+    )
 
 
 @pytest.mark.parametrize("name", ["plain", *PUBLISHED])
@@ -108,12 +134,20 @@ def test_the_answer_fits_one_screen(opened: Open, name: str) -> None:
     tab = opened(name, height=800, unfold=False)
     bottom = tab.locator("#answer").evaluate("e => e.getBoundingClientRect().bottom")
     assert bottom <= 800 and 1 <= tab.locator("#answer .words p").count() <= 3
-    assert tab.locator("#answer .chart.drawn").count() == 1 and tab.locator("#table-answer tbody tr").count() <= 6
+    assert (
+        tab.locator("#answer .chart.drawn").count() == 1
+        and tab.locator("#table-answer tbody tr").count() <= 6
+    )
     assert tab.locator("details.section[open]").count() == 0
     table = tab.locator("#table-answer .scroll")
     assert table.evaluate("e => e.scrollWidth <= e.clientWidth"), "the verdict is in view"
     phone = opened(name, width=390, height=844, unfold=False)
-    assert phone.locator("#answer .words p").first.evaluate("e => e.getBoundingClientRect().bottom") < 844
+    assert (
+        phone.locator("#answer .words p").first.evaluate(
+            "e => e.getBoundingClientRect().bottom"
+        )
+        < 844
+    )
 
 
 @pytest.mark.parametrize("width", [1280, 390])
@@ -124,7 +158,8 @@ def test_a_legend_hides_and_shows_its_series(opened: Open, width: int) -> None:
     label.scroll_into_view_if_needed()
     label.click(force=True)
     count = (
-        "document.querySelectorAll('#throughput-concurrency svg.marks .mark-symbol.role-mark path[aria-label]').length"
+        "document.querySelectorAll('#throughput-concurrency svg.marks "
+        ".mark-symbol.role-mark path[aria-label]').length"
     )
     until(tab, f"{count} < {before}")
     label.click(force=True)
@@ -137,7 +172,9 @@ def test_a_chip_hides_a_series_in_all_charts(opened: Open) -> None:
     before = [points(tab, name) for name in charts_with]
     tab.locator(".chips button", has_text="TGI").click()
     settle(tab)
-    assert all(points(tab, name) < then for name, then in zip(charts_with, before, strict=True))
+    assert all(
+        points(tab, name) < then for name, then in zip(charts_with, before, strict=True)
+    )
 
 
 def test_the_switch_changes_figures_and_their_words(opened: Open) -> None:
@@ -148,19 +185,25 @@ def test_the_switch_changes_figures_and_their_words(opened: Open) -> None:
     assert "per accelerator" in words(tab, "throughput-concurrency")
     tab.locator("#per").select_option("machine")
     settle(tab)
-    assert "estimate" in words(tab, "throughput-concurrency"), "a machine of which a part was measured"
+    assert "estimate" in words(tab, "throughput-concurrency"), (
+        "a machine of which a part was measured"
+    )
 
 
 def test_one_switch_sets_the_statistic_of_latencies_everywhere(opened: Open) -> None:
     tab = opened()
     head = "#table-results-serve thead th:visible"
-    assert [t.split("\n")[0] for t in tab.locator(head).all_inner_texts() if "TTFT" in t] == ["p50 TTFT"]
+    assert [
+        t.split("\n")[0] for t in tab.locator(head).all_inner_texts() if "TTFT" in t
+    ] == ["p50 TTFT"]
     for statistic in ("p99", "mean"):
         tab.locator("#statistic").select_option(statistic)
         settle(tab)
         for table in ("#table-results-serve", "#table-answer"):
             titles = tab.locator(f"{table} thead th:visible").all_inner_texts()
-            assert [t.split("\n")[0] for t in titles if "TTFT" in t] == [f"{statistic} TTFT"], table
+            assert [t.split("\n")[0] for t in titles if "TTFT" in t] == [
+                f"{statistic} TTFT"
+            ], table
         assert f"TTFT, {statistic} (ms)" in words(tab, "ttft-concurrency")
         assert f"{statistic} TTFT" in words(tab, "tradeoff-concurrency")
 
@@ -169,12 +212,17 @@ def test_a_select_shows_another_statistic(opened: Open) -> None:
     tab = opened()
     assert "p99" not in words(tab, "ttft-concurrency")
     tab.locator("#ttft-concurrency select").first.select_option(label="p99")
-    until(tab, "document.querySelector('#ttft-concurrency svg.marks').textContent.includes('p99')")
+    until(
+        tab,
+        "document.querySelector('#ttft-concurrency svg.marks').textContent.includes('p99')",
+    )
 
 
 def test_a_point_tells_its_figures_and_leads_to_its_trial(opened: Open) -> None:
     tab = opened()
-    point = tab.locator('#ttft-concurrency svg.marks .mark-symbol.role-mark path[aria-label*="doubtful"]').first
+    point = tab.locator(
+        '#ttft-concurrency svg.marks .mark-symbol.role-mark path[aria-label*="doubtful"]'
+    ).first
     point.scroll_into_view_if_needed()
     point.hover(force=True)
     tip = tab.locator("#vg-tooltip-element.visible")

@@ -11,7 +11,10 @@ from chromium import Open, browser, missing, opened, settle, until
 from dyno.report.page import bundle, page
 from test_report_page import hostile
 
-pytestmark = [pytest.mark.pages, pytest.mark.skipif(bool(missing()), reason=missing() or "it is here")]
+pytestmark = [
+    pytest.mark.pages,
+    pytest.mark.skipif(bool(missing()), reason=missing() or "it is here"),
+]
 
 __all__ = ["browser", "opened"]  # fixtures
 
@@ -20,9 +23,15 @@ __all__ = ["browser", "opened"]  # fixtures
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Made once."""
     folder = tmp_path_factory.mktemp("pages")
-    made = {"plain": reports.report(), "hostile": hostile(), "large": reports.report(streams=tuple(range(1, 35)))}
+    made = {
+        "plain": reports.report(),
+        "hostile": hostile(),
+        "large": reports.report(streams=tuple(range(1, 35))),
+    }
     for name, report in made.items():
-        (folder / f"{name}.html").write_text(page(report, reports.charts(report)), encoding="utf-8")
+        (folder / f"{name}.html").write_text(
+            page(report, reports.charts(report)), encoding="utf-8"
+        )
     return {name: folder / f"{name}.html" for name in made}
 
 
@@ -31,7 +40,9 @@ def shown(tab: Any, table: str = "#table-results-serve") -> Any:
 
 
 def column(tab: Any, number: int, table: str = "#table-results-serve") -> list[str]:
-    cells: list[str] = tab.locator(f"{table} tbody tr:visible > :nth-child({number})").all_inner_texts()
+    cells: list[str] = tab.locator(
+        f"{table} tbody tr:visible > :nth-child({number})"
+    ).all_inner_texts()
     return cells
 
 
@@ -45,13 +56,18 @@ def marks(tab: Any, chart: str) -> int:
 
 
 def width_of_page(tab: Any) -> tuple[int, int]:
-    reported: list[int] = tab.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
+    reported: list[int] = tab.evaluate(
+        "[document.documentElement.scrollWidth, window.innerWidth]"
+    )
     return reported[0], reported[1]
 
 
 def test_a_page_is_small(files: dict[str, Path]) -> None:
     """The bundle is 0.9 MB of it."""
-    assert files["plain"].stat().st_size < 1_400_000 and files["large"].stat().st_size < 2_300_000
+    assert (
+        files["plain"].stat().st_size < 1_400_000
+        and files["large"].stat().st_size < 2_300_000
+    )
     assert re.search(r"</script|<!--|\r", bundle(), re.IGNORECASE) is None
 
 
@@ -96,7 +112,10 @@ def test_filters(opened: Open) -> None:
 def test_a_filter_that_names_no_column_says_so(opened: Open) -> None:
     tab = opened()
     tab.locator("#table-results-serve input").fill("nonsense>5")
-    assert "no column named “nonsense”" in tab.locator("#table-results-serve output").inner_text()
+    assert (
+        "no column named “nonsense”"
+        in tab.locator("#table-results-serve output").inner_text()
+    )
     assert shown(tab).count() == 24
 
 
@@ -119,12 +138,19 @@ def test_a_chip_hides_a_series_everywhere(opened: Open) -> None:
 def test_throughput_is_reported_for_one_machine(opened: Open) -> None:
     tab = opened()
     axis = tab.locator("#throughput-concurrency svg.marks").inner_html()
-    number = tab.locator("#table-results-serve thead th", has_text="output tok/s").evaluate("th => th.cellIndex") + 1
+    number = (
+        tab.locator("#table-results-serve thead th", has_text="output tok/s").evaluate(
+            "th => th.cellIndex"
+        )
+        + 1
+    )
     before = column(tab, number)[0]
     tab.locator("#per").select_option("machine")
     settle(tab)
     after = column(tab, number)[0]
-    assert after.startswith("≈") and figure(after) == pytest.approx(2 * figure(before), rel=1e-3)
+    assert after.startswith("≈") and figure(after) == pytest.approx(
+        2 * figure(before), rel=1e-3
+    )
     assert "/ machine" in tab.locator("#table-results-serve thead").inner_text()
     assert tab.locator(".estimate").is_visible()
     assert tab.locator("#throughput-concurrency svg.marks").inner_html() != axis
@@ -133,7 +159,10 @@ def test_throughput_is_reported_for_one_machine(opened: Open) -> None:
     assert figure(column(tab, number)[0]) == pytest.approx(figure(before) / 20, rel=1e-3)
     tab.locator("#per").select_option("measured")
     settle(tab)
-    assert column(tab, number)[0] == before and tab.locator("#throughput-concurrency svg.marks").inner_html() == axis
+    assert (
+        column(tab, number)[0] == before
+        and tab.locator("#throughput-concurrency svg.marks").inner_html() == axis
+    )
 
 
 @pytest.mark.parametrize("clipboard", [True, False])
@@ -151,8 +180,13 @@ def test_what_is_shown_is_copied(opened: Open, clipboard: bool) -> None:
     tab.locator("#commands .copy").first.click()
     until(tab, "window.copied.length === 3")
     as_markdown, as_csv, command = tab.evaluate("window.copied")
-    assert len(as_markdown.splitlines()) == 5 and as_markdown.splitlines()[1].startswith("| --- | ---: |")
-    assert as_csv.splitlines()[0].startswith("series,concurrency,input tokens,") and "vLLM 0.11.0,64,512" in as_csv
+    assert len(as_markdown.splitlines()) == 5 and as_markdown.splitlines()[1].startswith(
+        "| --- | ---: |"
+    )
+    assert (
+        as_csv.splitlines()[0].startswith("series,concurrency,input tokens,")
+        and "vLLM 0.11.0,64,512" in as_csv
+    )
     assert command.startswith("vllm serve")
     full = repr(reports.report().entries[2].figures["output_throughput"].value)[:12]
     assert full in as_csv and full not in as_markdown
@@ -161,10 +195,15 @@ def test_what_is_shown_is_copied(opened: Open, clipboard: bool) -> None:
 def test_a_figure_shows_all_its_digits_on_hover_and_copies_them(opened: Open) -> None:
     tab = opened()
     value = reports.report().entries[1].figures["output_throughput"].value
-    number = tab.locator("#table-results-serve thead th", has_text="output tok/s").evaluate("th => th.cellIndex")
+    number = tab.locator("#table-results-serve thead th", has_text="output tok/s").evaluate(
+        "th => th.cellIndex"
+    )
     cell = tab.locator("#table-results-serve tbody tr").nth(1).locator("> *").nth(number)
     assert float(cell.get_attribute("title")) == pytest.approx(value, rel=1e-14)
-    assert figure(cell.inner_text()) == pytest.approx(value, rel=1e-3) and len(cell.inner_text().split()[0]) < 8
+    assert (
+        figure(cell.inner_text()) == pytest.approx(value, rel=1e-3)
+        and len(cell.inner_text().split()[0]) < 8
+    )
     copied = cell.evaluate("""cell => {
         getSelection().selectAllChildren(cell);
         const event = new ClipboardEvent('copy', { clipboardData: new DataTransfer(), bubbles: true });
@@ -180,12 +219,19 @@ def test_a_figure_shows_all_its_digits_on_hover_and_copies_them(opened: Open) ->
 def test_a_click_on_a_point_opens_its_facts(opened: Open) -> None:
     tab = opened()
     assert not tab.locator("#t16").evaluate("e => e.open")
-    point = tab.locator('#ttft-concurrency svg .mark-symbol.role-mark path[aria-label*="doubtful"]').last
+    point = tab.locator(
+        '#ttft-concurrency svg .mark-symbol.role-mark path[aria-label*="doubtful"]'
+    ).last
     point.scroll_into_view_if_needed()
     point.click(force=True)
-    opened_ids = tab.locator("details.trial[open]").evaluate_all("all => all.map(e => e.id)")
+    opened_ids = tab.locator("details.trial[open]").evaluate_all(
+        "all => all.map(e => e.id)"
+    )
     assert len(opened_ids) == 1 and tab.url.endswith(f"#{opened_ids[0]}")
-    assert tab.locator(f"#{opened_ids[0]}").evaluate("e => e.getBoundingClientRect().top") < 900
+    assert (
+        tab.locator(f"#{opened_ids[0]}").evaluate("e => e.getBoundingClientRect().top")
+        < 900
+    )
 
 
 def test_a_name_in_a_table_opens_its_facts(opened: Open) -> None:
@@ -205,7 +251,9 @@ def test_findings_are_filtered_by_level(opened: Open) -> None:
 
 def test_light_and_dark(opened: Open) -> None:
     def ground(tab: Any) -> list[int]:
-        reported: list[int] = tab.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")
+        reported: list[int] = tab.evaluate(
+            "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)"
+        )
         return reported
 
     light, dark = opened(color_scheme="light"), opened(color_scheme="dark")
@@ -236,7 +284,9 @@ def test_hostile_words_never_become_elements(opened: Open) -> None:
     tab.locator("#table-results-serve input").fill("<img src=x onerror=hacked=1>")
     for details in tab.locator("details").all():
         details.evaluate("e => { e.open = true; }")
-    tab.locator("#throughput-concurrency svg .mark-symbol.role-mark path").first.hover(force=True)
+    tab.locator("#throughput-concurrency svg .mark-symbol.role-mark path").first.hover(
+        force=True
+    )
     tab.locator("#vg-tooltip-element.visible").wait_for()
     assert tab.evaluate("typeof window.hacked") == "undefined"
     assert tab.locator("img, iframe, object").count() == 0
@@ -256,9 +306,15 @@ def test_paper_shows_every_row_and_no_button(opened: Open) -> None:
 
 def test_paper_shows_what_is_folded(opened: Open) -> None:
     tab = opened(unfold=False)
-    assert not tab.locator("#table-cost").is_visible() and not tab.locator("#ttft-concurrency").is_visible()
+    assert (
+        not tab.locator("#table-cost").is_visible()
+        and not tab.locator("#ttft-concurrency").is_visible()
+    )
     tab.evaluate("dispatchEvent(new Event('beforeprint'))")
-    assert tab.locator("details:not([open])").count() == 0 and tab.locator("#table-cost").is_visible()
+    assert (
+        tab.locator("details:not([open])").count() == 0
+        and tab.locator("#table-cost").is_visible()
+    )
     assert tab.locator("#ttft-concurrency svg.marks").is_visible()
     tab.evaluate("dispatchEvent(new Event('afterprint'))")
     assert tab.locator("details.section[open]").count() == 0
@@ -267,7 +323,10 @@ def test_paper_shows_what_is_folded(opened: Open) -> None:
 def test_a_link_to_a_section_opens_it(opened: Open) -> None:
     tab = opened(unfold=False)
     tab.locator('.meta a[href="#caveats"]').click()
-    assert tab.locator("#caveats li").first.is_visible() and not tab.locator("#results .grid").first.is_visible()
+    assert (
+        tab.locator("#caveats li").first.is_visible()
+        and not tab.locator("#results .grid").first.is_visible()
+    )
 
 
 def test_without_scripts_all_but_the_charts_is_there(opened: Open) -> None:
@@ -280,7 +339,9 @@ def test_without_scripts_all_but_the_charts_is_there(opened: Open) -> None:
 
 def test_charts_follow_the_window(opened: Open) -> None:
     tab = opened()
-    wide = tab.locator("#ttft-concurrency svg.marks").evaluate("e => e.getBoundingClientRect().width")
+    wide = tab.locator("#ttft-concurrency svg.marks").evaluate(
+        "e => e.getBoundingClientRect().width"
+    )
     tab.set_viewport_size({"width": 400, "height": 900})
     now = "document.querySelector('#ttft-concurrency svg.marks').getBoundingClientRect().width"
     until(tab, f"{now} < {wide - 100}")

@@ -14,7 +14,15 @@ from dyno.probe import cpu_test, datasheets, host, peaks
 
 pytestmark = pytest.mark.real  # starts processes, uses sockets or takes seconds
 
-RIG = Rig("Linux", "6", "aarch64", "Arm Neoverse N1", 2, memory_bytes=8 << 30, memory_free_bytes=4 << 30)
+RIG = Rig(
+    "Linux",
+    "6",
+    "aarch64",
+    "Arm Neoverse N1",
+    2,
+    memory_bytes=8 << 30,
+    memory_free_bytes=4 << 30,
+)
 
 
 def accelerator(name: str, index: int = 0, **fields: Any) -> Accelerator:
@@ -42,8 +50,16 @@ def accelerator(name: str, index: int = 0, **fields: Any) -> Accelerator:
         ("NVIDIA GeForce RTX 4090", "RTX 4090", 1.008e12),
         ("NVIDIA GeForce RTX 5090", "RTX 5090", 1.792e12),
         ("NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada", 0.96e12),
-        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "RTX PRO 6000 Blackwell", 1.792e12),
-        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTX PRO 6000 Blackwell Server", 1.597e12),
+        (
+            "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
+            "RTX PRO 6000 Blackwell",
+            1.792e12,
+        ),
+        (
+            "NVIDIA RTX PRO 6000 Blackwell Server Edition",
+            "RTX PRO 6000 Blackwell Server",
+            1.597e12,
+        ),
         ("AMD Instinct MI250X / MI250", "Instinct MI250X, one of two dies", 1.6384e12),
         ("AMD Instinct MI300X OAM", "Instinct MI300X", 5.325e12),
         ("AMD Instinct MI325X", "Instinct MI325X", 6.0e12),
@@ -51,7 +67,9 @@ def accelerator(name: str, index: int = 0, **fields: Any) -> Accelerator:
         ("AMD Radeon 8060S Graphics", "Radeon 8060S (Strix Halo)", 0.256e12),
     ],
 )
-def test_an_accelerator_is_known_by_its_name(name: str, sheet: str, bandwidth: float) -> None:
+def test_an_accelerator_is_known_by_its_name(
+    name: str, sheet: str, bandwidth: float
+) -> None:
     known = datasheets.of_accelerator(name)
     assert known is not None and known.name == sheet
     found = peaks.of_accelerators([accelerator(name)]).peaks
@@ -60,14 +78,28 @@ def test_an_accelerator_is_known_by_its_name(name: str, sheet: str, bandwidth: f
 
 
 @pytest.mark.parametrize(
-    "name", ["NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA Q200", "AMD Radeon Graphics", "", "NVIDIA GeForce GTX 1080"]
+    "name",
+    [
+        "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "NVIDIA Q200",
+        "AMD Radeon Graphics",
+        "",
+        "NVIDIA GeForce GTX 1080",
+    ],
 )
 def test_one_that_is_not_listed_is_said_to_be_unknown(name: str) -> None:
-    assert peaks.of_accelerators([accelerator(name)]) == (None, f"dyno has no data sheet for {name}")
+    assert peaks.of_accelerators([accelerator(name)]) == (
+        None,
+        f"dyno has no data sheet for {name}",
+    )
 
 
-@pytest.mark.parametrize("sheet", [*datasheets.ACCELERATORS, *datasheets.APPLE], ids=lambda s: s.name)
-def test_a_sheet_has_a_source_and_figures_that_hang_together(sheet: datasheets.DataSheet) -> None:
+@pytest.mark.parametrize(
+    "sheet", [*datasheets.ACCELERATORS, *datasheets.APPLE], ids=lambda s: s.name
+)
+def test_a_sheet_has_a_source_and_figures_that_hang_together(
+    sheet: datasheets.DataSheet,
+) -> None:
     assert sheet.source.startswith("https://") or "not on a public page" in sheet.source
     assert {"fp32", "fp16", "bf16", "int8"} <= set(sheet.tera)
     assert sheet.tera["fp32"] <= sheet.tera["bf16"] <= sheet.tera["fp16"]
@@ -81,7 +113,10 @@ def test_a_sheet_has_a_source_and_figures_that_hang_together(sheet: datasheets.D
 def test_every_sheet_is_found_by_some_name() -> None:
     for sheet in datasheets.APPLE:
         assert datasheets.of_apple(sheet.name) is sheet
-    assert datasheets.of_apple("Apple M9 Max") is None and datasheets.of_apple("Intel Xeon") is None
+    assert (
+        datasheets.of_apple("Apple M9 Max") is None
+        and datasheets.of_apple("Intel Xeon") is None
+    )
 
 
 def rig_of(*found: Accelerator) -> Rig:
@@ -89,24 +124,42 @@ def rig_of(*found: Accelerator) -> Rig:
 
 
 def test_the_peaks_are_those_of_all_devices_of_all_copies() -> None:
-    eight = rig_of(*(accelerator("NVIDIA H200", i, bus=f"0000:{i:02x}:00.0") for i in range(8)))
-    found = peaks.of_engine(eight, list(range(8)), EngineSpec("vllm", tensor_parallel=2, replicas=2)).peaks
-    assert found is not None and (found.count, found.bandwidth) == (4, pytest.approx(4 * 4.8e12))
-    assert found.flops["bf16"] == pytest.approx(4 * 989.4e12) and found.cache_bytes == 4 * 60 << 20
-    spread = peaks.of_engine(eight, list(range(8)), EngineSpec("llamacpp"), spreads=True).peaks
+    eight = rig_of(
+        *(accelerator("NVIDIA H200", i, bus=f"0000:{i:02x}:00.0") for i in range(8))
+    )
+    found = peaks.of_engine(
+        eight, list(range(8)), EngineSpec("vllm", tensor_parallel=2, replicas=2)
+    ).peaks
+    assert found is not None and (found.count, found.bandwidth) == (
+        4,
+        pytest.approx(4 * 4.8e12),
+    )
+    assert (
+        found.flops["bf16"] == pytest.approx(4 * 989.4e12)
+        and found.cache_bytes == 4 * 60 << 20
+    )
+    spread = peaks.of_engine(
+        eight, list(range(8)), EngineSpec("llamacpp"), spreads=True
+    ).peaks
     assert spread is not None and spread.count == 8
     assert peaks.of_engine(eight, [9], EngineSpec("vllm")).peaks is None
 
 
 def test_of_unlike_accelerators_it_must_be_said_which_are_used() -> None:
     mixed = rig_of(accelerator("NVIDIA L4"), accelerator("NVIDIA H200", 1))
-    assert "doesn't select one of" in peaks.of_engine(mixed, [0, 1], EngineSpec("vllm")).unknown
+    assert (
+        "doesn't select one of"
+        in peaks.of_engine(mixed, [0, 1], EngineSpec("vllm")).unknown
+    )
     found = peaks.of_engine(mixed, [1], EngineSpec("vllm", devices=[1])).peaks
     assert found is not None and found.name == "NVIDIA H200"
 
 
 def parts(count: int, mode: str) -> list[Accelerator]:
-    return [accelerator("AMD Instinct MI300X", i, bus="0000:05:00.0", partition=mode) for i in range(count)]
+    return [
+        accelerator("AMD Instinct MI300X", i, bus="0000:05:00.0", partition=mode)
+        for i in range(count)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +173,9 @@ def parts(count: int, mode: str) -> list[Accelerator]:
         (parts(1, "DPX/NPS2"), 1 / 2, 1 / 2),
     ],
 )
-def test_a_part_of_a_card_has_a_part_of_its_peaks(used: list[Accelerator], arithmetic: float, bandwidth: float) -> None:
+def test_a_part_of_a_card_has_a_part_of_its_peaks(
+    used: list[Accelerator], arithmetic: float, bandwidth: float
+) -> None:
     found = peaks.of_accelerators(used).peaks
     assert found is not None
     assert found.flops["bf16"] == pytest.approx(1307.4e12 * arithmetic)
@@ -129,11 +184,16 @@ def test_a_part_of_a_card_has_a_part_of_its_peaks(used: list[Accelerator], arith
 
 def test_of_instances_nothing_is_known() -> None:
     cut = accelerator("NVIDIA H100 80GB HBM3", partition="MIG 2×3g.40gb")
-    assert peaks.of_accelerators([cut]).unknown == "NVIDIA H100 80GB HBM3 is partitioned (MIG 2×3g.40gb)"
+    assert (
+        peaks.of_accelerators([cut]).unknown
+        == "NVIDIA H100 80GB HBM3 is partitioned (MIG 2×3g.40gb)"
+    )
 
 
 def test_of_unlike_devices_only_common_precisions_count() -> None:
-    found = peaks.of_accelerators([accelerator("NVIDIA H200"), accelerator("NVIDIA A100-SXM4-80GB", 1)]).peaks
+    found = peaks.of_accelerators(
+        [accelerator("NVIDIA H200"), accelerator("NVIDIA A100-SXM4-80GB", 1)]
+    ).peaks
     assert found is not None and "fp8" not in found.flops
     assert found.flops["bf16"] == pytest.approx((989.4 + 312) * 1e12)
 
@@ -147,7 +207,9 @@ def test_the_processor_is_really_measured_and_the_figures_kept(tmp_path: Path) -
     found, unknown = peaks.of_processor(RIG, cache=tmp_path / "peaks.json")
     assert found is not None and unknown == ""
     assert found.measured and found.name == "Arm Neoverse N1, 2 cores"
-    assert list(found.bandwidth_by_size) == [n << 20 for n in (4, 8, 16, 32, 64, 128, 256, 512)]
+    assert list(found.bandwidth_by_size) == [
+        n << 20 for n in (4, 8, 16, 32, 64, 128, 256, 512)
+    ]
     assert all(1e9 < rate < 1e13 for rate in found.bandwidth_by_size.values())
     assert 1e9 < found.flops["fp32"] <= found.flops["int8"]
     assert found.bandwidth == found.bandwidth_by_size[512 << 20]
@@ -157,7 +219,9 @@ def kept(path: Path, given: float = 1.0) -> peaks.Tested:
     return peaks.Tested({4 << 20: 5e10, 512 << 20: 4e10}, 7e10, given)
 
 
-def test_a_kept_measurement_is_used_and_only_for_its_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kept_measurement_is_used_and_only_for_its_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls = []
 
     def test(rig: Rig) -> peaks.Tested:
@@ -166,7 +230,10 @@ def test_a_kept_measurement_is_used_and_only_for_its_machine(tmp_path: Path, mon
 
     monkeypatch.setattr(peaks, "_test", test)
     path = tmp_path / "deep" / "peaks.json"
-    assert peaks.of_processor(RIG, cache=path, only_kept=True).unknown == "the CPU has not been measured yet"
+    assert (
+        peaks.of_processor(RIG, cache=path, only_kept=True).unknown
+        == "the CPU has not been measured yet"
+    )
     first = peaks.of_processor(RIG, cache=path)
     assert peaks.of_processor(RIG, cache=path) == first and calls == [2]
     peaks.of_processor(msgspec.structs.replace(RIG, cores=1), cache=path)
@@ -177,15 +244,21 @@ def test_a_kept_measurement_is_used_and_only_for_its_machine(tmp_path: Path, mon
     assert peaks.of_processor(RIG, cache=path) == first
 
 
-def test_a_disturbed_measurement_is_used_once_and_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disturbed_measurement_is_used_once_and_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(peaks, "_test", lambda rig: kept(tmp_path, given=0.5))
     path = tmp_path / "peaks.json"
     found = peaks.of_processor(RIG, cache=path).peaks
-    assert found is not None and "50 % of CPU time" in found.source and found.bandwidth == 8e10
+    assert (
+        found is not None and "50 % of CPU time" in found.source and found.bandwidth == 8e10
+    )
     assert not path.exists()
 
 
-def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_written_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(peaks, "_test", lambda rig: kept(tmp_path))
     (tmp_path / "file").write_text("")
     assert peaks.of_processor(RIG, cache=tmp_path / "file" / "peaks.json").peaks is not None
@@ -202,7 +275,10 @@ def test_with_too_little_memory_smaller_sizes_are_read() -> None:
     assert cpu_test.sizes(2, 100 << 20) == [4 << 20, 8 << 20, 16 << 20]
     assert cpu_test.sizes(2, 0) == []
     # Each worker reads a quarter of a MiB at least; many cores have large caches.
-    assert cpu_test.sizes(64, 1 << 40)[0] == 16 << 20 and cpu_test.sizes(64, 1 << 40)[-1] == 2 << 30
+    assert (
+        cpu_test.sizes(64, 1 << 40)[0] == 16 << 20
+        and cpu_test.sizes(64, 1 << 40)[-1] == 2 << 30
+    )
 
 
 @pytest.mark.parametrize(
@@ -216,22 +292,30 @@ def test_with_too_little_memory_smaller_sizes_are_read() -> None:
         ("avx512_vnni avx512_fp16 amx_bf16 amx_int8", (2, 16, 32)),
     ],
 )
-def test_lower_precisions_are_bounded_by_the_instructions(features: str, times: tuple[int, int, int]) -> None:
+def test_lower_precisions_are_bounded_by_the_instructions(
+    features: str, times: tuple[int, int, int]
+) -> None:
     found = peaks.bounds(1.0, frozenset(features.split()))
     assert (found["fp16"], found["bf16"], found["int8"]) == times
 
 
 def test_the_kernels_names_of_features_are_read(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/cpuinfo").write_text("processor : 0\nflags\t\t: fpu avx2 amx_int8\n\nprocessor : 1\n")
+    (tmp_path / "proc/cpuinfo").write_text(
+        "processor : 0\nflags\t\t: fpu avx2 amx_int8\n\nprocessor : 1\n"
+    )
     assert host.features(tmp_path) == {"fpu", "avx2", "amx_int8"}
     assert host.features(tmp_path / "none") == frozenset()
 
 
 def test_apples_processors_come_from_the_sheet(tmp_path: Path) -> None:
     mac = msgspec.structs.replace(RIG, cpu="Apple M3 Max")
-    found = peaks.of_engine(mac, [], EngineSpec("llamacpp"), cache=tmp_path / "none.json").peaks
-    assert found is not None and not found.measured and found.bandwidth == pytest.approx(4e11)
+    found = peaks.of_engine(
+        mac, [], EngineSpec("llamacpp"), cache=tmp_path / "none.json"
+    ).peaks
+    assert (
+        found is not None and not found.measured and found.bandwidth == pytest.approx(4e11)
+    )
 
 
 TORCH = """
@@ -247,18 +331,27 @@ def test_an_accelerator_without_a_data_sheet_is_measured_once_by_the_engines_own
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count = tmp_path / "count"
-    python = tmp_path / "python"  # stands for the engine's interpreter, and counts how often it is asked
-    python.write_text(f"#!/bin/sh\necho x >> {count}\nexec {sys.executable} {tmp_path / 'reported.py'}\n")
+    # stands for the engine's interpreter, and counts how often it is asked
+    python = tmp_path / "python"
+    python.write_text(
+        f"#!/bin/sh\necho x >> {count}\nexec {sys.executable} {tmp_path / 'reported.py'}\n"
+    )
     python.chmod(0o755)
     (tmp_path / "reported.py").write_text(TORCH)
     two = [Accelerator(i, "Somebody's X1", "other", memory_bytes=1 << 34) for i in range(2)]
     here = Rig("Debian", "6", "x86_64", "cpu", 8, accelerators=two)
     spec = EngineSpec("vllm", model="m", tensor_parallel=2)
     cache = tmp_path / "peaks.json"
-    assert peaks.of_engine(here, [0, 1], spec, cache=cache).peaks is None, "without an interpreter there is no test"
+    assert peaks.of_engine(here, [0, 1], spec, cache=cache).peaks is None, (
+        "without an interpreter there is no test"
+    )
     monkeypatch.setenv("NO_GPU", "1")
     failed = peaks.of_engine(here, [0, 1], spec, python=str(python), cache=cache)
-    assert failed.peaks is None and "couldn't be measured" in failed.unknown and not cache.exists()
+    assert (
+        failed.peaks is None
+        and "couldn't be measured" in failed.unknown
+        and not cache.exists()
+    )
     monkeypatch.delenv("NO_GPU")
     for _ in range(2):
         found = peaks.of_engine(here, [0, 1], spec, python=str(python), cache=cache).peaks

@@ -23,12 +23,29 @@ VLLM_METRICS = (
     'gpu_memory_utilization="0.92",num_gpu_blocks="57489"} 1.0\n'
 )
 VLLM = {
-    "/v1/models": {"data": [{"id": "llama8b", "root": "models/llama8b", "max_model_len": 8192, "owned_by": "vllm"}]},
+    "/v1/models": {
+        "data": [
+            {
+                "id": "llama8b",
+                "root": "models/llama8b",
+                "max_model_len": 8192,
+                "owned_by": "vllm",
+            }
+        ]
+    },
     "/version": {"version": "0.24.0"},
     "/metrics": VLLM_METRICS,
 }
 LLAMA = {
-    "/v1/models": {"data": [{"id": "tiny", "aliases": ["tiny"], "meta": {"ftype": "Q8_0", "size": 27_740_160}}]},
+    "/v1/models": {
+        "data": [
+            {
+                "id": "tiny",
+                "aliases": ["tiny"],
+                "meta": {"ftype": "Q8_0", "size": 27_740_160},
+            }
+        ]
+    },
     "/props": {
         "default_generation_settings": {"n_ctx": 256},
         "total_slots": 16,
@@ -61,9 +78,16 @@ def serve(scripted: Callable[..., Scripted]) -> Serve:
         def talk(sock: Any, _: int) -> None:
             while data := sock.recv(65536):
                 answer = routes.get(data.split(b" ")[1].decode().partition("?")[0])
-                body = answer.encode() if isinstance(answer, str) else json.dumps(answer or {}).encode()
+                body = (
+                    answer.encode()
+                    if isinstance(answer, str)
+                    else json.dumps(answer or {}).encode()
+                )
                 status = b"200 OK" if answer is not None else b"404 Not Found"
-                sock.sendall(b"HTTP/1.1 %s\r\ncontent-length: %d\r\n\r\n%s" % (status, len(body), body))
+                sock.sendall(
+                    b"HTTP/1.1 %s\r\ncontent-length: %d\r\n\r\n%s"
+                    % (status, len(body), body)
+                )
 
         client = Client(Url(scripted(talk).base_url), {})
         try:
@@ -85,9 +109,16 @@ def test_vllm_tells_its_version_cache_and_context(serve: Serve) -> None:
 def test_vllm_s_developer_mode_tells_slots_dtype_and_quantization(serve: Serve) -> None:
     config = "model='m', dtype=torch.bfloat16, max_seq_len=8192, tensor_parallel_size=4, quantization=fp8, x=1"
     facts = serve({**VLLM, "/server_info": {"vllm_config": config}})
-    assert (facts.dtype, facts.quantization, facts.tensor_parallel) == ("bfloat16", "fp8", 4)
+    assert (facts.dtype, facts.quantization, facts.tensor_parallel) == (
+        "bfloat16",
+        "fp8",
+        4,
+    )
     assert facts.full_length_requests == round(919_824 / 8192, 2)
-    parts = {"scheduler_config": {"max_num_seqs": 64}, "model_config": {"dtype": "torch.float16", "quantization": None}}
+    parts = {
+        "scheduler_config": {"max_num_seqs": 64},
+        "model_config": {"dtype": "torch.float16", "quantization": None},
+    }
     facts = serve({**VLLM, "/server_info": {"vllm_config": parts}})
     assert (facts.slots, facts.dtype, facts.quantization) == (64, "float16", "")
 
@@ -114,14 +145,23 @@ def test_sglang_tells_its_arguments(serve: Serve) -> None:
     )  # fmt: skip
 
 
-def test_transformers_serve_lists_its_cache_which_is_not_what_it_serves(serve: Serve) -> None:
-    routes = {"/v1/models": {"data": []}, "/openapi.json": {"paths": {"/load_model": {}, "/v1/completions": {}}}}
+def test_transformers_serve_lists_its_cache_which_is_not_what_it_serves(
+    serve: Serve,
+) -> None:
+    routes = {
+        "/v1/models": {"data": []},
+        "/openapi.json": {"paths": {"/load_model": {}, "/v1/completions": {}}},
+    }
     spec = TargetSpec("", "transformers", "/v1/completions", "/models/tiny")
-    assert serve(routes, spec) == TargetFacts(model="/models/tiny", models_listed=None, kind="transformers")
+    assert serve(routes, spec) == TargetFacts(
+        model="/models/tiny", models_listed=None, kind="transformers"
+    )
 
 
 def test_a_bare_openai_server_tells_its_models_only(serve: Serve) -> None:
-    assert serve({"/v1/models": {"data": [{"id": "gpt"}]}}) == TargetFacts(model="gpt", models_listed=["gpt"])
+    assert serve({"/v1/models": {"data": [{"id": "gpt"}]}}) == TargetFacts(
+        model="gpt", models_listed=["gpt"]
+    )
 
 
 def test_a_server_without_names_needs_one(serve: Serve) -> None:
@@ -130,7 +170,11 @@ def test_a_server_without_names_needs_one(serve: Serve) -> None:
     assert serve({}, TargetSpec("", "openai", "", "m")) == TargetFacts(model="m")
 
 
-@pytest.mark.parametrize("odd", [[], "text", {"data": 3}, {"data": ["x"]}, {"data": [{"id": 3}]}])
+@pytest.mark.parametrize(
+    "odd", [[], "text", {"data": 3}, {"data": ["x"]}, {"data": [{"id": 3}]}]
+)
 def test_an_odd_answer_is_no_crash(serve: Serve, odd: Any) -> None:
-    routes = dict.fromkeys(("/v1/models", "/version", "/metrics", "/props", "/info", "/get_server_info"), odd)
+    routes = dict.fromkeys(
+        ("/v1/models", "/version", "/metrics", "/props", "/info", "/get_server_info"), odd
+    )
     assert serve(routes, TargetSpec("", "openai", "", "m")).model == "m"

@@ -41,7 +41,9 @@ def sealed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
             real = getattr(module, name)
 
             def refuse(path: Any, *args: Any, real: Any = real, **named: Any) -> Any:
-                if isinstance(path, str | os.PathLike) and Path(path).is_relative_to(folder):
+                if isinstance(path, str | os.PathLike) and Path(path).is_relative_to(
+                    folder
+                ):
                     raise PermissionError(errno.EACCES, "Permission denied", str(path))
                 return real(path, *args, **named)
 
@@ -68,11 +70,19 @@ def test_a_machine_whose_sys_may_not_be_read_is_described_as_far_as_it_is_known(
 def test_a_server_is_described_as_it_is_set(tmp_path: Path) -> None:
     found = rig.look(root=xeon(tmp_path), environ={}, vendors=[Nvidia(Nvml())])
     assert (found.system, found.kernel) == ("Ubuntu 22.04.5 LTS", "5.15.0-122-generic")
-    assert (found.cpu, found.sockets, found.numa_nodes) == ("Intel(R) Xeon(R) Platinum 8480+", 2, 2)
+    assert (found.cpu, found.sockets, found.numa_nodes) == (
+        "Intel(R) Xeon(R) Platinum 8480+",
+        2,
+        2,
+    )
     assert found.cores == 1  # by the quota of a group above its own
     assert found.memory_bytes == 2113466368 * 1024
     assert (found.swap_bytes, found.swap_used_bytes) == (8388604 * 1024, 2097152 * 1024)
-    assert (found.load_average_1min, found.memory_pressure_percent, found.container) == (3.5, 1.25, None)
+    assert (found.load_average_1min, found.memory_pressure_percent, found.container) == (
+        3.5,
+        1.25,
+        None,
+    )
     assert found.state == {
         "numa_balancing": "on",
         "governor": "powersave (balance_performance)",
@@ -91,7 +101,9 @@ def test_a_server_is_described_as_it_is_set(tmp_path: Path) -> None:
     assert msgspec.json.decode(msgspec.json.encode(found), type=Rig) == found
 
 
-def test_details_are_recorded_as_collect_env_has_them_and_without_secrets(tmp_path: Path) -> None:
+def test_details_are_recorded_as_collect_env_has_them_and_without_secrets(
+    tmp_path: Path,
+) -> None:
     root = xeon(tmp_path)
     boot = "BOOT_IMAGE=/vmlinuz ro iommu=pt rootflags=password=hush42secret"
     lay(root, {
@@ -101,20 +113,32 @@ def test_details_are_recorded_as_collect_env_has_them_and_without_secrets(tmp_pa
         "run/.containerenv": 'engine="podman-5"\nimage="docker.io/rocm/vllm:1"\n',
     })  # fmt: skip
     found = rig.look(root=root, environ={}, vendors=[], record=True)
-    assert found.details.pop("kernel_command_line").startswith("BOOT_IMAGE=/vmlinuz ro iommu=pt")
+    assert found.details.pop("kernel_command_line").startswith(
+        "BOOT_IMAGE=/vmlinuz ro iommu=pt"
+    )
     assert found.details == {
         "bios": "American Megatrends 2.1 05/14/2024", "board": "Supermicro AS-8125GS", "numa_nodes_per_socket": "1",
         "container_image": "docker.io/rocm/vllm:1",
     }  # fmt: skip
-    assert "hush42secret" not in str(rig.look(root=root, environ={}, vendors=[], record=True))
+    assert "hush42secret" not in str(
+        rig.look(root=root, environ={}, vendors=[], record=True)
+    )
     assert rig.look(root=root, environ={}, vendors=[]).details == {}
 
 
 def test_numa_nodes_of_an_amd_socket_are_its_nps(tmp_path: Path) -> None:
-    lay(xeon(tmp_path), {"proc/cpuinfo": "processor\t: 0\nmodel name\t: AMD EPYC 9654 96-Core Processor\n"})
+    lay(
+        xeon(tmp_path),
+        {"proc/cpuinfo": "processor\t: 0\nmodel name\t: AMD EPYC 9654 96-Core Processor\n"},
+    )
     for node in range(8):
         lay(tmp_path, {f"sys/devices/system/node/node{node}/cpulist": ""})
-    assert rig.look(root=tmp_path, environ={}, vendors=[], record=True).details["numa_nodes_per_socket"] == "NPS4"
+    assert (
+        rig.look(root=tmp_path, environ={}, vendors=[], record=True).details[
+            "numa_nodes_per_socket"
+        ]
+        == "NPS4"
+    )
 
 
 @pytest.mark.parametrize(
@@ -131,25 +155,33 @@ def test_numa_nodes_of_an_amd_socket_are_its_nps(tmp_path: Path) -> None:
         ("no such thing", None),
     ],
 )
-def test_a_compiler_s_version_is_read_from_its_words(text: str, version: str | None) -> None:
+def test_a_compiler_s_version_is_read_from_its_words(
+    text: str, version: str | None
+) -> None:
     assert details.version_in(text) == version
 
 
 def test_this_machine_has_a_c_library_and_a_kernel_command_line() -> None:
     found = rig.look(vendors=[], record=True).details
-    assert re.match(r"glibc \d|musl", found.get("libc", "musl")) and set(found) >= {"kernel_command_line"}
+    assert re.match(r"glibc \d|musl", found.get("libc", "musl")) and set(found) >= {
+        "kernel_command_line"
+    }
 
 
 def test_of_an_empty_machine_all_is_unknown_and_nothing_breaks(tmp_path: Path) -> None:
     found = rig.look(root=tmp_path, environ={})
     assert found.accelerators == [] and found.unknown == [] and found.state == {}
-    assert found.memory_bytes is found.sockets is found.numa_nodes is found.swap_bytes is None
+    assert (
+        found.memory_bytes is found.sockets is found.numa_nodes is found.swap_bytes is None
+    )
     assert found.cores >= 1
     text = "\n".join(lines(found, list(host.STATE)))
     assert "none found" in text and "unknown or absent: numa balancing, governor" in text
 
 
-def test_an_integrated_gpus_share_of_the_memory_is_part_of_the_state(tmp_path: Path) -> None:
+def test_an_integrated_gpus_share_of_the_memory_is_part_of_the_state(
+    tmp_path: Path,
+) -> None:
     state = host.state(strix_halo(tmp_path))
     assert state["gtt"] == "gttsize by the driver, ttm.pages_limit 120.0 GiB"
     assert state["platform_profile"] == "balanced"
@@ -167,11 +199,19 @@ def test_governors_that_differ_are_counted(tmp_path: Path) -> None:
     [
         ({}, "off"),
         ({"proc/cmdline": "quiet intel_iommu=off"}, "off intel_iommu=off"),
-        ({"sys/class/iommu/ivhd0/x": "", "sys/kernel/iommu_groups/3/type": "DMA-FQ"}, "on (DMA-FQ)"),
-        ({"sys/class/iommu/ivhd0/x": "", "proc/cmdline": "quiet amd_iommu=on"}, "on amd_iommu=on"),
+        (
+            {"sys/class/iommu/ivhd0/x": "", "sys/kernel/iommu_groups/3/type": "DMA-FQ"},
+            "on (DMA-FQ)",
+        ),
+        (
+            {"sys/class/iommu/ivhd0/x": "", "proc/cmdline": "quiet amd_iommu=on"},
+            "on amd_iommu=on",
+        ),
     ],
 )
-def test_the_iommu_is_reported_by_its_groups(tmp_path: Path, files: dict[str, str | bytes], reported: str) -> None:
+def test_the_iommu_is_reported_by_its_groups(
+    tmp_path: Path, files: dict[str, str | bytes], reported: str
+) -> None:
     (tmp_path / "sys/class/iommu").mkdir(parents=True)
     assert host.state(lay(tmp_path, files))["iommu"] == reported
 
@@ -200,14 +240,19 @@ def test_the_quota_of_an_old_kind_of_container_is_read(tmp_path: Path) -> None:
     ],
 )
 def test_a_container_is_reported_by_the_marks_of_what_made_it(
-    tmp_path: Path, files: dict[str, str | bytes], environ: dict[str, str], reported: str | None
+    tmp_path: Path,
+    files: dict[str, str | bytes],
+    environ: dict[str, str],
+    reported: str | None,
 ) -> None:
     assert host.container(lay(tmp_path, files), environ) == reported
 
 
 def test_the_rig_as_text_tells_all_and_marks_what_it_does_not_know(tmp_path: Path) -> None:
     root = lay(strix_halo(xeon(tmp_path)), {"proc/77/comm": "train.py\n"})
-    found = rig.look(root=root, environ={"CUDA_VISIBLE_DEVICES": "0,1"}, vendors=[Nvidia(Nvml()), AMD])
+    found = rig.look(
+        root=root, environ={"CUDA_VISIBLE_DEVICES": "0,1"}, vendors=[Nvidia(Nvml()), AMD]
+    )
     text = "\n".join(lines(found, list(host.STATE)))
     for words in (
         "Ubuntu 22.04.5 LTS", "1 usable, 2 sockets, 2 NUMA nodes", "NVIDIA H100 80GB HBM3", "5 GiB of 80 GiB",
@@ -222,14 +267,22 @@ def test_the_rig_as_text_tells_all_and_marks_what_it_does_not_know(tmp_path: Pat
 def test_accelerators_that_are_alike_share_a_line(tmp_path: Path) -> None:
     found = rig.look(root=mi300x_in_cpx(tmp_path), environ={}, vendors=[AMD])
     names = [line.split()[0] for line in lines(found, []) if "AMD Instinct" in line]
-    assert names == ["0-7", "8", "9", "10-15"]  # a process holds memory on 9; the second card hangs on another node
+    # a process holds memory on 9; the second card hangs on another node
+    assert names == ["0-7", "8", "9", "10-15"]
 
 
 def test_cards_that_differ_get_a_word_about_the_order_in_which_cuda_counts() -> None:
-    mixed = Rig("s", "k", "m", "c", 1, accelerators=[gpu(), gpu(index=1, name="NVIDIA A10")])
+    mixed = Rig(
+        "s", "k", "m", "c", 1, accelerators=[gpu(), gpu(index=1, name="NVIDIA A10")]
+    )
     same = msgspec.structs.replace(mixed, accelerators=[gpu(), gpu(index=1)])
-    ordered = msgspec.structs.replace(mixed, environment={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
-    reported = ["counts the fastest first" in "\n".join(lines(r, [])) for r in (mixed, same, ordered)]
+    ordered = msgspec.structs.replace(
+        mixed, environment={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    )
+    reported = [
+        "counts the fastest first" in "\n".join(lines(r, []))
+        for r in (mixed, same, ordered)
+    ]
     assert reported == [True, False, False]
 
 
@@ -237,16 +290,30 @@ def test_cards_that_differ_get_a_word_about_the_order_in_which_cuda_counts() -> 
 
 
 def test_the_children_of_dyno_are_the_engine_and_others_are_others(tmp_path: Path) -> None:
-    lay(tmp_path, {"proc/700/stat": f"700 (a (b) c) S {os.getpid()} 1", "proc/701/stat": "701 (x) S 700 1"})
+    lay(
+        tmp_path,
+        {
+            "proc/700/stat": f"700 (a (b) c) S {os.getpid()} 1",
+            "proc/701/stat": "701 (x) S 700 1",
+        },
+    )
     lay(tmp_path, {"proc/800/stat": "800 (bash) S 1 1"})
     source = Listed(gpu(), gpu(index=1), gpu(index=2), pids=((701, 800), (800,), ()))
     found = rig.look(root=tmp_path, environ={}, vendors=[source]).accelerators
     assert [a.engine for a in found] == [True, False, False]
-    assert [a.processes for a in found] == [["python3 (pid 800, 1 GiB)"], ["python3 (pid 800, 1 GiB)"], []]
+    assert [a.processes for a in found] == [
+        ["python3 (pid 800, 1 GiB)"],
+        ["python3 (pid 800, 1 GiB)"],
+        [],
+    ]
 
 
-def test_where_the_engine_is_on_no_accelerator_it_is_not_known_who_is_who(tmp_path: Path) -> None:
-    [a] = rig.look(root=tmp_path, environ={}, vendors=[Listed(gpu(), pids=((12345,),))]).accelerators
+def test_where_the_engine_is_on_no_accelerator_it_is_not_known_who_is_who(
+    tmp_path: Path,
+) -> None:
+    [a] = rig.look(
+        root=tmp_path, environ={}, vendors=[Listed(gpu(), pids=((12345,),))]
+    ).accelerators
     assert (a.engine, len(a.processes)) == (None, 1)
 
 
@@ -261,7 +328,12 @@ def server() -> Iterator[tuple[int, int]]:
         "print(worker.pid, flush=True)\n"
         "try:\n    sys.stdin.read()\nfinally:\n    worker.kill()\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout is not None
     yield port, int(process.stdout.readline())
     process.communicate("")
@@ -272,7 +344,8 @@ def test_a_server_that_dyno_did_not_start_is_known_by_its_port(
 ) -> None:
     port, worker = server
     source = Listed(gpu(), pids=((worker,),))
-    monkeypatch.setattr(os, "getpid", lambda: 4_000_000)  # it is a child of this test, and must not count as one
+    # it is a child of this test, and must not count as one
+    monkeypatch.setattr(os, "getpid", lambda: 4_000_000)
     [a] = rig.look([f"http://127.0.0.1:{port}"], environ={}, vendors=[source]).accelerators
     assert (a.engine, a.processes) == (True, [])
     for urls in ([], ["http://192.0.2.1:8000"]):
@@ -289,8 +362,14 @@ def test_variables_that_matter_are_kept_and_secrets_are_not() -> None:
         "TORCH_PASSWORD": "p", "HIP_CREDENTIALS": "c", "SGLANG_SECRET": "s", "SGLANG_URL": "http://me:pw123@host:1/x",
         "LLAMA_ARGS": "--key sk-proj-abcdefgh1234 --x 1",
     }  # fmt: skip
-    plain = {"CUDA_VISIBLE_DEVICES": "0,1", "TOKENIZERS_PARALLELISM": "false", "MAX_BATCH_TOTAL_TOKENS": "8192"}
-    reported = software.variables({**secrets, **plain, "HOME": "/root", "OPENAI_API_KEY": "sk-1", "HF_TOKEN": "hf_x"})
+    plain = {
+        "CUDA_VISIBLE_DEVICES": "0,1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "MAX_BATCH_TOTAL_TOKENS": "8192",
+    }
+    reported = software.variables(
+        {**secrets, **plain, "HOME": "/root", "OPENAI_API_KEY": "sk-1", "HF_TOKEN": "hf_x"}
+    )
     assert reported == {
         **plain, "VLLM_API_KEY": "[redacted]", "HF_HOME": "/data/[redacted]", "NCCL_AUTH": "[redacted]",
         "CUDA_TOKEN": "[redacted]",

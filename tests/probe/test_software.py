@@ -23,9 +23,16 @@ def test_an_interpreter_tells_what_it_has_without_importing_torch(tmp_path: Path
             "flash_attn-2.8.dist-info/METADATA": "Metadata-Version: 2.1\nName: flash_attn\nVersion: 2.8\n",
         },
     )
-    reported = software.versions(sys.executable, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    reported = software.versions(
+        sys.executable, env={**os.environ, "PYTHONPATH": str(tmp_path)}
+    )
     assert reported["python"] == sys.version.split()[0]
-    assert (reported["vllm"], reported["flash-attn"], reported["hip"], reported["rocm"]) == (
+    assert (
+        reported["vllm"],
+        reported["flash-attn"],
+        reported["hip"],
+        reported["rocm"],
+    ) == (
         "0.24.0",
         "2.8",
         "6.3.42131",
@@ -39,8 +46,15 @@ def test_a_broken_interpreter_has_nothing_to_tell(tmp_path: Path, code: str) -> 
     assert software.versions(executable(tmp_path / "python", code)) == {}
 
 
-def test_an_interpreter_that_hangs_or_is_not_there_has_nothing_to_tell(tmp_path: Path) -> None:
-    assert software.versions(executable(tmp_path / "python", "import time; time.sleep(60)"), timeout_s=0.5) == {}
+def test_an_interpreter_that_hangs_or_is_not_there_has_nothing_to_tell(
+    tmp_path: Path,
+) -> None:
+    assert (
+        software.versions(
+            executable(tmp_path / "python", "import time; time.sleep(60)"), timeout_s=0.5
+        )
+        == {}
+    )
     assert software.versions(str(tmp_path / "nowhere")) == {}
     assert software.versions(str(tmp_path)) == {}  # a folder
 

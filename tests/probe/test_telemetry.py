@@ -195,11 +195,17 @@ def test_what_nvml_doesnt_tell_is_left_out_and_said(tmp_path: Path) -> None:
     meter = Nvidia(old).meter(xeon(tmp_path))
     assert meter is not None
     [reading, _] = meter.read(full=True)
-    assert "energy_j" not in reading.values and "use_percent" not in reading.values and reading.throttle == []
+    assert (
+        "energy_j" not in reading.values
+        and "use_percent" not in reading.values
+        and reading.throttle == []
+    )
     assert meter.absent == ["accelerator 0, 1: use, energy counter not reported"]
 
 
-def test_an_integrated_amd_gpu_tells_power_and_the_memory_that_it_shares(tmp_path: Path) -> None:
+def test_an_integrated_amd_gpu_tells_power_and_the_memory_that_it_shares(
+    tmp_path: Path,
+) -> None:
     root = strix_halo(tmp_path)
     card = root / "sys/class/drm/card0/device"
     lay(
@@ -223,9 +229,15 @@ def test_an_integrated_amd_gpu_tells_power_and_the_memory_that_it_shares(tmp_pat
         "clock_mhz": 2800.0,
         "temperature_c": 71.0,
     }
-    lay(card, {"mem_info_gtt_used": str(70 * GiB), "hwmon/hwmon3/power1_input": "80000000\n"})
+    lay(
+        card,
+        {"mem_info_gtt_used": str(70 * GiB), "hwmon/hwmon3/power1_input": "80000000\n"},
+    )
     [reading] = meter.read(full=False)
-    assert (reading.values["memory_used_bytes"], reading.values["power_w"]) == (70.25 * GiB, 80.0)
+    assert (reading.values["memory_used_bytes"], reading.values["power_w"]) == (
+        70.25 * GiB,
+        80.0,
+    )
     assert "includes the CPU cores" in " ".join(meter.notes)
     assert any("no known energy counter" in why for why in meter.absent)
 
@@ -255,17 +267,36 @@ def test_an_mi300x_counts_its_energy_and_the_cycles_under_a_limit(tmp_path: Path
     readings = meter.read(full=True)
     assert len(readings) == 16
     assert readings[0].values["energy_j"] == 1500.0
-    assert (readings[0].values["power_w"], readings[0].values["temperature_c"]) == (700.0, 90.0)
+    assert (readings[0].values["power_w"], readings[0].values["temperature_c"]) == (
+        700.0,
+        90.0,
+    )
     assert readings[0].throttle == ["power cap"]  # 80 of 100 cycles; 5 of heat are let pass
-    assert readings[1].values == {"memory_used_bytes": 0.0}  # power is the card's, reported once
+    # power is the card's, reported once
+    assert readings[1].values == {"memory_used_bytes": 0.0}
     assert readings[9].values["memory_used_bytes"] == 2 * GiB
 
 
 @pytest.mark.parametrize(
-    ("bits", "expected"), [(0, []), (1, ["power cap"]), (1 << 36 | 1 << 16, ["current", "heat"]), (2**64 - 1, [])]
+    ("bits", "expected"),
+    [
+        (0, []),
+        (1, ["power cap"]),
+        (1 << 36 | 1 << 16, ["current", "heat"]),
+        (2**64 - 1, []),
+    ],
 )
-def test_the_limits_of_a_card_are_reported_by_bits(tmp_path: Path, bits: int, expected: list[str]) -> None:
-    lay(tmp_path, {"gpu_metrics": struct.pack("<HBB", 120, 1, 3) + bytes(108) + struct.pack("<Q", bits)})
+def test_the_limits_of_a_card_are_reported_by_bits(
+    tmp_path: Path, bits: int, expected: list[str]
+) -> None:
+    lay(
+        tmp_path,
+        {
+            "gpu_metrics": struct.pack("<HBB", 120, 1, 3)
+            + bytes(108)
+            + struct.pack("<Q", bits)
+        },
+    )
     file = sysfs.OpenFile.open(tmp_path / "gpu_metrics")
     assert file is not None
     assert GpuMetrics(file).read() == (None, expected)
@@ -276,7 +307,9 @@ def test_the_limits_of_a_card_are_reported_by_bits(tmp_path: Path, bits: int, ex
 DEV = "Inter-|   Receive  |  Transmit\n face |bytes packets|bytes\n"
 
 
-def test_the_host_tells_cores_memory_and_network_with_the_loopback_apart(tmp_path: Path) -> None:
+def test_the_host_tells_cores_memory_and_network_with_the_loopback_apart(
+    tmp_path: Path,
+) -> None:
     line = "{}: {} 1 0 0 0 0 0 0 {} 1 0 0 0 0 0 0\n"
     root = lay(
         tmp_path,
@@ -323,7 +356,9 @@ def metrics_server(scripted: Callable[..., Scripted], texts: Iterator[str]) -> S
     def talk(sock: socket.socket, _: int) -> None:
         while sock.recv(65536):
             body = next(texts).encode()
-            sock.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+            sock.sendall(
+                b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+            )
 
     return scripted(talk)
 
@@ -337,7 +372,12 @@ def counting() -> Iterator[str]:
 
 def spec_of(folder: Path, **fields: Any) -> SamplerSpec:
     return SamplerSpec(
-        **{"path": str(folder / "telemetry.jsonl"), "accelerators": False, "metrics": metric_names(), **fields}
+        **{
+            "path": str(folder / "telemetry.jsonl"),
+            "accelerators": False,
+            "metrics": metric_names(),
+            **fields,
+        }
     )
 
 
@@ -345,7 +385,11 @@ def test_a_sampler_takes_all_before_and_after_the_load_and_is_cheap(
     tmp_path: Path, scripted: Callable[..., Scripted]
 ) -> None:
     server = metrics_server(scripted, counting())
-    sampling = Sampler(spec_of(tmp_path, urls=[server.base_url], headers={"Authorization": "Bearer s3cret-key"}))
+    sampling = Sampler(
+        spec_of(
+            tmp_path, urls=[server.base_url], headers={"Authorization": "Bearer s3cret-key"}
+        )
+    )
     sampling.begin()
     start = now_ns()
 
@@ -362,7 +406,8 @@ def test_a_sampler_takes_all_before_and_after_the_load_and_is_cheap(
     sampling.end()
     samples, facts = sampler.read(tmp_path / "telemetry.jsonl")
     assert facts is not None and facts.ended
-    assert facts.cost < 0.02  # of a core. It aims at 1 %, and on a busy machine each reading takes longer
+    # of a core. It aims at 1 %, and on a busy machine each reading takes longer
+    assert facts.cost < 0.02
     engine = [s for s in samples if s.source == "engine"]
     host = [s for s in samples if s.source == "host"]
     for of in (engine, host):
@@ -370,7 +415,10 @@ def test_a_sampler_takes_all_before_and_after_the_load_and_is_cheap(
     counts = [s.values["output_tokens"] for s in engine]
     assert counts == sorted(set(counts)) and len(engine) >= 3
     assert len([s for s in host if start < s.at_ns < end]) >= 5
-    assert seen["engine", 0].values["running_requests"] >= 2 and "cpu_busy_cores" in seen["host", 0].values
+    assert (
+        seen["engine", 0].values["running_requests"] >= 2
+        and "cpu_busy_cores" in seen["host", 0].values
+    )
     assert "accelerators: the server is on another machine" in facts.absent
     assert "s3cret" not in (tmp_path / "telemetry.jsonl").read_text()
 
@@ -416,7 +464,10 @@ def test_accelerators_that_are_dear_to_read_are_read_less_often(
     ("answer", "said"),
     [
         (b"HTTP/1.1 404 no\r\ncontent-length: 0\r\n\r\n", "answers 404"),
-        (b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi", "has no metrics that dyno knows"),
+        (
+            b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi",
+            "has no metrics that dyno knows",
+        ),
         (b"", "can't be reached"),
     ],
 )
@@ -450,7 +501,9 @@ def test_a_sampler_that_is_killed_is_said_and_harms_nobody(tmp_path: Path) -> No
     assert facts.absent[-1] == "the sampler died (code -9)"
 
 
-def test_a_sampler_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sampler_that_hangs_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sampler, "_ENDED_S", 0.3)
     sampling = Sampler(spec_of(tmp_path))
     sampling.begin()
@@ -462,7 +515,9 @@ def test_a_sampler_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.Monk
     assert facts is not None and facts.absent[-1] == "the sampler didn't stop within 0.3 s"
 
 
-def test_a_sampler_that_cant_be_started_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sampler_that_cant_be_started_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "nothing"))
     sampling = Sampler(spec_of(tmp_path))
     sampling.begin()
@@ -473,7 +528,9 @@ def test_a_sampler_that_cant_be_started_is_said(tmp_path: Path, monkeypatch: pyt
     ]
 
 
-def test_a_sampler_whose_file_cant_be_written_is_said_nowhere_and_harms_nobody(tmp_path: Path) -> None:
+def test_a_sampler_whose_file_cant_be_written_is_said_nowhere_and_harms_nobody(
+    tmp_path: Path,
+) -> None:
     sampling = Sampler(spec_of(tmp_path / "none"))
     sampling.begin()
     assert sampling.latest() == []
@@ -487,14 +544,20 @@ def test_a_killed_dyno_leaves_no_sampler_behind(tmp_path: Path) -> None:
         f"s = Sampler(SamplerSpec({str(tmp_path / 'telemetry.jsonl')!r}, accelerators=False)); s.begin()\n"
         "print(s._child._process.pid, flush=True); time.sleep(60)"
     )
-    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
+    )
     assert parent.stdout
     pid = int(parent.stdout.readline())
     process = psutil.Process(pid)
     parent.kill()
     parent.communicate()
     deadline = time.monotonic() + 120
-    while process.is_running() and process.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
+    while (
+        process.is_running()
+        and process.status() != psutil.STATUS_ZOMBIE
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.02)
     assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     _, facts = sampler.read(tmp_path / "telemetry.jsonl")
@@ -505,17 +568,30 @@ def test_a_killed_dyno_leaves_no_sampler_behind(tmp_path: Path) -> None:
 
 LOAD = Window(10 * NS_PER_S, 20 * NS_PER_S)
 FACTS = SamplerFacts(0, 0.2, 1.0, cost=0.002, ticks=50, ended=True)
-RIG = Rig("Debian", "6", "x86_64", "cpu", 8, accelerators=[Accelerator(0, "H100", "nvidia", engine=True)])
+RIG = Rig(
+    "Debian",
+    "6",
+    "x86_64",
+    "cpu",
+    8,
+    accelerators=[Accelerator(0, "H100", "nvidia", engine=True)],
+)
 
 
 def at(
-    s: float, source: Any = "accelerator", index: int = 0, throttle: list[str] | None = None, **values: float
+    s: float,
+    source: Any = "accelerator",
+    index: int = 0,
+    throttle: list[str] | None = None,
+    **values: float,
 ) -> Sample:
     return Sample(int(s * NS_PER_S), source, index, values, throttle or [])
 
 
 def summed(*samples: Sample, tokens: int = 1000, **more: Any) -> TelemetrySummary:
-    return summarize(samples, FACTS, **{"window": LOAD, "output_tokens": tokens, "rig": RIG, **more})
+    return summarize(
+        samples, FACTS, **{"window": LOAD, "output_tokens": tokens, "rig": RIG, **more}
+    )
 
 
 def test_energy_is_the_counters_difference_and_the_warm_up_stays_out() -> None:
@@ -534,12 +610,19 @@ def test_energy_is_the_counters_difference_and_the_warm_up_stays_out() -> None:
 
 
 def test_a_counter_is_read_at_the_loads_ends_between_samples() -> None:
-    t = summed(at(8, energy_j=0), at(12, energy_j=400), at(18, energy_j=1000), at(22, energy_j=1200))
+    t = summed(
+        at(8, energy_j=0),
+        at(12, energy_j=400),
+        at(18, energy_j=1000),
+        at(22, energy_j=1200),
+    )
     assert t.energy_j == 1100 - 200
 
 
 def test_without_a_counter_energy_is_power_over_time() -> None:
-    t = summed(at(9, power_w=100), at(11, power_w=300), at(19, power_w=300), at(21, power_w=100))
+    t = summed(
+        at(9, power_w=100), at(11, power_w=300), at(19, power_w=300), at(21, power_w=100)
+    )
     [a] = t.accelerators
     # 200 W at the load's ends: two seconds of 250 W, eight of 300 W.
     assert (a.energy_j, a.energy_by, a.energy_by_power_j) == (2900.0, "power", None)
@@ -547,7 +630,11 @@ def test_without_a_counter_energy_is_power_over_time() -> None:
 
 
 def test_samples_that_end_before_the_load_give_no_energy() -> None:
-    t = summed(at(9, power_w=100, energy_j=1), at(11, power_w=300, energy_j=2), at(15, power_w=300, energy_j=3))
+    t = summed(
+        at(9, power_w=100, energy_j=1),
+        at(11, power_w=300, energy_j=2),
+        at(15, power_w=300, energy_j=3),
+    )
     assert (t.energy_j, t.accelerators[0].power_mean_w) == (None, 300.0)
     assert "accelerator 0 reports no energy" in t.absent[-1]
 
@@ -565,43 +652,82 @@ def test_means_are_over_time_and_not_over_samples() -> None:
         at(12, use_percent=0),
         at(20, use_percent=0),
     )
-    assert t.accelerators[0].use_mean_percent == pytest.approx(15.0)  # one second whole, one half, of ten
+    # one second whole, one half, of ten
+    assert t.accelerators[0].use_mean_percent == pytest.approx(15.0)
 
 
 def test_peaks_clocks_and_throttling_are_of_the_load_alone() -> None:
     t = summed(
         at(9, memory_used_bytes=9e9, clock_mhz=200, temperature_c=99, throttle=["heat"]),
         at(11, memory_used_bytes=5e9, gtt_used_bytes=4e9, clock_mhz=1900, temperature_c=60),
-        at(19, memory_used_bytes=6e9, gtt_used_bytes=5e9, clock_mhz=1500, temperature_c=70, throttle=["power cap"]),
+        at(
+            19,
+            memory_used_bytes=6e9,
+            gtt_used_bytes=5e9,
+            clock_mhz=1500,
+            temperature_c=70,
+            throttle=["power cap"],
+        ),
         engine=EngineFacts("vllm", "1", [], memory_loaded_bytes={0: 4 * 10**9}),
     )
     [a] = t.accelerators
-    assert (a.memory_after_load_bytes, a.memory_peak_bytes, a.gtt_peak_bytes) == (4 * 10**9, 6 * 10**9, 5 * 10**9)
-    assert (a.clock_min_mhz, a.temperature_max_c, a.throttled) == (1500, 70, {"power cap": 0.5})
+    assert (a.memory_after_load_bytes, a.memory_peak_bytes, a.gtt_peak_bytes) == (
+        4 * 10**9,
+        6 * 10**9,
+        5 * 10**9,
+    )
+    assert (a.clock_min_mhz, a.temperature_max_c, a.throttled) == (
+        1500,
+        70,
+        {"power cap": 0.5},
+    )
 
 
 def both(**values: float) -> list[Sample]:
     return [at(s, index=i, power_w=100.0, **values) for s in (9, 15, 21) for i in (0, 1)]
 
 
-UNKNOWN = Rig("Debian", "6", "x86_64", "cpu", 8, accelerators=[Accelerator(i, "H100", "nvidia") for i in (0, 1)])
+UNKNOWN = Rig(
+    "Debian",
+    "6",
+    "x86_64",
+    "cpu",
+    8,
+    accelerators=[Accelerator(i, "H100", "nvidia") for i in (0, 1)],
+)
 
 
 def test_the_engines_accelerators_are_those_whose_memory_grew() -> None:
-    up = EngineFacts("vllm", "1", [], memory_before_bytes={0: 0, 1: 0}, memory_loaded_bytes={0: GiB, 1: 1 << 20})
+    up = EngineFacts(
+        "vllm",
+        "1",
+        [],
+        memory_before_bytes={0: 0, 1: 0},
+        memory_loaded_bytes={0: GiB, 1: 1 << 20},
+    )
     t = summed(*both(), rig=UNKNOWN, engine=up)
     assert [a.engine for a in t.accelerators] == [True, False] and t.energy_j == 1000.0
 
 
 def test_an_engine_on_the_processors_has_no_accelerators_energy() -> None:
-    up = EngineFacts("llamacpp", "1", [], memory_loaded_bytes={0: 0, 1: 0}, resident_bytes=123)
+    up = EngineFacts(
+        "llamacpp", "1", [], memory_loaded_bytes={0: 0, 1: 0}, resident_bytes=123
+    )
     t = summed(*both(use_percent=50), rig=UNKNOWN, engine=up)
-    assert (t.energy_j, t.energy_per_output_token_j, t.engine_resident_bytes) == (None, None, 123)
+    assert (t.energy_j, t.energy_per_output_token_j, t.engine_resident_bytes) == (
+        None,
+        None,
+        123,
+    )
     assert "the engine's accelerators are unknown" in t.absent[-1]
 
 
 def test_where_nothing_else_tells_the_accelerators_at_work_are_the_engines() -> None:
-    idle = [msgspec.structs.replace(s, values={**s.values, "use_percent": 0.0}) for s in both() if s.index == 1]
+    idle = [
+        msgspec.structs.replace(s, values={**s.values, "use_percent": 0.0})
+        for s in both()
+        if s.index == 1
+    ]
     t = summed(*[s for s in both(use_percent=90) if s.index == 0], *idle, rig=UNKNOWN)
     assert [a.engine for a in t.accelerators] == [True, False] and t.energy_j == 1000.0
     assert "processes are unknown" in t.notes[-1]
@@ -609,8 +735,15 @@ def test_where_nothing_else_tells_the_accelerators_at_work_are_the_engines() -> 
 
 
 def test_the_energy_of_a_card_in_parts_stands_for_all_its_parts() -> None:
-    parts = [Accelerator(i, "MI300X", "amd", bus="0000:05:00.0", partition="CPX/NPS1", engine=True) for i in (0, 1)]
-    samples = [at(s, power_w=700, energy_j=700 * s) for s in (9, 21)] + [at(s, index=1, use_percent=1) for s in (9, 21)]
+    parts = [
+        Accelerator(
+            i, "MI300X", "amd", bus="0000:05:00.0", partition="CPX/NPS1", engine=True
+        )
+        for i in (0, 1)
+    ]
+    samples = [at(s, power_w=700, energy_j=700 * s) for s in (9, 21)] + [
+        at(s, index=1, use_percent=1) for s in (9, 21)
+    ]
     rig = msgspec.structs.replace(UNKNOWN, accelerators=parts)
     t = summed(*samples, rig=rig)
     assert t.energy_j == 7000.0 and "a partition of a card" in t.notes[-1]
@@ -620,7 +753,9 @@ def engine_at(s: float, **values: float) -> Sample:
     return at(s, source="engine", **values)
 
 
-def test_the_engines_counters_are_taken_around_the_load_and_its_gauges_in_the_steady_window() -> None:
+def test_the_engines_counters_are_taken_around_the_load_and_its_gauges_in_the_steady_window() -> (
+    None
+):
     window = Window(10 * NS_PER_S, 20 * NS_PER_S, (12 * NS_PER_S, 18 * NS_PER_S))
     t = summed(
         engine_at(5, preemptions=1, output_tokens=10, prefix_queried_tokens=5),
@@ -637,30 +772,68 @@ def test_the_engines_counters_are_taken_around_the_load_and_its_gauges_in_the_st
     [e] = t.engines
     assert (e.preemptions, e.output_tokens, e.prefix_queried_tokens) == (2, 1000, 900)
     assert e.prefix_hit_tokens == 30  # shown from its first count on
-    assert (e.running_mean, e.running_peak, e.waiting_mean, e.waiting_peak) == (8.0, 8.0, 0.0, 9.0)
+    assert (e.running_mean, e.running_peak, e.waiting_mean, e.waiting_peak) == (
+        8.0,
+        8.0,
+        0.0,
+        9.0,
+    )
     assert (e.kv_mean_share, e.kv_peak_share, e.samples) == (pytest.approx(0.7), 0.9, 4)
     assert (e.drafted_tokens, e.accepted_tokens, e.accepted_length_mean) == (300, 150, 2.5)
     assert (t.acceptance, t.accepted_length) == (0.5, 2.5)
 
 
 def test_an_engine_that_was_restarted_is_said_and_gives_no_negative_count() -> None:
-    t = summed(engine_at(9, output_tokens=500), engine_at(15, output_tokens=20), engine_at(21, output_tokens=900))
+    t = summed(
+        engine_at(9, output_tokens=500),
+        engine_at(15, output_tokens=20),
+        engine_at(21, output_tokens=900),
+    )
     assert (t.engines[0].restarted, t.engines[0].output_tokens) == (True, None)
 
 
 def test_a_gauge_that_was_never_sampled_under_the_load_is_no_zero() -> None:
     t = summed(engine_at(9.9, running_requests=0), engine_at(20.1, running_requests=0))
-    assert (t.engines[0].running_mean, t.engines[0].running_peak, t.engines[0].samples) == (None, None, 0)
+    assert (t.engines[0].running_mean, t.engines[0].running_peak, t.engines[0].samples) == (
+        None,
+        None,
+        0,
+    )
 
 
 def test_the_hosts_figures() -> None:
     t = summed(
-        at(9, source="host", cpu_busy_s=100, memory_used_bytes=1e9, loopback_bytes=0, package_energy_j=10),
-        at(15, source="host", cpu_busy_s=112, memory_used_bytes=3e9, loopback_bytes=600, package_energy_j=610),
-        at(21, source="host", cpu_busy_s=124, memory_used_bytes=9e9, loopback_bytes=1200, package_energy_j=1210),
+        at(
+            9,
+            source="host",
+            cpu_busy_s=100,
+            memory_used_bytes=1e9,
+            loopback_bytes=0,
+            package_energy_j=10,
+        ),
+        at(
+            15,
+            source="host",
+            cpu_busy_s=112,
+            memory_used_bytes=3e9,
+            loopback_bytes=600,
+            package_energy_j=610,
+        ),
+        at(
+            21,
+            source="host",
+            cpu_busy_s=124,
+            memory_used_bytes=9e9,
+            loopback_bytes=1200,
+            package_energy_j=1210,
+        ),
     )
     assert t.host is not None
-    assert (t.host.cpu_mean_cores, t.host.memory_peak_bytes, t.host.loopback_bytes) == (2.0, 3 * 10**9, 1000)
+    assert (t.host.cpu_mean_cores, t.host.memory_peak_bytes, t.host.loopback_bytes) == (
+        2.0,
+        3 * 10**9,
+        1000,
+    )
     assert t.host.package_energy_j == 1000.0 and t.host.network_sent_bytes is None
     assert t.longest_gap_s == 5.0
 
@@ -675,14 +848,20 @@ def test_a_sampler_that_was_cut_off_is_said() -> None:
 
 def a_trial(**target: Any) -> TrialSpec:
     return TrialSpec(
-        target=TargetSpec(**{"base_url": "", "backend": "openai", "endpoint": "/v1/completions", **target}),
-        workload=WorkloadSpec("random", num_prompts=40, num_warmups=2, input_len=8, output_len=60),
+        target=TargetSpec(
+            **{"base_url": "", "backend": "openai", "endpoint": "/v1/completions", **target}
+        ),
+        workload=WorkloadSpec(
+            "random", num_prompts=40, num_warmups=2, input_len=8, output_len=60
+        ),
         load=LoadSpec(max_concurrency=8),
         ignore_eos=True,
     )
 
 
-def test_a_trial_on_an_engine_has_the_hosts_and_the_engines_telemetry(tmp_path: Path) -> None:
+def test_a_trial_on_an_engine_has_the_hosts_and_the_engines_telemetry(
+    tmp_path: Path,
+) -> None:
     class Seen(Watcher):
         latest: list[Sample] = []
         sampler: Sampler | None = None  # not before the load: the warm-up has progress, too
@@ -694,7 +873,9 @@ def test_a_trial_on_an_engine_has_the_hosts_and_the_engines_telemetry(tmp_path: 
             self.latest = self.sampler.latest() if self.sampler else []
 
     watcher = Seen()
-    spec = msgspec.structs.replace(a_trial(), engine=EngineSpec("fake", args=["first_ms=20", "gap_ms=8"]))
+    spec = msgspec.structs.replace(
+        a_trial(), engine=EngineSpec("fake", args=["first_ms=20", "gap_ms=8"])
+    )
     outcome = trial.serve(spec, runs=tmp_path, headers={}, watcher=watcher)
     t = outcome.result.telemetry
     assert t is not None and t.host is not None and t.host.cpu_mean_cores is not None
@@ -702,13 +883,22 @@ def test_a_trial_on_an_engine_has_the_hosts_and_the_engines_telemetry(tmp_path: 
     [engine] = t.engines
     assert engine.output_tokens == 40 * 60  # without the warm-up's
     assert engine.preemptions == 0 and engine.samples >= 1
-    assert engine.kv_peak_share is not None and engine.kv_peak_share < 1 and 0 < (engine.running_peak or 0) <= 8
+    assert (
+        engine.kv_peak_share is not None
+        and engine.kv_peak_share < 1
+        and 0 < (engine.running_peak or 0) <= 8
+    )
     assert t.engine_resident_bytes and t.engine_resident_bytes > 1 << 20
     assert {s.source for s in watcher.latest} >= {"host", "engine"}
 
     m = outcome.manifest
     printed = result_json.build(outcome.result, m, read_row(outcome.run))
-    assert json.loads(msgspec.json.encode(printed))["dyno"]["telemetry"]["engines"][0]["preemptions"] == 0
+    assert (
+        json.loads(msgspec.json.encode(printed))["dyno"]["telemetry"]["engines"][0][
+            "preemptions"
+        ]
+        == 0
+    )
     labels = [label for label, _ in telemetry_pairs(t)]
     assert "Engine: KV cache used, peak:" in labels and "Accelerators:" not in labels
 
@@ -720,10 +910,16 @@ def test_a_trial_on_an_engine_has_the_hosts_and_the_engines_telemetry(tmp_path: 
     assert msgspec.convert(old, Result).telemetry is None
 
 
-def test_of_a_server_elsewhere_no_accelerator_of_this_machine_is_sampled(tmp_path: Path) -> None:
+def test_of_a_server_elsewhere_no_accelerator_of_this_machine_is_sampled(
+    tmp_path: Path,
+) -> None:
     run, session = trial.Run(tmp_path), Session(TargetFacts(model="m"), {})
-    assert not trial._sampled(run, a_trial(base_url="http://10.0.0.7:8000"), session).accelerators
-    assert trial._sampled(run, a_trial(base_url="http://127.0.0.1:8000"), session).accelerators
+    assert not trial._sampled(
+        run, a_trial(base_url="http://10.0.0.7:8000"), session
+    ).accelerators
+    assert trial._sampled(
+        run, a_trial(base_url="http://127.0.0.1:8000"), session
+    ).accelerators
 
 
 def test_a_trial_whose_sampler_cant_be_started_goes_on(
@@ -739,7 +935,9 @@ def test_a_trial_whose_sampler_cant_be_started_goes_on(
 
 def test_several_urls_have_their_metrics_apart(tmp_path: Path, fake: StartFake) -> None:
     urls = [fake(first_ms=n).base_url for n in (10.0, 11.0)]
-    outcome = trial.serve(a_trial(base_url=urls[0], more_urls=urls[1:]), runs=tmp_path, headers={})
+    outcome = trial.serve(
+        a_trial(base_url=urls[0], more_urls=urls[1:]), runs=tmp_path, headers={}
+    )
     t = outcome.result.telemetry
     assert t is not None and [e.index for e in t.engines] == [0, 1]
     assert t.total("output_tokens") == 40 * 60

@@ -118,7 +118,9 @@ CASES: list[tuple[str, str | None]] = [
 
 
 @pytest.mark.parametrize(("text", "letter"), CASES)
-def test_the_chosen_letter_is_the_one_that_a_reader_would_name(text: str, letter: str | None) -> None:
+def test_the_chosen_letter_is_the_one_that_a_reader_would_name(
+    text: str, letter: str | None
+) -> None:
     assert chosen(text) == letter
 
 

@@ -93,7 +93,11 @@ def check_all_kinds(outcomes: Sequence[Outcome]) -> None:
     """What holds of both engines, trial by trial as in of_each_kind."""
     for outcome in outcomes:
         assert [it.warmup for it in outcome.iterations] == [True, False, False]
-        assert all(a.error is None and in_order(a, it) for it in outcome.iterations for a in it.answers)
+        assert all(
+            a.error is None and in_order(a, it)
+            for it in outcome.iterations
+            for a in it.answers
+        )
         assert summary(outcome).speculation is None
         assert outcome.manifest.target.dtype == "float32"
         # Who else is on the machine is no matter of the engine's.
@@ -102,27 +106,52 @@ def check_all_kinds(outcomes: Sequence[Outcome]) -> None:
     through, latency, pp, tg, deep_pp, deep_tg, deep_both = map(summary, outcomes)
 
     for it in outcomes[0].iterations:  # lengths differ, and each request has its own
-        assert len({a.wanted_tokens for a in it.answers}) > 1 and len({a.prompt_tokens for a in it.answers}) > 1
-        assert [a.output_tokens for a in it.answers] == [a.wanted_tokens for a in it.answers]
-        assert [a.decoded_tokens for a in it.answers] == [a.wanted_tokens - 1 for a in it.answers]
-    assert (through.iterations, through.requests, through.completed, through.failed) == (2, 6, 12, 0)
+        assert (
+            len({a.wanted_tokens for a in it.answers}) > 1
+            and len({a.prompt_tokens for a in it.answers}) > 1
+        )
+        assert [a.output_tokens for a in it.answers] == [
+            a.wanted_tokens for a in it.answers
+        ]
+        assert [a.decoded_tokens for a in it.answers] == [
+            a.wanted_tokens - 1 for a in it.answers
+        ]
+    assert (through.iterations, through.requests, through.completed, through.failed) == (
+        2,
+        6,
+        12,
+        0,
+    )
     assert through.output_tokens == through.wanted_output_tokens
 
     for it in outcomes[1].iterations:
-        assert [(a.prompt_tokens, a.output_tokens, a.decoded_tokens) for a in it.answers] == [(32, 8, 7)] * 3
+        assert [
+            (a.prompt_tokens, a.output_tokens, a.decoded_tokens) for a in it.answers
+        ] == [(32, 8, 7)] * 3
     assert (latency.completed, latency.input_tokens, latency.output_tokens) == (6, 192, 48)
     for s in (through, latency):
-        assert s.prefill_ms and s.decode_ms and s.tpot_ms and s.prefill_speed and s.decode_speed
+        assert (
+            s.prefill_ms
+            and s.decode_ms
+            and s.tpot_ms
+            and s.prefill_speed
+            and s.decode_speed
+        )
         assert s.in_flight_mean is not None and 1 < s.in_flight_mean <= s.requests
 
-    counted = [[(_new(a), a.decoded_tokens) for it in o.iterations for a in it.answers] for o in outcomes[2:]]
+    counted = [
+        [(_new(a), a.decoded_tokens) for it in o.iterations for a in it.answers]
+        for o in outcomes[2:]
+    ]
     assert counted[0] == [(64, 0)] * 3
     assert [decoded for _, decoded in counted[1]] == [8] * 3
     assert counted[2] == [(64, 0)] * 3, "what is in the context before isn't counted"
     assert [decoded for _, decoded in counted[3]] == [8] * 3
     assert counted[4] == [(16, 8)] * 3
     for s in (pp, deep_pp):
-        assert s.prefill_speed and s.decode_speed is None and s.speed == s.prefill_speed.mean
+        assert (
+            s.prefill_speed and s.decode_speed is None and s.speed == s.prefill_speed.mean
+        )
     for s in (tg, deep_tg):
         assert s.decode_speed and s.prefill_speed is None and s.speed == s.decode_speed.mean
     assert DEPTH < deep_tg.context_mean < DEPTH + 16 and tg.context_mean < 16
@@ -135,12 +164,16 @@ def _new(a: Answer) -> int:
     return a.prompt_tokens - (a.cached_tokens or 0)
 
 
-def test_vllm_tells_each_request_of_every_kind_of_trial(model: Path, tmp_path: Path) -> None:
+def test_vllm_tells_each_request_of_every_kind_of_trial(
+    model: Path, tmp_path: Path
+) -> None:
     # One load for all: where nothing is said, micro tests alone have a prefix cache.
     outcomes = measured(of_each_kind(vllm(model, prefix_caching=True)), tmp_path)
     check_all_kinds(outcomes)
     for outcome in outcomes[:4]:
-        assert all(a.cached_tokens == 0 for it in outcome.iterations for a in it.answers), "emptied each time"
+        assert all(a.cached_tokens == 0 for it in outcome.iterations for a in it.answers), (
+            "emptied each time"
+        )
     for outcome in (outcomes[4], outcomes[6]):
         assert [it.answers[0].cached_tokens for it in outcome.iterations] == [DEPTH] * 3
     target = outcomes[0].manifest.target
@@ -151,11 +184,16 @@ def test_vllm_tells_each_request_of_every_kind_of_trial(model: Path, tmp_path: P
     assert facts[0] and facts[0].version == target.version
 
 
-@pytest.mark.parametrize("kind", [pytest.param("vllm", marks=pytest.mark.nightly), "transformers"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("vllm", marks=pytest.mark.nightly), "transformers"]
+)
 def test_two_replicas_share_the_prompts_and_vllm_reports_a_variable_that_it_does_not_know(
     kind: str, model: Path, tmp_path: Path
 ) -> None:
-    make, env, slip = {"vllm": (vllm, CPU, "VLLM_LOGGING_LEVL"), "transformers": (transformers, OFFLINE, "X_Y")}[kind]
+    make, env, slip = {
+        "vllm": (vllm, CPU, "VLLM_LOGGING_LEVL"),
+        "transformers": (transformers, OFFLINE, "X_Y"),
+    }[kind]
     spec = make(model, replicas=2, env={**env, slip: "INFO"})
     (outcome,) = measured([trial(spec, "throughput", 32, 8, 5)], tmp_path)
     for it in outcome.iterations:
@@ -166,12 +204,18 @@ def test_two_replicas_share_the_prompts_and_vllm_reports_a_variable_that_it_does
     o = summary(outcome)
     assert (o.completed, o.failed, o.output_tokens) == (10, 0, 80)
     assert [(r.completed, r.output_tokens) for r in o.replicas] == [(6, 48), (4, 32)]
-    variables = {f.code: f.text for f in outcome.result.findings if f.code.endswith("_variable")}
-    assert set(variables) == ({"engine.unknown_variable", "engine.misspelt_variable"} if kind == "vllm" else set())
+    variables = {
+        f.code: f.text for f in outcome.result.findings if f.code.endswith("_variable")
+    }
+    assert set(variables) == (
+        {"engine.unknown_variable", "engine.misspelt_variable"} if kind == "vllm" else set()
+    )
     assert slip in variables.get("engine.unknown_variable", slip)
 
 
-def test_what_vllm_drafts_from_n_grams_is_counted_and_a_variable_that_it_does_not_know_reported(tmp_path: Path) -> None:
+def test_what_vllm_drafts_from_n_grams_is_counted_and_a_variable_that_it_does_not_know_reported(
+    tmp_path: Path,
+) -> None:
     # Its engine core in the worker's own process here: the other way in which it runs, and sooner there.
     alone = {**CPU, "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVL": "INFO"}
     echo = tiny.build(tmp_path / "echo", tiny.SMALL._replace(echoes=True))
@@ -185,25 +229,36 @@ def test_what_vllm_drafts_from_n_grams_is_counted_and_a_variable_that_it_does_no
         steps = sum(a.decoded_tokens + 3 for a in it.answers) - it.accepted_tokens
         assert it.drafts <= steps
     reported = summary(outcome).speculation
-    assert reported and reported.drafts == sum(it.drafts or 0 for it in outcome.iterations if not it.warmup)
+    assert reported and reported.drafts == sum(
+        it.drafts or 0 for it in outcome.iterations if not it.warmup
+    )
     assert 0 < reported.acceptance <= 1 and outcome.manifest.target.prefix_caching is False
-    variables = {f.code: f.text for f in outcome.result.findings if f.code.endswith("_variable")}
+    variables = {
+        f.code: f.text for f in outcome.result.findings if f.code.endswith("_variable")
+    }
     assert set(variables) == {"engine.unknown_variable", "engine.misspelt_variable"}
     assert "VLLM_LOGGING_LEVL" in variables["engine.unknown_variable"]
 
 
-def test_a_flag_that_vllm_does_not_know_is_reported_by_its_own_line_alone(model: Path, tmp_path: Path) -> None:
+def test_a_flag_that_vllm_does_not_know_is_reported_by_its_own_line_alone(
+    model: Path, tmp_path: Path
+) -> None:
     with pytest.raises(EngineError) as reported:
         measured([trial(vllm(model, args=["--frobnicate"]), "latency", 8, 4)], tmp_path)
-    assert 'loading: "vllm: error: unrecognized arguments: --frobnicate". This version doesn\'t know' in str(
-        reported.value
+    assert (
+        'loading: "vllm: error: unrecognized arguments: --frobnicate". This version doesn\'t know'
+        in str(reported.value)
     )
 
 
-def test_transformers_tells_each_request_of_every_kind_of_trial(model: Path, tmp_path: Path) -> None:
+def test_transformers_tells_each_request_of_every_kind_of_trial(
+    model: Path, tmp_path: Path
+) -> None:
     outcomes = measured(of_each_kind(transformers(model)), tmp_path)
     check_all_kinds(outcomes)
-    assert [it.answers[0].prompt_tokens for it in outcomes[4].iterations] == [DEPTH + 64] * 3
+    assert [it.answers[0].prompt_tokens for it in outcomes[4].iterations] == [
+        DEPTH + 64
+    ] * 3
     target = outcomes[0].manifest.target
     assert target.slots is None and target.prefix_caching is False
     facts = [o.run.engine() for o in outcomes]
@@ -211,10 +266,16 @@ def test_transformers_tells_each_request_of_every_kind_of_trial(model: Path, tmp
 
 
 @pytest.mark.nightly  # half a minute
-def test_transformers_without_continuous_batching_counts_each_requests_own_tokens(model: Path, tmp_path: Path) -> None:
-    engine = transformers(model, dtype="bf16", max_num_seqs=4, args=["--no-continuous-batching"])
+def test_transformers_without_continuous_batching_counts_each_requests_own_tokens(
+    model: Path, tmp_path: Path
+) -> None:
+    engine = transformers(
+        model, dtype="bf16", max_num_seqs=4, args=["--no-continuous-batching"]
+    )
     (outcome,) = measured([trial(engine, "throughput", 32, 16, 6, ratio=0.5)], tmp_path)
-    assert outcome.manifest.target.dtype == "bfloat16" and outcome.manifest.target.slots == 4
+    assert (
+        outcome.manifest.target.dtype == "bfloat16" and outcome.manifest.target.slots == 4
+    )
     for it in outcome.iterations:
         assert len({a.wanted_tokens for a in it.answers}) > 2
         assert [(a.output_tokens, a.decoded_tokens) for a in it.answers] == [
@@ -223,23 +284,36 @@ def test_transformers_without_continuous_batching_counts_each_requests_own_token
         assert all(in_order(a, it) for a in it.answers)
         first, second = it.answers[:4], it.answers[4:]
         assert len({a.start_ns for a in first}) == len({a.start_ns for a in second}) == 1
-        assert max(a.end_ns or 0 for a in first) <= (second[0].start_ns or 0), "four at once, then the others"
+        assert max(a.end_ns or 0 for a in first) <= (second[0].start_ns or 0), (
+            "four at once, then the others"
+        )
         by_length = sorted(first, key=lambda a: a.wanted_tokens)
-        assert [a.end_ns for a in by_length] == sorted(a.end_ns or 0 for a in first), "the shortest is done first"
+        assert [a.end_ns for a in by_length] == sorted(a.end_ns or 0 for a in first), (
+            "the shortest is done first"
+        )
 
 
-def test_a_model_that_drafts_for_itself_is_nearly_always_right(model: Path, tmp_path: Path) -> None:
+def test_a_model_that_drafts_for_itself_is_nearly_always_right(
+    model: Path, tmp_path: Path
+) -> None:
     engine = transformers(model, draft_model=str(model), draft_tokens=3)
     one = trial(engine, "latency", 32, 24, sampling=GREEDY)
     several = trial(engine, "throughput", 32, 24, 3, sampling=GREEDY)
     with pytest.raises(UsageError, match="one request at a time"):
         outcomes = []
-        for outcome in conduct([one, several, trial(engine, "latency", 32, 24, 2, sampling=GREEDY)], runs=tmp_path):
+        for outcome in conduct(
+            [one, several, trial(engine, "latency", 32, 24, 2, sampling=GREEDY)],
+            runs=tmp_path,
+        ):
             outcomes.append(outcome)
     assert len(outcomes) == 2
     for outcome in outcomes:
         reported = summary(outcome).speculation
-        assert reported and reported.acceptance > 0.9 and reported.drafted_tokens <= 3 * reported.drafts
+        assert (
+            reported
+            and reported.acceptance > 0.9
+            and reported.drafted_tokens <= 3 * reported.drafts
+        )
         assert 3 < reported.tokens_per_step <= 4
         for it in outcome.iterations:
             assert all(a.output_tokens == 24 and in_order(a, it) for a in it.answers)

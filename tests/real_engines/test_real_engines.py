@@ -48,7 +48,16 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def installed(kind: str) -> str:
     """By the command, as a user would; a second time costs a second."""
     if environment.find(kind) is None:
-        command = [sys.executable, "-m", "dyno", "engines", "install", kind, "--variant", "cpu"]
+        command = [
+            sys.executable,
+            "-m",
+            "dyno",
+            "engines",
+            "install",
+            kind,
+            "--variant",
+            "cpu",
+        ]
         done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
         assert done.returncode == 0, done.stderr
     found = environment.find(kind)
@@ -80,7 +89,10 @@ def alive(word: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            if word in " ".join(process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE:
+            if (
+                word in " ".join(process.cmdline())
+                and process.status() != psutil.STATUS_ZOMBIE
+            ):
                 found.append(process)
         except psutil.Error:
             continue
@@ -91,7 +103,10 @@ def in_group(group: int) -> list[int]:
     found = []
     for process in psutil.process_iter():
         try:
-            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
+            if (
+                os.getpgid(process.pid) == group
+                and process.status() != psutil.STATUS_ZOMBIE
+            ):
                 found.append(process.pid)
         except (psutil.Error, ProcessLookupError):
             continue
@@ -102,10 +117,18 @@ def in_group(group: int) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def vllm(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, list[EngineFacts]]]:
+def vllm(
+    model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Fleet, list[EngineFacts]]]:
     reported: list[EngineFacts] = []
     folder = tmp_path_factory.mktemp("vllm")
-    with running(EnginePlan(vllm_spec(model), rig.look()), folder, {}, lambda _: None, reported.append) as fleet:
+    with running(
+        EnginePlan(vllm_spec(model), rig.look()),
+        folder,
+        {},
+        lambda _: None,
+        reported.append,
+    ) as fleet:
         yield fleet, reported
     # After the tests that use it: all of it is gone, workers included, and the facts say how long that took.
     assert in_group(fleet.engines[0].process.pid) == []
@@ -123,7 +146,9 @@ def measured(fleet: Fleet, folder: Path, one: TrialSpec) -> Run:
     return run
 
 
-def test_vllm_is_what_the_setting_says(vllm: tuple[Fleet, list[EngineFacts]], model: Path) -> None:
+def test_vllm_is_what_the_setting_says(
+    vllm: tuple[Fleet, list[EngineFacts]], model: Path
+) -> None:
     fleet, reported = vllm
     facts = fleet.target
     assert (facts.kind, facts.version) == ("vllm", fleet.plan.program.version)
@@ -134,7 +159,9 @@ def test_vllm_is_what_the_setting_says(vllm: tuple[Fleet, list[EngineFacts]], mo
     assert facts.prefix_caching is True
     assert facts.kv_cache_tokens is not None
     assert facts.kv_cache_tokens > 8 * 512
-    assert facts.full_length_requests == pytest.approx(facts.kv_cache_tokens / 512, rel=0.01)
+    assert facts.full_length_requests == pytest.approx(
+        facts.kv_cache_tokens / 512, rel=0.01
+    )
     assert (reported[1].ready_s or 0) > 1
     assert {"weights", "init"} <= set(reported[1].startup_s)
     assert {"torch", "transformers", "python"} <= set(reported[1].software)
@@ -149,13 +176,17 @@ def test_vllm_is_measured(vllm: tuple[Fleet, list[EngineFacts]], tmp_path: Path)
     assert "engine.not_as_said" not in {f.code for f in result.findings}
     check = run.correctness()
     assert check and check.before and check.after
-    assert not any(answer.error for answer in check.answers) and all(answer.text for answer in check.answers)
+    assert not any(answer.error for answer in check.answers) and all(
+        answer.text for answer in check.answers
+    )
 
 
 def test_the_same_prompts_find_an_empty_cache_the_second_time(
     vllm: tuple[Fleet, list[EngineFacts]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = trial(workload=WorkloadSpec("random", num_prompts=8, input_len=400, output_len=4, seed=3))
+    one = trial(
+        workload=WorkloadSpec("random", num_prompts=8, input_len=400, output_len=4, seed=3)
+    )
     for _ in range(2):
         run = measured(vllm[0], tmp_path, one)
         assert run.manifest().cache_emptied is True
@@ -163,7 +194,8 @@ def test_the_same_prompts_find_an_empty_cache_the_second_time(
     # And without emptying it, they don't: what was tested is the emptying.
     monkeypatch.setattr(Session, "empty_cache", lambda self, spec: False)
     run = measured(vllm[0], tmp_path, one)
-    assert (run.result().served.cached_input_tokens or 0) >= 8 * 256  # in whole blocks, of 128 on a CPU
+    # in whole blocks, of 128 on a CPU
+    assert (run.result().served.cached_input_tokens or 0) >= 8 * 256
     assert "cache.hits" in {f.code for f in run.result().findings}
 
 
@@ -174,9 +206,14 @@ def test_more_streams_than_vllm_works_on_at_once_is_a_finding(
     assert "load.slots" in {f.code for f in run.result().findings}
 
 
-def test_a_flag_that_vllm_does_not_know_is_reported_with_advice(model: Path, tmp_path: Path) -> None:
+def test_a_flag_that_vllm_does_not_know_is_reported_with_advice(
+    model: Path, tmp_path: Path
+) -> None:
     plan = EnginePlan(vllm_spec(model, args=["--frobnicate"]), rig.look())
-    with pytest.raises(EngineError) as reported, running(plan, tmp_path, {}, lambda _: None, lambda _: None):
+    with (
+        pytest.raises(EngineError) as reported,
+        running(plan, tmp_path, {}, lambda _: None, lambda _: None),
+    ):
         pass
     for word in ("exited with code 2", "--frobnicate", "args"):
         assert word in str(reported.value)
@@ -188,7 +225,9 @@ def test_a_model_that_vllm_cannot_load_is_reported(model: Path, tmp_path: Path) 
     broken = tmp_path / "broken"
     broken.mkdir()
     for file in model.iterdir():
-        (broken / file.name).write_bytes(file.read_bytes()[: 4000 if file.suffix == ".safetensors" else None])
+        (broken / file.name).write_bytes(
+            file.read_bytes()[: 4000 if file.suffix == ".safetensors" else None]
+        )
     plan = EnginePlan(vllm_spec(broken), rig.look())
     with (
         pytest.raises(EngineError, match="exited with code") as reported,
@@ -199,17 +238,42 @@ def test_a_model_that_vllm_cannot_load_is_reported(model: Path, tmp_path: Path) 
     assert not alive(str(broken))
 
 
-@pytest.mark.nightly  # half a minute; tests/trial/test_fleet.py kills a dyno with other engines
-def test_vllm_dies_with_a_dyno_that_is_killed_while_it_loads(model: Path, tmp_path: Path) -> None:
+# half a minute; tests/trial/test_fleet.py kills a dyno with other engines
+@pytest.mark.nightly
+def test_vllm_dies_with_a_dyno_that_is_killed_while_it_loads(
+    model: Path, tmp_path: Path
+) -> None:
     name = f"killed-{os.getpid()}"
-    command = [sys.executable, "-m", "dyno", "bench", "serve", "--engine", "vllm", "--model", str(model)]
+    command = [
+        sys.executable,
+        "-m",
+        "dyno",
+        "bench",
+        "serve",
+        "--engine",
+        "vllm",
+        "--model",
+        str(model),
+    ]
     command += ["--served-model-name", name, "--dtype", "fp32", "--max-model-len", "512"]
     command += ["--engine-args=--enforce-eager", "--input-len", "16", "--output-len", "16"]
-    command += ["--engine-env", *(f"{k}={v}" for k, v in CPU.items()), "--runs", str(tmp_path)]
-    dyno = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
+    command += [
+        "--engine-env",
+        *(f"{k}={v}" for k, v in CPU.items()),
+        "--runs",
+        str(tmp_path),
+    ]
+    dyno = subprocess.Popen(
+        command,
+        stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:  # until it has started processes of its own
-        if (engine := _engine(alive(name), dyno.pid)) and len(in_group(group := os.getpgid(engine))) > 1:
+        if (engine := _engine(alive(name), dyno.pid)) and len(
+            in_group(group := os.getpgid(engine))
+        ) > 1:
             break
         time.sleep(0.2)
     else:
@@ -230,25 +294,38 @@ def _engine(processes: list[psutil.Process], dyno: int) -> int | None:
         return None
 
 
-@pytest.mark.nightly  # two minutes of two cores; tests/trial/test_tuning.py has caches of a fake engine
+# two minutes of two cores; tests/trial/test_tuning.py has caches of a fake engine
+@pytest.mark.nightly
 def test_vllm_compiles_once_into_a_cache_that_is_kept(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Minutes on a busy machine, most of them without a new line in the log."""
-    spec, engines = vllm_spec(model, args=[], compile_cache="on", ready_timeout_s=None), environment.engines_folder()
+    spec, engines = (
+        vllm_spec(model, args=[], compile_cache="on", ready_timeout_s=None),
+        environment.engines_folder(),
+    )
     monkeypatch.setenv("DYNO_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(environment, "engines_folder", lambda: engines)
     logs, reused = [], []
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
-        with running(EnginePlan(spec, rig.look()), tmp_path / name, {}, lambda _: None, lambda _: None) as fleet:
+        with running(
+            EnginePlan(spec, rig.look()),
+            tmp_path / name,
+            {},
+            lambda _: None,
+            lambda _: None,
+        ) as fleet:
             reused.append(fleet.facts.preparations[0].reused)
         logs.append((tmp_path / name / "engine.log").read_text())
     assert reused == [False, True]
     cache = str(tmp_path / "home" / "cache")
     assert f"saved AOT compiled function to {cache}" in logs[0]
     # 0.32 on a CPU finds it, can't load it, and compiles again.
-    assert f"Directly load AOT compilation from path {cache}" in logs[1] or f"a load failure from {cache}" in logs[1]
+    assert (
+        f"Directly load AOT compilation from path {cache}" in logs[1]
+        or f"a load failure from {cache}" in logs[1]
+    )
 
 
 # ---- transformers serve ----
@@ -262,7 +339,9 @@ def transformers_spec(model: Path, **fields: Any) -> EngineSpec:
     return EngineSpec("transformers", **{**values, **fields})
 
 
-def test_transformers_serve_is_started_verified_measured_and_stopped(model: Path, tmp_path: Path) -> None:
+def test_transformers_serve_is_started_verified_measured_and_stopped(
+    model: Path, tmp_path: Path
+) -> None:
     target = TargetSpec("", "transformers", "/v1/completions")
     one = trial(
         engine=transformers_spec(model), target=target, load=LoadSpec(max_concurrency=1),
@@ -278,15 +357,23 @@ def test_transformers_serve_is_started_verified_measured_and_stopped(model: Path
     facts = outcome.run.engine()
     assert facts is not None
     assert facts.version == outcome.manifest.target.version
-    assert not {f.code for f in outcome.result.findings} & {"model.not_listed", "model.other_answered", "load.slots"}
+    assert not {f.code for f in outcome.result.findings} & {
+        "model.not_listed",
+        "model.other_answered",
+        "load.slots",
+    }
     assert not alive(f"--port {facts.launches[0].port}")
 
 
-def test_transformers_serve_with_a_broken_model_is_reported(model: Path, tmp_path: Path) -> None:
+def test_transformers_serve_with_a_broken_model_is_reported(
+    model: Path, tmp_path: Path
+) -> None:
     broken = tmp_path / "broken"
     broken.mkdir()
     for file in model.iterdir():
-        (broken / file.name).write_bytes(file.read_bytes()[: 4000 if file.suffix == ".safetensors" else None])
+        (broken / file.name).write_bytes(
+            file.read_bytes()[: 4000 if file.suffix == ".safetensors" else None]
+        )
     plan = EnginePlan(transformers_spec(broken), rig.look())
     with (
         pytest.raises(EngineError, match="exited with code") as reported,

@@ -27,20 +27,44 @@ def client_python() -> Path:
     if not whole.exists():
         for command in (
             [sys.executable, "-m", "venv", "--clear", folder],
-            [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", CLIENT],
+            [
+                python,
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+                CLIENT,
+            ],
         ):
             done = subprocess.run(command, capture_output=True, text=True)
-            assert done.returncode == 0, f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}"
+            assert done.returncode == 0, (
+                f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}"
+            )
         whole.touch()
     return python
 
 
-def test_hugging_faces_client_reads_all_that_the_fake_says_as_tgi(client_python: Path, fake: StartFake) -> None:
+def test_hugging_faces_client_reads_all_that_the_fake_says_as_tgi(
+    client_python: Path, fake: StartFake
+) -> None:
     script = Path(__file__).with_name("tgi_client.py")
-    command = [client_python, "-P", script, fake().base_url, fake(faults={"429": 1}).base_url]
+    command = [
+        client_python,
+        "-P",
+        script,
+        fake().base_url,
+        fake(faults={"429": 1}).base_url,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    answer = {"text": " tok" * 4, "tokens": [" tok"] * 4, "finish_reason": "length", "count": 4, "seed": 7}
+    answer = {
+        "text": " tok" * 4,
+        "tokens": [" tok"] * 4,
+        "finish_reason": "length",
+        "count": 4,
+        "seed": 7,
+    }
     assert json.loads(done.stdout) == {
         "generate": answer,
         "generate_stream": answer,

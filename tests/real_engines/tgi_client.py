@@ -12,7 +12,14 @@ from typing import Any
 from text_generation import AsyncClient, Client
 from text_generation.types import Message
 
-SAMPLING = {"max_new_tokens": 4, "do_sample": True, "temperature": 0.7, "top_p": 0.9, "top_k": 5, "seed": 7}
+SAMPLING = {
+    "max_new_tokens": 4,
+    "do_sample": True,
+    "temperature": 0.7,
+    "top_p": 0.9,
+    "top_k": 5,
+    "seed": 7,
+}
 
 
 def whole(answer: Any) -> dict[str, Any]:
@@ -42,7 +49,9 @@ async def asynchronous(url: str) -> dict[str, Any]:
     client = AsyncClient(url)
     return {
         "async generate": whole(await client.generate("a b c", **SAMPLING)),
-        "async generate_stream": streamed([event async for event in client.generate_stream("a b c", **SAMPLING)]),
+        "async generate_stream": streamed(
+            [event async for event in client.generate_stream("a b c", **SAMPLING)]
+        ),
     }
 
 
@@ -60,9 +69,14 @@ def main(url: str, overloaded_url: str) -> None:
         "generate": whole(client.generate("a b c", **SAMPLING)),
         "generate_stream": streamed(client.generate_stream("a b c", **SAMPLING)),
         **asyncio.run(asynchronous(url)),
-        "chat": {"text": chat.choices[0].message.content, "finish_reason": chat.choices[0].finish_reason},
+        "chat": {
+            "text": chat.choices[0].message.content,
+            "finish_reason": chat.choices[0].finish_reason,
+        },
         "overloaded generate": raised(lambda: overloaded.generate("a b c")),
-        "overloaded generate_stream": raised(lambda: list(overloaded.generate_stream("a b c"))),
+        "overloaded generate_stream": raised(
+            lambda: list(overloaded.generate_stream("a b c"))
+        ),
     }
     print(json.dumps(reported))
 

@@ -49,7 +49,9 @@ class StandIn:
     """Ray's calls that dyno uses. Each call of a worker runs at once; `fail(name, calls)` may raise instead."""
 
     exceptions = types.SimpleNamespace(
-        RayError=_RayError, ActorUnavailableError=_Unavailable, GetTimeoutError=type("_", (_RayError, TimeoutError), {})
+        RayError=_RayError,
+        ActorUnavailableError=_Unavailable,
+        GetTimeoutError=type("_", (_RayError, TimeoutError), {}),
     )
     util = types.SimpleNamespace(get_node_ip_address=lambda: "127.0.0.1")
 
@@ -86,7 +88,9 @@ class StandIn:
             self.workers.append(actor)
             return actor
 
-        return types.SimpleNamespace(options=lambda **_: types.SimpleNamespace(remote=start))
+        return types.SimpleNamespace(
+            options=lambda **_: types.SimpleNamespace(remote=start)
+        )
 
 
 class _Actor:
@@ -117,7 +121,9 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> StandIn:
     monkeypatch.setattr(on_ray, "check", lambda spec: None)
     monkeypatch.setattr(on_ray, "HEAD_START_NS", 50 * NS_PER_MS)
     monkeypatch.setattr(on_ray, "_LOOK_NS", 50 * NS_PER_MS)
-    monkeypatch.setattr(worker.importlib, "import_module", lambda name: types.SimpleNamespace(util=util))
+    monkeypatch.setattr(
+        worker.importlib, "import_module", lambda name: types.SimpleNamespace(util=util)
+    )
     return stand_in
 
 
@@ -125,7 +131,9 @@ def on_nodes(folder: Path, base_url: str, count: int = 12, **more: Any) -> Outco
     return outcome(folder, base_url, count, LoadSpec(max_concurrency=4), **more)
 
 
-def test_slices_on_nodes_are_merged_as_those_here(ray: StandIn, fake: StartFake, tmp_path: Path) -> None:
+def test_slices_on_nodes_are_merged_as_those_here(
+    ray: StandIn, fake: StartFake, tmp_path: Path
+) -> None:
     server = fake(first_ms=5, gap_ms=1)
     done = on_nodes(tmp_path, server.base_url)
     assert sorted(r.index for r in done.run.records()) == list(range(12))
@@ -133,14 +141,20 @@ def test_slices_on_nodes_are_merged_as_those_here(ray: StandIn, fake: StartFake,
     client = done.run.client()
     assert client and [p.node for p in client.processes] == ["127.0.0.1"] * 2
     for process in client.processes:
-        assert process.clock and process.clock.after and abs(process.clock.before.ahead_ns) < 10 * NS_PER_MS
+        assert (
+            process.clock
+            and process.clock.after
+            and abs(process.clock.before.ahead_ns) < 10 * NS_PER_MS
+        )
     assert len(ray.objects) == 2, "each slice's prompts are shipped once"
 
 
 def test_a_node_that_no_connection_reaches_shows_its_clock_through_ray(
     ray: StandIn, fake: StartFake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker.SliceWorker, "echo", lambda self, host, token: refused_port())
+    monkeypatch.setattr(
+        worker.SliceWorker, "echo", lambda self, host, token: refused_port()
+    )
     done = on_nodes(tmp_path, fake(first_ms=5, gap_ms=1).base_url)
     client = done.run.client()
     assert client and all(p.clock and p.clock.after for p in client.processes)
@@ -148,7 +162,9 @@ def test_a_node_that_no_connection_reaches_shows_its_clock_through_ray(
 
 
 @pytest.mark.hostile
-def test_a_lost_node_keeps_what_it_finished(ray: StandIn, fake: StartFake, tmp_path: Path) -> None:
+def test_a_lost_node_keeps_what_it_finished(
+    ray: StandIn, fake: StartFake, tmp_path: Path
+) -> None:
     """The second node answers no more once both have sent their first requests."""
     server = fake(first_ms=20, gap_ms=20)
     seen: list[Any] = []
@@ -170,17 +186,26 @@ def test_a_lost_node_keeps_what_it_finished(ray: StandIn, fake: StartFake, tmp_p
     client, s = done.run.client(), done.result.served
     assert client and [p.outcome for p in client.processes] == ["complete", "lost"]
     records = list(done.run.records())
-    assert sum(r.error is None for r in records if r.index % 2 == 0) == 12, "the other one completes"
+    assert sum(r.error is None for r in records if r.index % 2 == 0) == 12, (
+        "the other one completes"
+    )
     lost = [r for r in records if r.index % 2]
     assert s.sent == len(records) and s.sent == 12 + len(lost) and len(lost) < 12
     assert {r.error for r in lost} <= {None, "lost"}
     (finding,) = (f for f in done.result.findings if f.code == "client.process_lost")
-    assert "(node 127.0.0.1)" in finding.text and f"{24 - s.sent} were not sent" in finding.text
+    assert (
+        "(node 127.0.0.1)" in finding.text
+        and f"{24 - s.sent} were not sent" in finding.text
+    )
 
 
 @pytest.mark.hostile
-def test_a_broken_connection_is_not_a_lost_node(ray: StandIn, fake: StartFake, tmp_path: Path) -> None:
-    ray.failure = lambda name, calls: _Unavailable("retry") if name == "look" and calls % 3 == 0 else None
+def test_a_broken_connection_is_not_a_lost_node(
+    ray: StandIn, fake: StartFake, tmp_path: Path
+) -> None:
+    ray.failure = lambda name, calls: (
+        _Unavailable("retry") if name == "look" and calls % 3 == 0 else None
+    )
     done = on_nodes(tmp_path, fake(first_ms=5, gap_ms=1).base_url)
     assert done.result.served.completed == 12
 
@@ -202,14 +227,22 @@ def test_a_connection_that_stays_broken_is_a_lost_node(
 
 
 @pytest.mark.hostile
-def test_a_worker_that_dies_before_the_load_is_placed_again(ray: StandIn, fake: StartFake, tmp_path: Path) -> None:
-    ray.failure = lambda name, calls: _Died("no such node") if name == "begin" and calls == 1 else None
+def test_a_worker_that_dies_before_the_load_is_placed_again(
+    ray: StandIn, fake: StartFake, tmp_path: Path
+) -> None:
+    ray.failure = lambda name, calls: (
+        _Died("no such node") if name == "begin" and calls == 1 else None
+    )
     done = on_nodes(tmp_path, fake(first_ms=5, gap_ms=1).base_url)
     assert done.result.served.completed == 12 and ray.calls.count("begin") == 3
 
 
-def test_a_node_that_never_works_is_an_error_with_its_reason(ray: StandIn, fake: StartFake, tmp_path: Path) -> None:
-    ray.failure = lambda name, calls: _Died("Traceback\nNo module named 'msgspec'") if name == "begin" else None
+def test_a_node_that_never_works_is_an_error_with_its_reason(
+    ray: StandIn, fake: StartFake, tmp_path: Path
+) -> None:
+    ray.failure = lambda name, calls: (
+        _Died("Traceback\nNo module named 'msgspec'") if name == "begin" else None
+    )
     with pytest.raises(TargetError, match="No module named 'msgspec'"):
         on_nodes(tmp_path, fake(first_ms=5, gap_ms=1).base_url)
 
@@ -217,17 +250,23 @@ def test_a_node_that_never_works_is_an_error_with_its_reason(ray: StandIn, fake:
 def test_keys_are_not_in_what_ray_may_write_to_disk() -> None:
     task = msgspec.msgpack.encode([b"Authorization: Bearer " + KEY, KEY, "and a prompt"])
     data, masks = on_ray._masked(task, [b"Bearer " + KEY, KEY])
-    assert KEY not in data and msgspec.msgpack.decode(data)[2] == "and a prompt", "its lengths still hold"
+    assert KEY not in data and msgspec.msgpack.decode(data)[2] == "and a prompt", (
+        "its lengths still hold"
+    )
     for mask, word in masks:
         data = data.replace(mask, word)
     assert data == task
 
 
-def test_a_loopback_url_is_refused_on_another_node(ray: StandIn, fake: StartFake, tmp_path: Path) -> None:
+def test_a_loopback_url_is_refused_on_another_node(
+    ray: StandIn, fake: StartFake, tmp_path: Path
+) -> None:
     ray.address = "192.0.2.7"
     with pytest.raises(UsageError, match=r"192\.0\.2\.7.*--base-url"):
         on_nodes(tmp_path, fake(first_ms=5, gap_ms=1).base_url)
-    assert "clean_up" in ray.calls and not any(actor.worker._folder.path.exists() for actor in ray.workers)
+    assert "clean_up" in ray.calls and not any(
+        actor.worker._folder.path.exists() for actor in ray.workers
+    )
 
 
 # ---- the cluster ----
@@ -241,13 +280,17 @@ def test_ray_that_is_missing_is_one_sentence(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("address", ["nonsense", "host:", ":6379", "ray://host:10001"])
-def test_what_is_no_address_is_refused(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+def test_what_is_no_address_is_refused(
+    monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
     monkeypatch.setattr(on_ray.importlib.util, "find_spec", lambda name: True)
     with pytest.raises(UsageError, match="HOST:PORT"):
         on_ray.check(ClientSpec(on="ray", ray_address=address))
 
 
-def test_an_address_where_nothing_listens_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_where_nothing_listens_is_refused_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(on_ray.importlib.util, "find_spec", lambda name: True)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -258,8 +301,16 @@ def test_an_address_where_nothing_listens_is_refused_at_once(monkeypatch: pytest
 # ---- findings about clocks ----
 
 
-def _evidence(clocks: list[NodeClock], ttft_ms: float = 50.0, tpot_ms: float = 10.0, duration_s: float = 10.0) -> Any:
-    processes = [types.SimpleNamespace(node=f"10.0.0.{k}", clock=clock) for k, clock in enumerate(clocks)]
+def _evidence(
+    clocks: list[NodeClock],
+    ttft_ms: float = 50.0,
+    tpot_ms: float = 10.0,
+    duration_s: float = 10.0,
+) -> Any:
+    processes = [
+        types.SimpleNamespace(node=f"10.0.0.{k}", clock=clock)
+        for k, clock in enumerate(clocks)
+    ]
     summary = types.SimpleNamespace(
         client=types.SimpleNamespace(processes=processes),
         ttft=types.SimpleNamespace(median=ttft_ms),
@@ -283,7 +334,10 @@ def test_a_clock_known_within_a_hundredth_of_each_latency_is_no_finding() -> Non
 def test_a_clock_known_less_exactly_names_the_node_and_the_latencies() -> None:
     (finding,) = checks.clocks(_evidence([_clock(0.02), _clock(0.2)]))
     assert (finding.code, finding.level) == ("client.clock_uncertain", "note")
-    assert "node 10.0.0.1 is known to ± 0.2000 ms" in finding.text and "TPOT (10" in finding.text
+    assert (
+        "node 10.0.0.1 is known to ± 0.2000 ms" in finding.text
+        and "TPOT (10" in finding.text
+    )
     assert "TTFT" not in finding.text
     (both,) = checks.clocks(_evidence([_clock(0.6)]))
     assert "TTFT (50" in both.text and "TPOT (10" in both.text
@@ -296,9 +350,16 @@ def test_a_clock_unknown_to_a_hundredth_of_the_load_is_a_doubt() -> None:
 
 def test_a_clock_that_drifts_more_than_ntp_bends_it_is_a_doubt() -> None:
     (finding,) = checks.clocks(_evidence([_clock(0.02), _clock(0.02, gain_ms=-20.0)]))
-    assert finding.code == "client.clock_drift" and "node 10.0.0.1 ran 2,000 ppm slow: 20" in finding.text
-    assert list(checks.clocks(_evidence([_clock(0.02, gain_ms=0.5)]))) == [], "50 ppm is an ordinary clock"
-    assert list(checks.clocks(_evidence([_clock(0.05, gain_ms=0.09, apart_s=0.1)]))) == [], "within its uncertainty"
+    assert (
+        finding.code == "client.clock_drift"
+        and "node 10.0.0.1 ran 2,000 ppm slow: 20" in finding.text
+    )
+    assert list(checks.clocks(_evidence([_clock(0.02, gain_ms=0.5)]))) == [], (
+        "50 ppm is an ordinary clock"
+    )
+    assert (
+        list(checks.clocks(_evidence([_clock(0.05, gain_ms=0.09, apart_s=0.1)]))) == []
+    ), "within its uncertainty"
 
 
 @pytest.mark.hostile

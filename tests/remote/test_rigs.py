@@ -50,7 +50,13 @@ HERE = Rig("Debian", "6.1", "x86_64", "CPU", 2)
 
 
 def entry(**fields: object) -> RigEntry:
-    values = {"id": new_id(), "rig": "far", "study": "s", "folder": "/runs/s", "since": "2026-11-17T04:00:00+00:00"}
+    values = {
+        "id": new_id(),
+        "rig": "far",
+        "study": "s",
+        "folder": "/runs/s",
+        "since": "2026-11-17T04:00:00+00:00",
+    }
     return msgspec.convert({**values, **fields}, type=RigEntry)
 
 
@@ -76,12 +82,16 @@ def test_a_rig_is_reached_by_a_text_or_a_table(tmp_path: Path) -> None:
         ('[rigs.x]\nssh = "a"\ndstack = {}', "a rig is in one place"),
     ],
 )
-def test_a_mistake_in_a_rigs_place_is_reported(more: str, words: str, tmp_path: Path) -> None:
+def test_a_mistake_in_a_rigs_place_is_reported(
+    more: str, words: str, tmp_path: Path
+) -> None:
     with pytest.raises(UsageError, match=words):
         study(STUDY.format(more=more), tmp_path / "s.toml")
 
 
-def test_this_machine_and_rigs_elsewhere_run_together_or_one_by_name(tmp_path: Path) -> None:
+def test_this_machine_and_rigs_elsewhere_run_together_or_one_by_name(
+    tmp_path: Path,
+) -> None:
     s = study(STUDY.format(more=""), tmp_path / "s.toml")
     assert study_plan.choose_rigs(s, HERE, None, False) == ["near", "far", "lab"]
     assert study_plan.choose_rigs(s, HERE, "far", False) == ["far"]
@@ -93,7 +103,9 @@ def test_this_machine_and_rigs_elsewhere_run_together_or_one_by_name(tmp_path: P
 
 
 def test_the_command_line_places_a_rig(tmp_path: Path) -> None:
-    s = study_plan.placed(study(STUDY.format(more=""), tmp_path / "s.toml"), {"near": "me@x"})
+    s = study_plan.placed(
+        study(STUDY.format(more=""), tmp_path / "s.toml"), {"near": "me@x"}
+    )
     assert s.rigs["near"].ssh == SshSpec("me@x")
     assert study_plan.choose_rigs(s, HERE, None, False) == ["near", "far", "lab"]
 
@@ -105,20 +117,32 @@ def test_where_a_rig_is_changes_no_trials_id(tmp_path: Path) -> None:
     assert [p.place.id for p in there.trials] == [p.place.id for p in here.trials]
 
 
-def test_only_the_keys_that_trials_name_leave_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_keys_that_trials_name_leave_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("OPENAI_API_KEY", "HF_TOKEN", "MINE", "OTHER_TOKEN"):
         monkeypatch.setenv(name, f"value of {name}")
     s = study(STUDY.format(more=""), tmp_path / "s.toml")
     assert elsewhere.environ(s.trials) == {}, "dyno's own engine and model need no key"
-    served = STUDY.format(more="").replace('kind = "llamacpp"', 'kind = "openai"\nbase_url = "http://x"\n')
-    assert set(elsewhere.environ(study(served, tmp_path / "s.toml").trials)) == {"OPENAI_API_KEY"}
-    named = served.replace('base_url = "http://x"', 'base_url = "http://x"\napi_key_env = "MINE"')
+    served = STUDY.format(more="").replace(
+        'kind = "llamacpp"', 'kind = "openai"\nbase_url = "http://x"\n'
+    )
+    assert set(elsewhere.environ(study(served, tmp_path / "s.toml").trials)) == {
+        "OPENAI_API_KEY"
+    }
+    named = served.replace(
+        'base_url = "http://x"', 'base_url = "http://x"\napi_key_env = "MINE"'
+    )
     assert set(elsewhere.environ(study(named, tmp_path / "s.toml").trials)) == {"MINE"}
-    hub = STUDY.format(more="").replace('kind = "llamacpp"', 'kind = "vllm"\nmodel = "meta-llama/X"')
+    hub = STUDY.format(more="").replace(
+        'kind = "llamacpp"', 'kind = "vllm"\nmodel = "meta-llama/X"'
+    )
     assert set(elsewhere.environ(study(hub, tmp_path / "s.toml").trials)) == {"HF_TOKEN"}
 
 
-def test_an_order_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_order_that_is_none_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     class Stdin:
         buffer = io.BytesIO(b"repeats = 3")
 
@@ -144,7 +168,9 @@ def test_the_register_keeps_an_entry_until_it_is_removed(tmp_path: Path) -> None
     assert (tmp_path / "rigs" / f"{early.id}.json").stat().st_mode & 0o77 == 0
 
 
-def test_a_damaged_entry_is_an_error_since_a_machine_may_be_paid_for(tmp_path: Path) -> None:
+def test_a_damaged_entry_is_an_error_since_a_machine_may_be_paid_for(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "x.json").write_text("{")
     with pytest.raises(StoreError, match="runs on another machine"):
         Register(tmp_path).entries()
@@ -176,7 +202,9 @@ def here(**fields: object) -> RigPython:
     return msgspec.convert({**values, **fields}, type=RigPython)
 
 
-def test_packages_that_are_installed_here_run_on_the_same_python_and_a_newer_system() -> None:
+def test_packages_that_are_installed_here_run_on_the_same_python_and_a_newer_system() -> (
+    None
+):
     assert wheel.same_as_here(here())
     assert wheel.same_as_here(here(libc=("glibc", "2.99")))
     assert not wheel.same_as_here(here(libc=("glibc", "2.5")))
@@ -185,15 +213,23 @@ def test_packages_that_are_installed_here_run_on_the_same_python_and_a_newer_sys
     assert not wheel.same_as_here(here(machine="riscv64"))
 
 
-def test_dynos_wheel_has_the_whole_package_and_is_the_same_each_time(tmp_path: Path) -> None:
+def test_dynos_wheel_has_the_whole_package_and_is_the_same_each_time(
+    tmp_path: Path,
+) -> None:
     path = wheel._own_wheel(tmp_path)
     first = hashlib.sha256(path.read_bytes()).digest()
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
-        assert {"dyno/__main__.py", "dyno/remote/agent.py", "dyno/studies/demo.toml"} <= set(names)
+        assert {
+            "dyno/__main__.py",
+            "dyno/remote/agent.py",
+            "dyno/studies/demo.toml",
+        } <= set(names)
         assert not any("__pycache__" in name for name in names)
         (info,) = {name.partition("/")[0] for name in names} - {"dyno"}
-        assert set(names) == set(archive.read(f"{info}/RECORD").decode().replace(",,", "").split())
+        assert set(names) == set(
+            archive.read(f"{info}/RECORD").decode().replace(",,", "").split()
+        )
         assert b"Name: llm-dyno" in archive.read(f"{info}/METADATA")
     assert hashlib.sha256(wheel._own_wheel(tmp_path).read_bytes()).digest() == first
 
@@ -206,17 +242,23 @@ def test_what_pages_need_stays_at_home_and_markers_are_those_of_the_other_machin
     assert "zstandard" not in wheel._closure(here(version=(3, 14)))
 
 
-def test_without_an_index_the_message_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_index_the_message_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     with pytest.raises(RigError, match=r"Use Python 3\.\d+ on both machines.*msgspec=="):
-        wheel._download(["msgspec==0.19.0"], here(version=(3, 99), tag="cpython-399"), tmp_path)
+        wheel._download(
+            ["msgspec==0.19.0"], here(version=(3, 99), tag="cpython-399"), tmp_path
+        )
 
 
 # ---- the agent ----
 
 
-def there(home: Path, verb: str, *words: str, stdin: bytes = b"", job: str = "0" * 12) -> bytes:
+def there(
+    home: Path, verb: str, *words: str, stdin: bytes = b"", job: str = "0" * 12
+) -> bytes:
     command = [sys.executable, agent.__file__, verb, str(home), job, *words]
     env = {**os.environ, "XDG_CACHE_HOME": f"{home}-cache"}
     done = subprocess.run(command, input=stdin, capture_output=True, timeout=60, env=env)
@@ -255,7 +297,9 @@ except KeyboardInterrupt:
 """
 
 
-def test_a_job_runs_detached_reads_its_order_on_stdin_and_is_stopped(tmp_path: Path) -> None:
+def test_a_job_runs_detached_reads_its_order_on_stdin_and_is_stopped(
+    tmp_path: Path,
+) -> None:
     folder = job_of(tmp_path, SLOW)
     assert state(tmp_path) == "ready"
     there(tmp_path, "start", "run", "-", stdin=b"the order")
@@ -283,7 +327,9 @@ def test_what_a_killed_job_leaves_is_seen_as_lost(tmp_path: Path) -> None:
     assert state(tmp_path) == "lost"
 
 
-def test_following_shows_the_log_and_finished_trials_and_ends_with_the_job(tmp_path: Path) -> None:
+def test_following_shows_the_log_and_finished_trials_and_ends_with_the_job(
+    tmp_path: Path,
+) -> None:
     folder = job_of(tmp_path, "")
     trials = folder / "runs" / "s" / "trials"
     for name in ("a-1", "b-2", "c-3"):
@@ -354,7 +400,9 @@ def test_wheels_are_installed_without_pip(tmp_path: Path) -> None:
 
 
 def packed(home: Path, name: str = "runs/s/trials/a-1") -> io.BytesIO:
-    return io.BytesIO(there(home, "pack", name, json.dumps({**dict.fromkeys(PASSING, ""), **RAW})))
+    return io.BytesIO(
+        there(home, "pack", name, json.dumps({**dict.fromkeys(PASSING, ""), **RAW}))
+    )
 
 
 def run_folder(home: Path) -> Path:
@@ -374,9 +422,15 @@ def test_a_run_folder_comes_home_whole_without_links_and_raw_bytes(tmp_path: Pat
     (folder / "warmup.spool").write_text("raw")
     (folder / ".lock").touch()
     unpack(packed(tmp_path), tmp_path / "out", "a")
-    names = sorted(p.relative_to(tmp_path / "out").as_posix() for p in (tmp_path / "out").rglob("*") if p.is_file())
+    names = sorted(
+        p.relative_to(tmp_path / "out").as_posix()
+        for p in (tmp_path / "out").rglob("*")
+        if p.is_file()
+    )
     assert names == ["inner/x.json", "records.jsonl", "summary.json"]
-    assert (tmp_path / "out" / "records.jsonl").read_bytes() == (folder / "records.jsonl").read_bytes()
+    assert (tmp_path / "out" / "records.jsonl").read_bytes() == (
+        folder / "records.jsonl"
+    ).read_bytes()
     assert (tmp_path / "out" / "summary.json").stat().st_mode & 0o77 == 0
 
 
@@ -394,9 +448,15 @@ def test_spools_of_all_client_processes_come_home_from_a_rig_as_they_leave_in_an
         (folder / "summary.json").unlink()
     unpack(packed(tmp_path), tmp_path / "out", "a")
     home = {path.name for path in (tmp_path / "out").iterdir()}
-    kept = {"exchanges.spool", "exchanges-1.spool", "exchanges-12.spool", "summary.json"} if whole else set()
+    kept = (
+        {"exchanges.spool", "exchanges-1.spool", "exchanges-12.spool", "summary.json"}
+        if whole
+        else set()
+    )
     assert home == {"records.jsonl", *kept, *(set() if marked else {"engine.log"})}
-    left = {path.name for path in folder.iterdir() if not _passing(path) and not _is_raw(path)}
+    left = {
+        path.name for path in folder.iterdir() if not _passing(path) and not _is_raw(path)
+    }
     assert left == home  # what `dyno runs pack` takes
 
 
@@ -416,7 +476,9 @@ def test_a_stream_that_ends_early_is_a_lost_connection(tmp_path: Path) -> None:
             unpack(io.BytesIO(data[:cut]), tmp_path / f"out{cut}", "a")
 
 
-def hostile(members: list[tuple[tarfile.TarInfo, bytes]], listed: dict[str, tuple[int, str]]) -> io.BytesIO:
+def hostile(
+    members: list[tuple[tarfile.TarInfo, bytes]], listed: dict[str, tuple[int, str]]
+) -> io.BytesIO:
     out = io.BytesIO()
     head = json.dumps(listed).encode()
     out.write(b"%d\n" % len(head) + head)
@@ -427,7 +489,9 @@ def hostile(members: list[tuple[tarfile.TarInfo, bytes]], listed: dict[str, tupl
     return io.BytesIO(out.getvalue())
 
 
-@pytest.mark.parametrize("name", ["../evil", "/tmp/evil", "a/../../evil", "a/b/c/d/e/f/g/h/i/evil"])
+@pytest.mark.parametrize(
+    "name", ["../evil", "/tmp/evil", "a/../../evil", "a/b/c/d/e/f/g/h/i/evil"]
+)
 def test_a_path_out_of_the_run_folder_is_refused(name: str, tmp_path: Path) -> None:
     listed = {name: (1, hashlib.sha256(b"x").hexdigest())}
     with pytest.raises(RigError, match="unsafe path"):
@@ -435,7 +499,9 @@ def test_a_path_out_of_the_run_folder_is_refused(name: str, tmp_path: Path) -> N
     assert not list(tmp_path.rglob("evil"))
 
 
-@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE])
+@pytest.mark.parametrize(
+    "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE]
+)
 def test_a_link_or_device_is_refused(kind: bytes, tmp_path: Path) -> None:
     info = tarfile.TarInfo("summary.json")
     info.type, info.linkname = kind, "/etc/passwd"
@@ -455,7 +521,9 @@ def test_a_file_that_was_not_listed_or_comes_twice_is_refused(tmp_path: Path) ->
         unpack(hostile(twice, good), tmp_path / "3", "a")
 
 
-def test_a_list_of_more_than_dyno_takes_is_refused_before_it_is_read(tmp_path: Path) -> None:
+def test_a_list_of_more_than_dyno_takes_is_refused_before_it_is_read(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(RigError, match="more than dyno takes"):
         unpack(hostile([], {"a": (1 << 40, "")}), tmp_path / "run", "a")
 
@@ -468,13 +536,29 @@ def test_the_command_line_of_ssh_checks_host_keys_and_forwards_nothing() -> None
     command = machine._agent("start", "run", "it's")
     machine.close()
     joined = " ".join(command)
-    for option in ("BatchMode=yes", "StrictHostKeyChecking=yes", "ForwardAgent=no", "ClearAllForwardings=yes"):
+    for option in (
+        "BatchMode=yes",
+        "StrictHostKeyChecking=yes",
+        "ForwardAgent=no",
+        "ClearAllForwardings=yes",
+    ):
         assert f"-o {option}" in joined
-    assert command[1:7] == ["-F", "/c", "-i", str(Path("~/.ssh/k").expanduser()), "-p", "2222"]
+    assert command[1:7] == [
+        "-F",
+        "/c",
+        "-i",
+        str(Path("~/.ssh/k").expanduser()),
+        "-p",
+        "2222",
+    ]
     assert command[-3:-1] == ["--", "me@far"]
-    assert command[-1].startswith("/py -c ") and command[-1].endswith("""start '' 000000000000 run 'it'"'"'s'""")
+    assert command[-1].startswith("/py -c ") and command[-1].endswith(
+        """start '' 000000000000 run 'it'"'"'s'"""
+    )
 
 
 def test_an_order_survives_its_way(tmp_path: Path) -> None:
-    order = Order(study(STUDY.format(more=""), tmp_path / "s.toml"), "text", {"KEY": "value"})
+    order = Order(
+        study(STUDY.format(more=""), tmp_path / "s.toml"), "text", {"KEY": "value"}
+    )
     assert msgspec.json.decode(msgspec.json.encode(order), type=Order) == order

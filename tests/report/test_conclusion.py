@@ -18,14 +18,23 @@ from dyno.report.target import best
 from rows import micro, row, score
 
 
-def said(rows: list[Row], limits: dict[str, float] | None = None, price: float | None = None, **more: Any) -> Words:
+def said(
+    rows: list[Row],
+    limits: dict[str, float] | None = None,
+    price: float | None = None,
+    **more: Any,
+) -> Words:
     rules = [PriceRule(Price(accelerator_hour=price), origin="--price")] if price else []
     made = entries(list(rows), more.pop("found", []), rules, lambda m: None)
     chosen = best(made, limits or {})
-    return conclude(made, chosen, more.pop("findings", []), limits or {}, lambda m: None, **more)
+    return conclude(
+        made, chosen, more.pop("findings", []), limits or {}, lambda m: None, **more
+    )
 
 
-def at(engine: str, streams: int, speed: float, ttft: float = 600.0, **settings: Any) -> Row:
+def at(
+    engine: str, streams: int, speed: float, ttft: float = 600.0, **settings: Any
+) -> Row:
     """Speeds are reached by as many requests in less time."""
     took = 100_000 / speed
     figures: dict[str, float | None] = {
@@ -33,50 +42,89 @@ def at(engine: str, streams: int, speed: float, ttft: float = 600.0, **settings:
         "total_token_throughput": 3 * speed,
     }  # fmt: skip
     line = 1000 * streams + 50 * settings.pop("line_of", int(engine == "tgi"))
-    reported = {"engine": engine, "concurrency": streams, "accelerator": "H100", "accelerators": 1, **settings}
+    reported = {
+        "engine": engine,
+        "concurrency": streams,
+        "accelerator": "H100",
+        "accelerators": 1,
+        **settings,
+    }
     return row(figures, reported, line=line)
 
 
 def test_who_leads_by_how_much_and_how_sure_are_three_sentences() -> None:
-    words = said([at("vllm", 8, 500.0), at("vllm", 64, 2000.0), at("tgi", 8, 400.0), at("tgi", 64, 1600.0)])
+    words = said(
+        [
+            at("vllm", 8, 500.0),
+            at("vllm", 64, 2000.0),
+            at("tgi", 8, 400.0),
+            at("tgi", 64, 1600.0),
+        ]
+    )
     who, how_much, how_sure = words.answer
-    assert who == "vllm has the highest throughput: 2,000 output tokens/s at concurrency 64."
+    assert (
+        who == "vllm has the highest throughput: 2,000 output tokens/s at concurrency 64."
+    )
     assert how_much == "That is 25 % more than tgi (1,600)."
     assert how_sure.startswith("Confidence unknown: ")
-    assert words.compared.startswith("vllm and tgi (served) at concurrency 8 to 64") and "4 results" in words.compared
+    assert (
+        words.compared.startswith("vllm and tgi (served) at concurrency 8 to 64")
+        and "4 results" in words.compared
+    )
     assert "1 × H100" in words.on
 
 
 def test_several_workloads_are_three_sentences_too() -> None:
     def rows(vllm: float, length: int) -> list[Row]:
-        return [at("vllm", 8, vllm, input_len=length, line_of=length), at("tgi", 8, 400.0, input_len=length)]
+        return [
+            at("vllm", 8, vllm, input_len=length, line_of=length),
+            at("tgi", 8, 400.0, input_len=length),
+        ]
 
     words = said([*rows(500.0, 100), *rows(600.0, 1000), *rows(300.0, 9000)])
     leaders, example, how_sure = words.answer
     assert leaders == "vllm has the highest throughput on 2 of 3 workloads, tgi on 1."
-    assert example.endswith("vllm reaches 600.0 output tokens/s at concurrency 8, 50 % more than tgi (400.0).")
-    assert how_sure.startswith("Confidence unknown on all 3 workloads") and len(words.workloads) == 3
+    assert example.endswith(
+        "vllm reaches 600.0 output tokens/s at concurrency 8, 50 % more than tgi (400.0)."
+    )
     assert (
-        said([*rows(500.0, 100), *rows(600.0, 1000)]).answer[0] == "vllm has the highest throughput on both workloads."
+        how_sure.startswith("Confidence unknown on all 3 workloads")
+        and len(words.workloads) == 3
+    )
+    assert (
+        said([*rows(500.0, 100), *rows(600.0, 1000)]).answer[0]
+        == "vllm has the highest throughput on both workloads."
     )
 
 
 def test_runs_too_short_for_an_interval_have_no_leader() -> None:
     """Their requests are there, but say nothing of the error: one file without its requests is quoted as it is."""
-    few = Samples(times_ms={"ttft": [20.0, 21.0], "e2el": [80.0, 82.0]}, starts_s=[0.0, 0.1])
+    few = Samples(
+        times_ms={"ttft": [20.0, 21.0], "e2el": [80.0, 82.0]}, starts_s=[0.0, 0.1]
+    )
     short = [
-        msgspec.structs.replace(at(name, 8, speed), samples=few) for name, speed in (("vllm", 500.0), ("tgi", 400.0))
+        msgspec.structs.replace(at(name, 8, speed), samples=few)
+        for name, speed in (("vllm", 500.0), ("tgi", 400.0))
     ]
     who, how_sure = said(short).answer
-    assert who.startswith("vllm and tgi can't be separated: 500.0 output tokens/s at concurrency 8 and 400.0")
-    assert how_sure == "Confidence unknown: the run was too short for an error estimate; repeat it."
+    assert who.startswith(
+        "vllm and tgi can't be separated: 500.0 output tokens/s at concurrency 8 and 400.0"
+    )
+    assert (
+        how_sure
+        == "Confidence unknown: the run was too short for an error estimate; repeat it."
+    )
 
 
 def test_the_answer_table_has_the_contenders_with_the_lead_over_each() -> None:
-    standing = said([at(f"e{i}", 8, 1000.0 - 100 * i, line_of=i) for i in range(9)]).standing
+    standing = said(
+        [at(f"e{i}", 8, 1000.0 - 100 * i, line_of=i) for i in range(9)]
+    ).standing
     assert standing is not None and standing.metric == "output_throughput"
     assert len(standing.contenders) == 6 and standing.more == 3
-    assert standing.contenders[0].lead is None and standing.contenders[1].lead == pytest.approx(1 / 9)
+    assert standing.contenders[0].lead is None and standing.contenders[
+        1
+    ].lead == pytest.approx(1 / 9)
 
 
 def test_an_inconclusive_difference_is_no_lead() -> None:
@@ -84,14 +132,22 @@ def test_an_inconclusive_difference_is_no_lead() -> None:
         return row({"output_throughput": speed, "duration_s": 100_000 / speed}, {"engine": engine},
                    file=f"{engine}-run{i}.json", label=f"{engine}-run{i}", form="json", half=0.0)  # fmt: skip
 
-    rows = [run("vllm", i, 1000.0 + 300 * i) for i in range(3)] + [run("tgi", i, 950.0 + 300 * i) for i in range(3)]
+    rows = [run("vllm", i, 1000.0 + 300 * i) for i in range(3)] + [
+        run("tgi", i, 950.0 + 300 * i) for i in range(3)
+    ]
     words = said(rows)
-    assert "highest" not in " ".join(words.answer) and words.answer[0].startswith("vllm and tgi can't be separated: ")
-    assert words.standing is not None and words.standing.contenders[1].word == "inconclusive"
+    assert "highest" not in " ".join(words.answer) and words.answer[0].startswith(
+        "vllm and tgi can't be separated: "
+    )
+    assert (
+        words.standing is not None and words.standing.contenders[1].word == "inconclusive"
+    )
 
 
 @pytest.mark.parametrize("deviation", [0.001, 0.01, 0.05, 0.2])
-def test_no_superlative_stands_beside_two_that_cannot_be_separated(deviation: float) -> None:
+def test_no_superlative_stands_beside_two_that_cannot_be_separated(
+    deviation: float,
+) -> None:
     """Over many draws: a report claims a lead, or says that the two can't be separated, never both."""
     seen = set()
     for seed in range(12):
@@ -114,7 +170,10 @@ def test_no_superlative_stands_beside_two_that_cannot_be_separated(deviation: fl
 def test_a_load_that_only_one_was_measured_under_wins_nothing() -> None:
     words = said([at("vllm", 8, 500.0), at("vllm", 256, 9000.0), at("tgi", 8, 600.0)])
     assert "tgi has the highest throughput: 600.0" in words.answer[0]
-    assert "vllm reaches 9,000 at concurrency 256, where others lack a result." in words.workloads[0]
+    assert (
+        "vllm reaches 9,000 at concurrency 256, where others lack a result."
+        in words.workloads[0]
+    )
     assert "Only loads at which all of them were measured count." in words.workloads[0]
 
 
@@ -125,7 +184,11 @@ def test_where_no_load_is_shared_nobody_leads() -> None:
 
 
 def test_a_target_leaves_out_what_misses_it() -> None:
-    rows = [at("vllm", 8, 500.0, 100.0), at("vllm", 64, 2000.0, 900.0), at("tgi", 8, 400.0, 100.0)]
+    rows = [
+        at("vllm", 8, 500.0, 100.0),
+        at("vllm", 64, 2000.0, 900.0),
+        at("tgi", 8, 400.0, 100.0),
+    ]
     words = said([*rows, at("tgi", 64, 1600.0, 900.0)], {"p99_ttft_ms": 500.0})
     within = "Within p99 TTFT ≤ 500 ms, vllm has the highest throughput: 500.0 output tokens/s at concurrency 8."
     assert words.answer[0] == within
@@ -142,11 +205,16 @@ def test_under_a_rate_that_all_serve_the_sooner_answer_leads() -> None:
 
 def test_a_void_result_is_in_no_answer() -> None:
     bad = at("vllm", 64, 9000.0)
-    void = Finding("requests.failed", "void", "28 of 64 requests failed.", "Look.", [bad.location])
+    void = Finding(
+        "requests.failed", "void", "28 of 64 requests failed.", "Look.", [bad.location]
+    )
     rows = [at("vllm", 8, 500.0), bad, at("tgi", 8, 400.0), at("tgi", 64, 1600.0)]
     words = said(rows, found=[void], findings=[void])
     assert "9,000" not in " ".join(words.answer)
-    assert words.caveats[0] == "1 of 4 results is void. Void results are excluded from the answer above."
+    assert (
+        words.caveats[0]
+        == "1 of 4 results is void. Void results are excluded from the answer above."
+    )
     assert "28 of 64 requests failed. (requests.failed)" in words.caveats
 
 
@@ -158,8 +226,13 @@ def test_single_results_are_said_to_tell_nothing_of_the_next() -> None:
 
 def test_what_is_not_comparable_is_said_with_the_reason() -> None:
     long = {"total_output_tokens": 400_000.0, "output_throughput": 4000.0}
-    words = said([at("vllm", 8, 500.0), row(long, {"engine": "tgi", "concurrency": 8}, line=9000)])
-    assert words.answer[0] == "vllm and tgi are not comparable." or "comparable" in words.confidence[0]
+    words = said(
+        [at("vllm", 8, 500.0), row(long, {"engine": "tgi", "concurrency": 8}, line=9000)]
+    )
+    assert (
+        words.answer[0] == "vllm and tgi are not comparable."
+        or "comparable" in words.confidence[0]
+    )
     assert words.confidence[0].endswith("(A: vllm, B: tgi)")
 
 
@@ -180,11 +253,24 @@ def test_scores_and_micro_tests_are_ranked_at_the_same_test() -> None:
     prompt, generation = said(rows).workloads
     assert prompt.startswith("pp512: B has the highest throughput: 1,200 tokens/s")
     assert generation.startswith("tg128: A has the highest throughput: 20.00 tokens/s")
-    words = said([score(0.8466, 0.0135, quantization="FP16"), score(0.848, 0.0135, quantization="FP8")])
-    assert "No difference is detected between FP8 (0.8480) and FP16 (0.8466)." in words.answer[0]
+    words = said(
+        [
+            score(0.8466, 0.0135, quantization="FP16"),
+            score(0.848, 0.0135, quantization="FP8"),
+        ]
+    )
+    assert (
+        "No difference is detected between FP8 (0.8480) and FP16 (0.8466)."
+        in words.answer[0]
+    )
     assert "no difference detected" in words.confidence[0]
-    words = said([score(0.95, 0.01, quantization="FP16"), score(0.6, 0.01, quantization="FP8")])
-    assert words.answer[:2] == ["FP16 scores highest: 0.9500.", "That is against FP8 (0.6000)."]
+    words = said(
+        [score(0.95, 0.01, quantization="FP16"), score(0.6, 0.01, quantization="FP8")]
+    )
+    assert words.answer[:2] == [
+        "FP16 scores highest: 0.9500.",
+        "That is against FP8 (0.6000).",
+    ]
 
 
 def test_one_thing_alone_is_reported_by_the_most_it_does() -> None:
@@ -209,10 +295,15 @@ def test_those_behind_the_second_are_named_too() -> None:
 
 
 def test_where_accelerators_differ_in_number_each_ones_share_is_reported() -> None:
-    rows = [at("one", 8, 500.0, accelerators=1, line_of=0), at("four", 8, 1000.0, accelerators=4, line_of=1)]
+    rows = [
+        at("one", 8, 500.0, accelerators=1, line_of=0),
+        at("four", 8, 1000.0, accelerators=4, line_of=1),
+    ]
     words = said(rows)
     assert "four ×4 has the highest throughput: 1,000" in words.answer[0]
-    assert words.workloads[0].endswith("Per accelerator: one ×1 500.0, four ×4 250.0 output tokens/s.")
+    assert words.workloads[0].endswith(
+        "Per accelerator: one ×1 500.0, four ×4 250.0 output tokens/s."
+    )
 
 
 def test_a_workload_without_results_that_count_has_no_answer() -> None:
@@ -222,9 +313,13 @@ def test_a_workload_without_results_that_count_has_no_answer() -> None:
 
 
 def test_one_series_that_alone_meets_the_target_is_named() -> None:
-    words = said([at("vllm", 8, 500.0, 100.0), at("tgi", 8, 400.0, 900.0)], {"p99_ttft_ms": 500.0})
+    words = said(
+        [at("vllm", 8, 500.0, 100.0), at("tgi", 8, 400.0, 900.0)], {"p99_ttft_ms": 500.0}
+    )
     assert words.answer[0] == "sharegpt: only vllm meets p99 TTFT ≤ 500 ms."
-    assert words.answer[1].startswith("Within p99 TTFT ≤ 500 ms, vllm reaches 500.0 output tokens/s")
+    assert words.answer[1].startswith(
+        "Within p99 TTFT ≤ 500 ms, vllm reaches 500.0 output tokens/s"
+    )
 
 
 def test_another_rate_under_one_concurrency_is_another_load() -> None:
@@ -233,7 +328,11 @@ def test_another_rate_under_one_concurrency_is_another_load() -> None:
 
 
 def test_one_series_that_shares_no_load_is_left_out_and_named() -> None:
-    rows = [at("a", 8, 500.0, line_of=0), at("b", 8, 400.0, line_of=1), at("c", 16, 900.0, line_of=2)]
+    rows = [
+        at("a", 8, 500.0, line_of=0),
+        at("b", 8, 400.0, line_of=1),
+        at("c", 16, 900.0, line_of=2),
+    ]
     words = said(rows)
     assert "a has the highest throughput: 500.0" in words.answer[0]
     assert words.workloads[0].endswith("Without a usable result at these loads: c.")
@@ -245,12 +344,22 @@ def test_money_of_two_currencies_is_not_held_together() -> None:
     made = entries([at("vllm", 8, 500.0), at("tgi", 8, 400.0)], [], rules, lambda m: None)
     words = conclude(made, best(made, {}), [], {}, lambda m: None)
     costs = words.cost
-    assert len(costs) == 2 and "USD" in costs[0] and "JPY" in costs[1] and "tgi" not in costs[0]
+    assert (
+        len(costs) == 2
+        and "USD" in costs[0]
+        and "JPY" in costs[1]
+        and "tgi" not in costs[0]
+    )
 
 
 def test_a_score_or_a_latency_alone_is_an_answer_too() -> None:
     assert "scores 0.8466 in biology" in said([score(0.8466, 0.0135)]).answer[0]
-    waits = row({}, base={"mean_latency_ms": 420.0}, kind="latency", load={"batch_size": 8, "engine": "vllm"})
+    waits = row(
+        {},
+        base={"mean_latency_ms": 420.0},
+        kind="latency",
+        load={"batch_size": 8, "engine": "vllm"},
+    )
     assert said([waits]).answer == [
         "vllm has a mean latency of 420.0 ms at batch size 8.",
         "Single run: run-to-run variation is unknown.",
@@ -270,15 +379,23 @@ def test_a_target_changes_nothing_of_which_loads_are_shared() -> None:
     rows = [at("vllm", 1, 300.0, 100.0), at("vllm", 64, 9000.0, 900.0), at("tgi", 1, 200.0, 100.0),
             at("tgi", 16, 2400.0, 200.0), at("tgi", 64, 5000.0, 900.0)]  # fmt: skip
     words = said(rows, {"p99_ttft_ms": 500.0})
-    assert "vllm has the highest throughput: 300.0 output tokens/s at concurrency 1" in words.answer[0]
-    assert "tgi reaches 2,400 at concurrency 16, where others lack a result." in words.workloads[0]
+    assert (
+        "vllm has the highest throughput: 300.0 output tokens/s at concurrency 1"
+        in words.answer[0]
+    )
+    assert (
+        "tgi reaches 2,400 at concurrency 16, where others lack a result."
+        in words.workloads[0]
+    )
 
 
 def test_what_misses_the_target_is_never_said_to_keep_it() -> None:
     rows = [row({"output_throughput": None, "total_token_throughput": None, "p99_ttft_ms": v},
                 {"engine": name, "concurrency": 8}, line=line)
             for name, v, line in (("vllm", 900.0, 1), ("tgi", 950.0, 100))]  # fmt: skip
-    assert said(rows, {"p99_ttft_ms": 500.0}).answer == ["sharegpt: no result meets p99 TTFT ≤ 500 ms."]
+    assert said(rows, {"p99_ttft_ms": 500.0}).answer == [
+        "sharegpt: no result meets p99 TTFT ≤ 500 ms."
+    ]
 
 
 def test_a_rate_that_one_lacks_breaks_nothing() -> None:
@@ -292,15 +409,32 @@ def test_a_rate_that_one_lacks_breaks_nothing() -> None:
 
 def test_repeats_of_files_are_compared_as_repeats() -> None:
     def run(engine: str, i: int, speed: float) -> Row:
-        figures: dict[str, float | None] = {"output_throughput": speed, "duration_s": 100_000 / speed}
+        figures: dict[str, float | None] = {
+            "output_throughput": speed,
+            "duration_s": 100_000 / speed,
+        }
         name = f"{engine}-run{i}"
         figures["mean_ttft_ms"] = 230.0 + i
-        return row(figures, {"engine": engine}, file=f"{name}.json", label=name, form="json", half=0.0)
+        return row(
+            figures,
+            {"engine": engine},
+            file=f"{name}.json",
+            label=name,
+            form="json",
+            half=0.0,
+        )
 
-    rows = [run(e, i, s * (1 + 0.01 * i)) for e, s in (("vllm", 1000.0), ("tgi", 500.0)) for i in range(3)]
+    rows = [
+        run(e, i, s * (1 + 0.01 * i))
+        for e, s in (("vllm", 1000.0), ("tgi", 500.0))
+        for i in range(3)
+    ]
     words = said(rows)
     assert "2 results, 3 repeats each" in words.compared
-    assert "vllm has the highest throughput" in words.answer[0] and "over repeats" in words.confidence[0]
+    assert (
+        "vllm has the highest throughput" in words.answer[0]
+        and "over repeats" in words.confidence[0]
+    )
 
 
 def test_as_many_shared_loads_as_may_be_decide() -> None:
@@ -312,6 +446,15 @@ def test_as_many_shared_loads_as_may_be_decide() -> None:
 
 
 def test_who_leads_at_the_lowest_load_is_reported_where_it_is_another() -> None:
-    words = said([at("vllm", 1, 100.0), at("vllm", 64, 2000.0), at("tgi", 1, 150.0), at("tgi", 64, 1600.0)])
+    words = said(
+        [
+            at("vllm", 1, 100.0),
+            at("vllm", 64, 2000.0),
+            at("tgi", 1, 150.0),
+            at("tgi", 64, 1600.0),
+        ]
+    )
     assert "vllm has the highest throughput: 2,000" in words.answer[0]
-    assert words.workloads[0].endswith("At concurrency 1, tgi has 150.0 against vllm's 100.0.")
+    assert words.workloads[0].endswith(
+        "At concurrency 1, tgi has 150.0 against vllm's 100.0."
+    )

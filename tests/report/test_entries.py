@@ -20,14 +20,25 @@ from dyno.facts.telemetry import Sample
 from dyno.facts.trial import TrialSpec
 from dyno.report.entries import entries
 from dyno.report.series import Loads, names
-from dyno.report.timeline import BARS, Detail, bars_of_records, bars_of_samples, moments, quantiles
+from dyno.report.timeline import (
+    BARS,
+    Detail,
+    bars_of_records,
+    bars_of_samples,
+    moments,
+    quantiles,
+)
 from dyno.store.rows import row_without
 from dyno.units import NS_PER_MS, NS_PER_S
 from dyno.workload.spec import WorkloadSpec
 from rows import micro, offline, row, score
 
 
-def made(rows: list[Row], found: list[Finding] | None = None, rules: list[PriceRule] | None = None) -> list[Entry]:
+def made(
+    rows: list[Row],
+    found: list[Finding] | None = None,
+    rules: list[PriceRule] | None = None,
+) -> list[Entry]:
     def detail(m: Row) -> Detail | None:
         return None if m.samples is None else Detail(m, bars_of_samples(m.samples), 3)
 
@@ -43,32 +54,55 @@ def named(*settings: dict[str, Any]) -> list[str]:
 
 
 def test_a_series_is_named_by_what_differs_and_not_by_the_load() -> None:
-    of = [{"engine": "vllm", "tensor_parallel": tp, "concurrency": c} for tp in (1, 4) for c in (1, 64)]
+    of = [
+        {"engine": "vllm", "tensor_parallel": tp, "concurrency": c}
+        for tp in (1, 4)
+        for c in (1, 64)
+    ]
     assert named(*of) == ["tp 1", "tp 1", "tp 4", "tp 4"]
 
 
 def test_where_nothing_differs_the_engine_is_the_name() -> None:
-    assert named({"engine": "vllm", "concurrency": 1}, {"engine": "vllm", "concurrency": 2}) == ["vllm", "vllm"]
+    assert named(
+        {"engine": "vllm", "concurrency": 1}, {"engine": "vllm", "concurrency": 2}
+    ) == ["vllm", "vllm"]
 
 
 def test_who_says_nothing_of_a_quantization_has_none() -> None:
-    assert named({"engine": "vllm"}, {"engine": "vllm", "quantization": "fp8"}) == ["vllm", "FP8"]
+    assert named({"engine": "vllm"}, {"engine": "vllm", "quantization": "fp8"}) == [
+        "vllm",
+        "FP8",
+    ]
 
 
-def test_what_some_dont_tell_is_no_difference_unless_nothing_else_tells_them_apart() -> None:
-    of = [{"tensor_parallel": 1, "concurrency": 1}, {"tensor_parallel": 2, "concurrency": 1, "memory_fraction": 0.9}]
+def test_what_some_dont_tell_is_no_difference_unless_nothing_else_tells_them_apart() -> (
+    None
+):
+    of = [
+        {"tensor_parallel": 1, "concurrency": 1},
+        {"tensor_parallel": 2, "concurrency": 1, "memory_fraction": 0.9},
+    ]
     assert named(*of) == ["tp 1", "tp 2"]
-    of = [{"tensor_parallel": 1}, {"tensor_parallel": 1, "max_num_seqs": 4096}, {"tensor_parallel": 2}]
+    of = [
+        {"tensor_parallel": 1},
+        {"tensor_parallel": 1, "max_num_seqs": 4096},
+        {"tensor_parallel": 2},
+    ]
     assert named(*of) == ["tp 1", "tp 1 slots 4096", "tp 2"]
 
 
 def test_beside_another_model_a_studys_engine_is_named_with_its_own() -> None:
     def run(study: str, engine: str, model: str) -> Row:
         place = Place(study, f"{study}{engine}", engine, "w", "c")
-        return msgspec.structs.replace(row({}, {"model": model}), run=RunFacts(place), form="run")
+        return msgspec.structs.replace(
+            row({}, {"model": model}), run=RunFacts(place), form="run"
+        )
 
     fast, small = run("speed", "fp8", "/models/llama-8b"), run("scores", "fp8", "dyno-5m")
-    assert names([fast, small], Loads([fast, small])) == ["speed llama-8b", "scores dyno-5m"]
+    assert names([fast, small], Loads([fast, small])) == [
+        "speed llama-8b",
+        "scores dyno-5m",
+    ]
     other = run("speed", "bf16", "/models/llama-8b-bf16")
     assert names([fast, other], Loads([fast, other])) == ["fp8", "bf16"]
 
@@ -76,9 +110,13 @@ def test_beside_another_model_a_studys_engine_is_named_with_its_own() -> None:
 def test_results_that_only_their_table_tells_apart_are_named_by_its_line() -> None:
     rows = [micro("pp512", 1000.0, fa=1), micro("pp512", 1200.0, fa=1)]
     apart = [
-        Row(**{**_fields(r), "line": line, "table": i}) for i, (r, line) in enumerate(zip(rows, (8, 20), strict=True))
+        Row(**{**_fields(r), "line": line, "table": i})
+        for i, (r, line) in enumerate(zip(rows, (8, 20), strict=True))
     ]
-    assert names(apart, Loads(apart)) == ["llama 7B Q4_0 (line 8)", "llama 7B Q4_0 (line 20)"]
+    assert names(apart, Loads(apart)) == [
+        "llama 7B Q4_0 (line 8)",
+        "llama 7B Q4_0 (line 20)",
+    ]
 
 
 def _fields(r: Row) -> dict[str, Any]:
@@ -87,35 +125,63 @@ def _fields(r: Row) -> dict[str, Any]:
 
 def files(*of: tuple[str, dict[str, Any]]) -> list[str]:
     """Results in files of their own."""
-    rows = [row({}, {"num_prompts": None, **s}, file=name, label=name, form="json") for name, s in of]
+    rows = [
+        row({}, {"num_prompts": None, **s}, file=name, label=name, form="json")
+        for name, s in of
+    ]
     return names(rows, Loads(rows))
 
 
 def test_files_tell_apart_what_nothing_else_does() -> None:
-    of = [(f"{card}-c{c}.json", {"concurrency": c}) for card in ("h100", "mi300x") for c in (8, 64)]
+    of = [
+        (f"{card}-c{c}.json", {"concurrency": c})
+        for card in ("h100", "mi300x")
+        for c in (8, 64)
+    ]
     reported = files(*of)
-    assert reported[0] == reported[1] and reported[2] == reported[3] and reported[0] != reported[2]
+    assert (
+        reported[0] == reported[1]
+        and reported[2] == reported[3]
+        and reported[0] != reported[2]
+    )
     assert "h100" in reported[0] and "mi300x" in reported[2] and "c8" not in reported[0]
 
 
 def test_files_that_differ_by_a_number_of_the_run_are_repeats() -> None:
-    assert len(set(files(("a-run1.json", {}), ("a-run2.json", {}), ("a-20250101.json", {})))) == 1
-    assert len(set(files(("h100.json", {}), ("h200.json", {})))) == 2, "a card's number is none of a run's"
+    assert (
+        len(set(files(("a-run1.json", {}), ("a-run2.json", {}), ("a-20250101.json", {}))))
+        == 1
+    )
+    assert len(set(files(("h100.json", {}), ("h200.json", {})))) == 2, (
+        "a card's number is none of a run's"
+    )
 
 
 def test_two_servers_under_one_load_are_two_series() -> None:
     def run(port: int, streams: int) -> Row:
-        reported = {"engine": "vllm", "--base-url": f"http://127.0.0.1:{port}", "concurrency": streams}
+        reported = {
+            "engine": "vllm",
+            "--base-url": f"http://127.0.0.1:{port}",
+            "concurrency": streams,
+        }
         return row({}, reported, form="run", file=f"runs/{port}-{streams}", tool="dyno")
 
     of = [run(port, streams) for port in (8000, 8001) for streams in (1, 8)]
     reported = names(of, Loads(of))
-    assert reported[0] == reported[1] != reported[2] == reported[3] and "8001" in reported[2]
+    assert (
+        reported[0] == reported[1] != reported[2] == reported[3] and "8001" in reported[2]
+    )
 
 
 def test_runs_of_one_server_are_one_series_and_a_second_run_of_a_load_another() -> None:
     def run(stamp: int, streams: int) -> Row:
-        return row({}, {"engine": "vllm", "concurrency": streams}, form="run", file=f"runs/{stamp}-ab", tool="dyno")
+        return row(
+            {},
+            {"engine": "vllm", "concurrency": streams},
+            form="run",
+            file=f"runs/{stamp}-ab",
+            tool="dyno",
+        )
 
     some = [run(2, 4), run(1, 4), run(3, 8), run(4, 16)]
     assert names(some, Loads(some)) == ["vllm (run 2)", "vllm", "vllm", "vllm"]
@@ -132,13 +198,24 @@ def test_long_names_stay_apart() -> None:
 def test_an_entry_has_its_axes_and_what_stands_beside_them() -> None:
     (e,) = made([row({}, {"input_len": 512, "output_len": 128})])
     assert e.axes == {"concurrency": 32, "context": 512}
-    assert e.load.beside("concurrency") == Load({"input_len": 512, "output_len": 128, "dataset": "sharegpt"})
-    assert e.load.beside("context") == Load({"concurrency": 32, "output_len": 128, "dataset": "sharegpt"})
+    assert e.load.beside("concurrency") == Load(
+        {"input_len": 512, "output_len": 128, "dataset": "sharegpt"}
+    )
+    assert e.load.beside("context") == Load(
+        {"concurrency": 32, "output_len": 128, "dataset": "sharegpt"}
+    )
 
 
 def test_a_shared_prefix_is_another_workload_and_no_other_series() -> None:
     of = [
-        row({}, {"engine": "vllm", "--random-prefix-len": n}, form="run", file=f"r{n}", tool="dyno") for n in (64, 512)
+        row(
+            {},
+            {"engine": "vllm", "--random-prefix-len": n},
+            form="run",
+            file=f"r{n}",
+            tool="dyno",
+        )
+        for n in (64, 512)
     ]
     one, other = made(of)
     assert one.series == other.series == "vllm" and one.load.workload != other.load.workload
@@ -146,7 +223,10 @@ def test_a_shared_prefix_is_another_workload_and_no_other_series() -> None:
 
 def test_where_no_load_is_reported_the_requests_are_it() -> None:
     (e,) = made([row({}, {"concurrency": None, "dataset": None})])
-    assert e.axes["requests"] == 1000 and "num_prompts" not in e.load.beside("requests").settings
+    assert (
+        e.axes["requests"] == 1000
+        and "num_prompts" not in e.load.beside("requests").settings
+    )
 
 
 def test_prompts_of_nearly_one_length_are_one_workload() -> None:
@@ -154,31 +234,50 @@ def test_prompts_of_nearly_one_length_are_one_workload() -> None:
     of = [row({"completed": n, "total_input_tokens": n * each}, unsaid, line=50 * i)
           for i, (n, each) in enumerate([(10, 79.5), (20, 82.1), (40, 10_050)], 1)]  # fmt: skip
     assert sorted(e.axes["context"] for e in made(of)) == [80.8, 80.8, 10_000]
-    assert all("context" not in e.axes for e in made(of[:2])), "alike ones say nothing of the load"
+    assert all("context" not in e.axes for e in made(of[:2])), (
+        "alike ones say nothing of the load"
+    )
 
 
 def test_a_figure_keeps_the_digits_that_were_printed() -> None:
     (e,) = made([row({"output_throughput": 2269.09})])
-    assert (e.figures["output_throughput"].value, e.figures["output_throughput"].half) == (2269.09, 0.005)
+    assert (e.figures["output_throughput"].value, e.figures["output_throughput"].half) == (
+        2269.09,
+        0.005,
+    )
 
 
 def test_single_requests_give_an_interval_and_quantiles() -> None:
     rng = np.random.default_rng(1)
     ttfts = list(rng.lognormal(5.0, 0.3, 400))
-    (e,) = made([row({"mean_ttft_ms": float(np.mean(ttfts))}, samples=Samples(times_ms={"ttft": ttfts}))])
+    (e,) = made(
+        [
+            row(
+                {"mean_ttft_ms": float(np.mean(ttfts))},
+                samples=Samples(times_ms={"ttft": ttfts}),
+            )
+        ]
+    )
     mean = e.figures["mean_ttft_ms"]
-    assert mean.low is not None and mean.high is not None and mean.low < mean.value < mean.high
+    assert (
+        mean.low is not None and mean.high is not None and mean.low < mean.value < mean.high
+    )
     assert mean.by == "requests"
     assert mean.high / mean.low < 1.2
     shares = [share for share, _ in e.quantiles["ttft"]]
     values = [ms for _, ms in e.quantiles["ttft"]]
     assert shares == sorted(shares) and values == sorted(values)
-    assert values[0] == pytest.approx(min(ttfts), rel=1e-4) and values[-1] == pytest.approx(max(ttfts), rel=1e-4)
+    assert values[0] == pytest.approx(min(ttfts), rel=1e-4) and values[-1] == pytest.approx(
+        max(ttfts), rel=1e-4
+    )
 
 
 def test_a_single_figure_has_no_interval() -> None:
     (e,) = made([row()])
-    assert e.figures["output_throughput"].low is None and e.figures["output_throughput"].by == ""
+    assert (
+        e.figures["output_throughput"].low is None
+        and e.figures["output_throughput"].by == ""
+    )
 
 
 def test_a_score_has_the_interval_that_its_error_tells() -> None:
@@ -189,7 +288,9 @@ def test_a_score_has_the_interval_that_its_error_tells() -> None:
 
 def test_doubts_go_to_the_rows_whose_lines_they_name() -> None:
     doubt = Finding("x.y", "doubt", "something", "look", ["r.md:105"])
-    first, second = made([row(line=10), row({"duration_s": 99.0}, {"concurrency": 64}, line=100)], [doubt])
+    first, second = made(
+        [row(line=10), row({"duration_s": 99.0}, {"concurrency": 64}, line=100)], [doubt]
+    )
     assert (first.verdict, first.findings) == ("sound", [])
     assert (second.verdict, second.findings) == ("doubtful", [doubt])
 
@@ -200,7 +301,11 @@ def test_a_result_that_two_files_tell_is_one_entry_with_the_figures_of_both() ->
                 base={"total_token_throughput": 2091.4837, "request_throughput": 0.51}, series="8xH100",
                 file="b.csv", half=0.00005)  # fmt: skip
     (e,) = made([one, other])
-    assert {"total_token_throughput", "mean_latency_ms", "request_throughput"} <= e.figures.keys()
+    assert {
+        "total_token_throughput",
+        "mean_latency_ms",
+        "request_throughput",
+    } <= e.figures.keys()
     assert e.locations == ["a.csv:1", "b.csv:1"]
 
 
@@ -209,7 +314,10 @@ def test_repeats_in_several_files_are_one_entry_with_an_interval() -> None:
                 form="json", half=0.0) for i, v in enumerate((1000.0, 1001.0, 1002.0))]  # fmt: skip
     (e,) = made(rows)
     assert e.repeats == 3 and e.completed == 3000
-    assert e.value("output_throughput") == pytest.approx(1001.0) and e.figures["output_throughput"].by == "repeats"
+    assert (
+        e.value("output_throughput") == pytest.approx(1001.0)
+        and e.figures["output_throughput"].by == "repeats"
+    )
 
 
 def test_a_rounded_telling_of_a_result_is_the_same_one() -> None:
@@ -227,11 +335,39 @@ def test_a_result_under_another_name_in_another_file_is_reported_once() -> None:
         return row({}, {"batch_size": 64}, load={}, kind="throughput", form="csv", series=name, file=file,
                    base={"total_token_throughput": value}, half=0.00005)  # fmt: skip
 
-    assert len(made([reported("8xMi300x", "a.csv", 2091.4837), reported("8xMi300", "b.csv", 2091.4837)])) == 1
-    assert len(made([reported("8xMi300x", "a.csv", 2091.4837), reported("8xMi300", "b.csv", 2091.49)])) == 2
-    assert len(made([reported("8xMi300x", "a.csv", 2091.4837), reported("8xMi300", "a.csv", 2091.4837)])) == 2, (
-        "one file"
+    assert (
+        len(
+            made(
+                [
+                    reported("8xMi300x", "a.csv", 2091.4837),
+                    reported("8xMi300", "b.csv", 2091.4837),
+                ]
+            )
+        )
+        == 1
     )
+    assert (
+        len(
+            made(
+                [
+                    reported("8xMi300x", "a.csv", 2091.4837),
+                    reported("8xMi300", "b.csv", 2091.49),
+                ]
+            )
+        )
+        == 2
+    )
+    assert (
+        len(
+            made(
+                [
+                    reported("8xMi300x", "a.csv", 2091.4837),
+                    reported("8xMi300", "a.csv", 2091.4837),
+                ]
+            )
+        )
+        == 2
+    ), "one file"
 
 
 def test_a_price_of_the_command_line_makes_a_cost() -> None:
@@ -258,28 +394,53 @@ def test_a_trial_that_failed_is_an_entry_with_its_load_and_no_figures() -> None:
 # ---- single requests ----
 
 
-def record(index: int, sent_ms: float, first_ms: float, end_ms: float, **more: Any) -> Record:
-    times = [int(t * NS_PER_MS) for t in np.linspace(first_ms, end_ms, 5)] if first_ms else []
+def record(
+    index: int, sent_ms: float, first_ms: float, end_ms: float, **more: Any
+) -> Record:
+    times = (
+        [int(t * NS_PER_MS) for t in np.linspace(first_ms, end_ms, 5)] if first_ms else []
+    )
     sent = int(sent_ms * NS_PER_MS)
-    return Record(index, sent, sent, int(end_ms * NS_PER_MS), 8, 5, chunk_ns=times, output_tokens=5, **more)
+    return Record(
+        index,
+        sent,
+        sent,
+        int(end_ms * NS_PER_MS),
+        8,
+        5,
+        chunk_ns=times,
+        output_tokens=5,
+        **more,
+    )
 
 
 def test_a_bar_goes_from_sending_to_the_first_and_the_last_token() -> None:
-    bars = bars_of_records([record(1, 100, 150, 300), record(0, 0, 50, 200), record(2, 120, 0, 900, error="timeout")])
+    bars = bars_of_records(
+        [
+            record(1, 100, 150, 300),
+            record(0, 0, 50, 200),
+            record(2, 120, 0, 900, error="timeout"),
+        ]
+    )
     assert [(b.sent_s, b.first_s, b.end_s, b.error) for b in bars] == [
         (0.0, 0.05, 0.2, ""), (0.1, 0.15, 0.3, ""), (0.12, None, 0.9, "timeout"),
     ]  # fmt: skip
 
 
 def test_of_many_requests_some_are_kept_and_the_failed_ones_first() -> None:
-    many = [record(i, i, i + 1, i + 2, **({"error": "reset"} if i % 100 == 7 else {})) for i in range(2000)]
+    many = [
+        record(i, i, i + 1, i + 2, **({"error": "reset"} if i % 100 == 7 else {}))
+        for i in range(2000)
+    ]
     bars = bars_of_records(many)
     assert len(bars) <= BARS and sum(bool(b.error) for b in bars) >= 20
     assert bars[0].sent_s < 0.02 and bars[-1].sent_s > 1.9
 
 
 def test_other_tools_requests_make_bars_where_their_times_are_reported() -> None:
-    s = Samples(starts_s=[100.5, 100.0], times_ms={"ttft": [20.0, 0.0], "e2el": [120.0, 50.0]})
+    s = Samples(
+        starts_s=[100.5, 100.0], times_ms={"ttft": [20.0, 0.0], "e2el": [120.0, 50.0]}
+    )
     assert [(b.sent_s, b.first_s, b.end_s, b.error) for b in bars_of_samples(s)] == [
         (0.0, None, 0.05, "empty"), (0.5, 0.52, 0.62, ""),
     ]  # fmt: skip
@@ -301,7 +462,9 @@ def test_energy_for_a_token_is_power_over_tokens_in_each_slice_of_time() -> None
     assert all(m.power_w == pytest.approx(200, rel=0.01) for m in found)
     made_tokens = sum((m.tokens_per_s or 0) * (10 / len(found)) for m in found)
     assert made_tokens == pytest.approx(100, rel=0.01)
-    assert moments(ten, [], zero, zero + 10 * NS_PER_S, [0]) == [], "without power there is nothing to draw"
+    assert moments(ten, [], zero, zero + 10 * NS_PER_S, [0]) == [], (
+        "without power there is nothing to draw"
+    )
 
 
 def test_quantiles_need_a_few_samples() -> None:

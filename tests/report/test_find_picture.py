@@ -23,13 +23,18 @@ class PanicException(BaseException):
     """As a library written in Rust raises it: no Exception."""
 
 
-def search(url: str, runs: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+def search(
+    url: str, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> tuple[int, str, str]:
     code = main(["find", "--base-url", url, "--runs", str(runs), *_FLAGS])
     return code, *capsys.readouterr()
 
 
 def test_a_picture_library_that_crashes_costs_the_picture_and_not_the_answer(
-    fake: StartFake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    fake: StartFake,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def svg(*_: Any, **__: Any) -> str:
         raise PanicException("no fonts\nat canvas.rs:7")
@@ -38,13 +43,19 @@ def test_a_picture_library_that_crashes_costs_the_picture_and_not_the_answer(
     code, out, err = search(fake(first_ms=50.0).base_url, tmp_path, capsys)
     [answer] = tmp_path.glob("*/find.json")
     assert code == 0 and "concurrency 1" in out
-    assert f"dyno: the picture {answer.parent / 'find.svg'} is missing (PanicException: no fonts)." in err
+    assert (
+        f"dyno: the picture {answer.parent / 'find.svg'} is missing (PanicException: no fonts)."
+        in err
+    )
     assert "Chart:" not in err and "This is a bug" not in err and "Traceback" not in err
 
 
 @pytest.mark.engines
 def test_a_picture_library_that_is_missing_costs_the_picture_and_not_the_answer(
-    fake: StartFake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    fake: StartFake,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     without = "import sys; sys.modules['vl_convert'] = None; from dyno.report.draw_worker import main; main()"
     monkeypatch.setattr(draw, "WORKER", [sys.executable, "-c", without])
@@ -58,16 +69,23 @@ def test_a_picture_library_that_is_missing_costs_the_picture_and_not_the_answer(
     )
 
 
-@pytest.mark.parametrize(("error", "words"), [(SystemExit(3), "(SystemExit: 3)"), (ValueError(), "(ValueError)")])
+@pytest.mark.parametrize(
+    ("error", "words"), [(SystemExit(3), "(SystemExit: 3)"), (ValueError(), "(ValueError)")]
+)
 def test_no_way_to_fail_at_drawing_ends_the_command(
-    error: BaseException, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    error: BaseException,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     failing(monkeypatch, error)
     assert find._picture(None, Path("here"), "a server") is None  # type: ignore[arg-type]
     assert f"the picture here/find.svg is missing {words}." in capsys.readouterr().err
 
 
-def test_ctrl_c_while_the_picture_is_drawn_is_still_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_while_the_picture_is_drawn_is_still_ctrl_c(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     failing(monkeypatch, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         find._picture(None, Path("here"), "a server")  # type: ignore[arg-type]

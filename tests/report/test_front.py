@@ -29,7 +29,11 @@ def scored(series: str, right: int, weights: str = "", ids: str = "q") -> list[E
     for i, one in enumerate(rows(100 - right)):
         score, items = one.get("score") or 0.0, one.number("samples") or 0.0
         low, high = score_interval(score, items, one.get("stderr")) or (None, None)
-        settings = {k: s.value for k, s in one.settings.items() if k not in ("quantization", "dtype", "model")}
+        settings = {
+            k: s.value
+            for k, s in one.settings.items()
+            if k not in ("quantization", "dtype", "model")
+        }
         settings |= {"quantization": weights} if weights else {}
         out.append(Entry(f"{ids}{series}{i}", series, "quality", load_of(one), "sound", settings=settings, rows=[one],
                          figures={"score": Number(score, low, high)}))  # fmt: skip
@@ -55,13 +59,18 @@ def test_the_fastest_setting_without_a_detectable_loss_is_named() -> None:
         "The fastest setting with no detectable loss of quality is Q8_0 (150.0 output tokens/s at concurrency 8; score "
         "90 %, 0 pt against F16, 95 % interval "
     )
-    assert sentences[1] == "The smallest detectable loss is 4.4 pt (200 items of all 2 tasks, exact_match, 0-shot)."
+    assert (
+        sentences[1]
+        == "The smallest detectable loss is 4.4 pt (200 items of all 2 tasks, exact_match, 0-shot)."
+    )
     # A loss of 3 points in the same direction on 6 items of 200 is beyond chance.
     assert sentences[2] == (
         "Faster, but with a loss of quality: Q2_K (300.0 output tokens/s at concurrency 8, -50 pt); "
         "Q4_0 (200.0 output tokens/s at concurrency 8, -3 pt)."
     )
-    assert sentences[3:] == ["The reference for quality is F16: it has the highest precision."]
+    assert sentences[3:] == [
+        "The reference for quality is F16: it has the highest precision."
+    ]
 
 
 def test_without_a_known_precision_the_best_score_is_the_reference() -> None:
@@ -74,24 +83,41 @@ def test_without_a_known_precision_the_best_score_is_the_reference() -> None:
 def test_a_series_without_a_score_is_named_and_one_score_alone_has_no_front() -> None:
     some = with_quality([*entries(), timed("IQ1", 400.0)], {})
     assert list(front_sentences(some))[-1] == "Without a score: IQ1."
-    assert not list(front_sentences(with_quality([timed("F16", 1.0), timed("Q8_0", 2.0), *scored("F16", 90)], {})))
+    assert not list(
+        front_sentences(
+            with_quality([timed("F16", 1.0), timed("Q8_0", 2.0), *scored("F16", 90)], {})
+        )
+    )
     assert with_quality([timed("F16", 1.0)], {}) == [timed("F16", 1.0)]
 
 
 def test_the_answer_has_speed_and_quality_and_tables_the_columns() -> None:
     some = with_quality(entries(), {})
     words = conclude(some, [], [], {}, lambda row: None)
-    assert words.answer[0] == "Q2_K has the highest throughput: 300.0 output tokens/s at concurrency 8."
-    assert any(s.startswith("The fastest setting with no detectable loss of quality is Q8_0") for s in words.answer)
-    assert "4 results and 12 scores" in words.compared and "with 32 in, 32 out" in words.compared
+    assert (
+        words.answer[0]
+        == "Q2_K has the highest throughput: 300.0 output tokens/s at concurrency 8."
+    )
+    assert any(
+        s.startswith("The fastest setting with no detectable loss of quality is Q8_0")
+        for s in words.answer
+    )
+    assert (
+        "4 results and 12 scores" in words.compared
+        and "with 32 in, 32 out" in words.compared
+    )
     report = reports.of(some, best=[])
     serving, quality = tables.results(report)
     titles = [c.title for c in serving.columns]
     assert titles[-4:] == ["score", "against F16", "detectable", "output tok/s"]
     last = dict(zip(titles, serving.lines[-1].cells, strict=True))
     assert (last["score"].text, last["against F16"].text) == ("40 %", "-50 pt")
-    assert last["against F16"].interval.endswith("worse") and last["detectable"].text.endswith(" pt")
-    by_task = {(line.series, line.cells[1].text): line.cells[-2].text for line in quality.lines}
+    assert last["against F16"].interval.endswith("worse") and last[
+        "detectable"
+    ].text.endswith(" pt")
+    by_task = {
+        (line.series, line.cells[1].text): line.cells[-2].text for line in quality.lines
+    }
     assert by_task["Q4_0", "sort"] == "-3 pt" and by_task["F16", "sort"] == "–"
     line = next(line for line in csv(report).splitlines() if line.startswith("sQ4_0"))
     assert ",0.87,0.81" in line and ",F16,-0.03" in line and "worse" in line
@@ -100,26 +126,36 @@ def test_the_answer_has_speed_and_quality_and_tables_the_columns() -> None:
 def test_the_chart_marks_what_nothing_else_beats_in_both() -> None:
     report = reports.of(with_quality(entries(), {}), best=[])
     chart = next(c for c in charts(report) if c.name == "quality-front")
-    front = {row["series"]: (row.get("speed_front"), row.get("cost_front")) for row in chart.rows}
+    front = {
+        row["series"]: (row.get("speed_front"), row.get("cost_front")) for row in chart.rows
+    }
     # F16 is slower than Q8_0 and scores no higher.
     assert front == {"F16": (None, None), "Q8_0": (1, 1), "Q4_0": (1, 1), "Q2_K": (1, 1)}
-    assert chart.group == "Quality" and next(r for r in chart.rows if r["series"] == "Q2_K")["cost"] == 1
+    assert (
+        chart.group == "Quality"
+        and next(r for r in chart.rows if r["series"] == "Q2_K")["cost"] == 1
+    )
     params = {p["name"]: p.get("bind", {}).get("options") for p in chart.spec["params"]}
     assert params["against"] == ["speed", "cost"]
 
 
 def test_a_void_speed_or_score_takes_no_part() -> None:
 
-    some = [msgspec.structs.replace(e, verdict="void") if e.series == "Q8_0" else e for e in entries()]
+    some = [
+        msgspec.structs.replace(e, verdict="void") if e.series == "Q8_0" else e
+        for e in entries()
+    ]
     first, *rest = front_sentences(with_quality(some, {}))
     assert "loss of quality is F16, the reference itself (100.0" in first
-    assert not any("detectable loss is" in s for s in rest)  # the others have a loss: nothing was left undetected
+    # the others have a loss: nothing was left undetected
+    assert not any("detectable loss is" in s for s in rest)
 
 
 def test_no_setting_is_called_the_fastest_where_speeds_cannot_be_separated() -> None:
     def repeated(e: Entry, speeds: tuple[float, ...]) -> Entry:
         rows = [
-            row({"output_throughput": v}, file=f"{e.series}-run{i}.json", form="json") for i, v in enumerate(speeds)
+            row({"output_throughput": v}, file=f"{e.series}-run{i}.json", form="json")
+            for i, v in enumerate(speeds)
         ]
         return msgspec.structs.replace(e, rows=rows, repeats=len(rows))
 
@@ -131,7 +167,9 @@ def test_no_setting_is_called_the_fastest_where_speeds_cannot_be_separated() -> 
     ]
     words = conclude(with_quality(some, {}), [], [], {}, lambda row: None)
     said = " ".join(words.answer)
-    assert not re.search(r"fastest|highest|best|leads", said.replace("highest precision", ""))
+    assert not re.search(
+        r"fastest|highest|best|leads", said.replace("highest precision", "")
+    )
     assert any(s.startswith("Q8_0 and F16 can't be separated in speed; none has a detectable loss of quality: ")
                for s in words.answer)  # fmt: skip
     far = {"F16": (100.0, 101.0, 99.0), "Q8_0": (150.0, 149.0, 151.0)}
@@ -141,4 +179,7 @@ def test_no_setting_is_called_the_fastest_where_speeds_cannot_be_separated() -> 
         for e in (repeated(timed(name, sum(speeds) / 3), speeds), *scored(name, 90, name))
     ]
     words = conclude(with_quality(some, {}), [], [], {}, lambda row: None)
-    assert any(s.startswith("The fastest setting with no detectable loss of quality is Q8_0") for s in words.answer)
+    assert any(
+        s.startswith("The fastest setting with no detectable loss of quality is Q8_0")
+        for s in words.answer
+    )

@@ -27,7 +27,9 @@ def bare(text: str) -> str:
 
 
 def test_the_block_of_a_latency_benchmark() -> None:
-    its = offlines.iterations([625 * MS, 635 * MS, 645 * MS, 655 * MS], warmups_ns=[900 * MS])
+    its = offlines.iterations(
+        [625 * MS, 635 * MS, 645 * MS, 655 * MS], warmups_ns=[900 * MS]
+    )
     summary = offlines.summary(
         "latency",
         its[1:],
@@ -40,10 +42,17 @@ def test_the_block_of_a_latency_benchmark() -> None:
         context_mean=96.0,
         speculation=Speculation(100, 400, 300),
     )
-    finding = Finding("statistics.first_iteration", "doubt", "The first one was slower.", "Raise --num-iters-warmup.")
+    finding = Finding(
+        "statistics.first_iteration",
+        "doubt",
+        "The first one was slower.",
+        "Raise --num-iters-warmup.",
+    )
     telemetry = TelemetrySummary(0.2, 1.0, 0.001, 0.2, host=HostTelemetry(10, 1.5))
     result = Result(None, [finding], "doubtful", telemetry, offline=summary)
-    goldens.check("offline/block.txt", bare(block(result, offlines.trial("latency", batch_size=8), 1)))
+    goldens.check(
+        "offline/block.txt", bare(block(result, offlines.trial("latency", batch_size=8), 1))
+    )
 
 
 def test_the_block_of_a_throughput_benchmark_tells_the_three_rates_apart_by_name() -> None:
@@ -66,13 +75,20 @@ def test_the_block_of_a_throughput_benchmark_tells_the_three_rates_apart_by_name
 
 def test_a_failure_is_shown_and_no_rate_is_printed_where_nothing_was_completed() -> None:
     its = offlines.iterations([2_000 * MS], requests=10)
-    summary = offlines.summary("throughput", its, completed=0, failed=10, failure_example="out of memory")
+    summary = offlines.summary(
+        "throughput", its, completed=0, failed=10, failure_example="out of memory"
+    )
     text = block(Result(None, [], "void", offline=summary), offlines.trial("throughput"), 0)
     assert "  first failure: out of memory" in text
     assert "Throughput: " not in text
 
 
-def built(result: Result, trial: TrialSpec, its: list[Iteration], engine: EngineFacts | None = None) -> dict[str, Any]:
+def built(
+    result: Result,
+    trial: TrialSpec,
+    its: list[Iteration],
+    engine: EngineFacts | None = None,
+) -> dict[str, Any]:
     manifest = offlines.manifest(trial)
     row = row_of("runs/r", manifest, result, engine, iterations=its)
     return result_json.build(result, manifest, row, iterations=its)
@@ -94,7 +110,11 @@ def test_the_latency_file_has_vllms_keys_and_values_in_seconds() -> None:
     ):
         assert [round(v, 6) for v in mine] == [round(v, 6) for v in wanted]
     assert ours["dyno"]["warmup_latencies"] == [1.0]
-    assert (ours["model_id"], ours["dyno"]["verdict"], ours["dyno"]["run"]) == ("M", "sound", "runs/r")
+    assert (ours["model_id"], ours["dyno"]["verdict"], ours["dyno"]["run"]) == (
+        "M",
+        "sound",
+        "runs/r",
+    )
     json.dumps(ours)
 
 
@@ -106,6 +126,10 @@ def test_the_throughput_file_has_vllms_keys_and_is_of_one_iteration() -> None:
     engine = offlines.engine_facts("0.32.0")
     ours = built(result, trial, its, engine)
     assert list(ours) == ["model_id", *theirs, "dyno"]
-    assert (ours["elapsed_time"], ours["num_requests"], ours["total_num_tokens"]) == (2.0, 10, 1600)
+    assert (ours["elapsed_time"], ours["num_requests"], ours["total_num_tokens"]) == (
+        2.0,
+        10,
+        1600,
+    )
     assert ours["dyno"]["summary"]["latency"]["count"] == 2
     assert ours["dyno"]["engine"]["version"] == "0.32.0"

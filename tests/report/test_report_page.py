@@ -100,12 +100,20 @@ def html_of(report: Report) -> str:
 def test_nothing_is_fetched(make: Callable[[], Report]) -> None:
     html = html_of(make())
     parsed = Parsed(html)
-    assert not [e for e in parsed.elements if e[0] in ("img", "iframe", "object", "embed", "base", "form")]
+    assert not [
+        e
+        for e in parsed.elements
+        if e[0] in ("img", "iframe", "object", "embed", "base", "form")
+    ]
     for tag, attrs in parsed.elements:
         if tag == "link":
-            assert attrs["rel"] == "icon" and (attrs["href"] or "").startswith("data:image/svg+xml,")
+            assert attrs["rel"] == "icon" and (attrs["href"] or "").startswith(
+                "data:image/svg+xml,"
+            )
             continue
-        assert not {"src", "srcset", "background", "data", "action", "poster"} & attrs.keys(), (tag, attrs)
+        assert (
+            not {"src", "srcset", "background", "data", "action", "poster"} & attrs.keys()
+        ), (tag, attrs)
         assert not [name for name in attrs if name.startswith("on")]
         target = attrs.get("href")
         assert target is None or (tag == "a" and re.match(r"#|https?://", target)), target
@@ -117,10 +125,16 @@ def test_nothing_is_fetched(make: Callable[[], Report]) -> None:
 def test_only_our_scripts_run(make: Callable[[], Report]) -> None:
     html = html_of(make())
     parsed = Parsed(html)
-    policy = next(a["content"] for t, a in parsed.elements if a.get("http-equiv") == "Content-Security-Policy")
+    policy = next(
+        a["content"]
+        for t, a in parsed.elements
+        if a.get("http-equiv") == "Content-Security-Policy"
+    )
     assert policy and "default-src 'none'" in policy and "unsafe-eval" not in policy
     run = [text for kind, text in parsed.scripts if not kind]
-    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in run]
+    hashes = [
+        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in run
+    ]
     assert re.findall(r"sha256-([^']+)", policy) == hashes and len(hashes) == 2
 
 
@@ -145,9 +159,13 @@ def test_data_cannot_end_its_script() -> None:
 
 
 def test_only_web_addresses_are_links(made: Report) -> None:
-    report = msgspec.structs.replace(made, sources=["javascript:alert(1)", "https://a.b/c", "data:text/html,x"])
+    report = msgspec.structs.replace(
+        made, sources=["javascript:alert(1)", "https://a.b/c", "data:text/html,x"]
+    )
     links = [
-        a["href"] for t, a in Parsed(html_of(report)).elements if t == "a" and not (a["href"] or "").startswith("#")
+        a["href"]
+        for t, a in Parsed(html_of(report)).elements
+        if t == "a" and not (a["href"] or "").startswith("#")
     ]
     assert links == ["https://a.b/c"]
 
@@ -160,12 +178,18 @@ def test_every_link_leads_somewhere(made: Report) -> None:
     parsed = Parsed(html_of(made))
     ids = [a["id"] for _, a in parsed.elements if "id" in a]
     assert not [i for i, count in Counter(ids).items() if count > 1]
-    assert {a["href"][1:] for t, a in parsed.elements if t == "a" and (a["href"] or "").startswith("#")} <= set(ids)  # type: ignore[index]
+    assert {
+        a["href"][1:]
+        for t, a in parsed.elements
+        if t == "a" and (a["href"] or "").startswith("#")
+    } <= set(ids)  # type: ignore[index]
     assert {e.id for e in made.entries} <= set(ids)
 
 
 def test_headings_are_in_order(made: Report) -> None:
-    levels = [int(t[1]) for t, _ in Parsed(html_of(made)).elements if re.fullmatch("h[1-6]", t)]
+    levels = [
+        int(t[1]) for t, _ in Parsed(html_of(made)).elements if re.fullmatch("h[1-6]", t)
+    ]
     assert levels[0] == 1 and levels.count(1) == 1
     assert all(after - before <= 1 for before, after in pairwise(levels))
 
@@ -187,9 +211,16 @@ def test_a_page_without_charts_or_results() -> None:
         (1234567.8, 0.05, "1,234,568", "1234567.8"),
     ],
 )  # fmt: skip
-def test_imported_numbers_get_no_digit_that_was_not_printed(value: float, half: float, shown: str, full: str) -> None:
+def test_imported_numbers_get_no_digit_that_was_not_printed(
+    value: float, half: float, shown: str, full: str
+) -> None:
     row = Entry(
-        "t1", "a", "serve", Load({"concurrency": 1}), "sound", figures={"output_throughput": Number(value, half=half)}
+        "t1",
+        "a",
+        "serve",
+        Load({"concurrency": 1}),
+        "sound",
+        figures={"output_throughput": Number(value, half=half)},
     )
     report = reports.of([row], best=[])
     assert f">{shown}<" in page(report, [])
@@ -198,7 +229,9 @@ def test_imported_numbers_get_no_digit_that_was_not_printed(value: float, half: 
 
 
 def test_a_figure_and_its_interval() -> None:
-    assert figure_text(Number(900)) == "900" and figure_text(Number(900, 890, 910)) == "900.0"
+    assert (
+        figure_text(Number(900)) == "900" and figure_text(Number(900, 890, 910)) == "900.0"
+    )
     assert figure_interval(Number(100, 97, 103)) == "± 3.0"
     assert figure_interval(Number(100, deviation=2.5)) == "± 2.5"
     assert figure_interval(Number(100)) == ""
@@ -237,22 +270,51 @@ def test_only_what_varies_of_a_load_is_a_column(made: Report) -> None:
 
 def test_every_table_has_the_means_and_the_duration() -> None:
     """The figures that published reports quote."""
-    names = ("duration_s", "output_throughput", "mean_ttft_ms", "median_ttft_ms", "p99_ttft_ms", "mean_tpot_ms")
+    names = (
+        "duration_s",
+        "output_throughput",
+        "mean_ttft_ms",
+        "median_ttft_ms",
+        "p99_ttft_ms",
+        "mean_tpot_ms",
+    )
     figures = {name: Number(10.0 + i) for i, name in enumerate(names)}
-    entry = Entry("t1", "a", "serve", Load({"max_concurrency": 4}), "sound", figures=figures)
+    entry = Entry(
+        "t1", "a", "serve", Load({"max_concurrency": 4}), "sound", figures=figures
+    )
     report = reports.of([entry], best=[])
     columns = tables.results(report)[0].columns
-    assert [(c.title, c.unit, c.per) for c in columns][2:4] == [("duration", "s", False), ("output tok/s", "", True)]
-    header = next(line for line in markdown(report).splitlines() if line.startswith("| series | verdict"))
-    assert "duration, s" in header and "mean TTFT, ms" in header and "mean TPOT, ms" in header
+    assert [(c.title, c.unit, c.per) for c in columns][2:4] == [
+        ("duration", "s", False),
+        ("output tok/s", "", True),
+    ]
+    header = next(
+        line
+        for line in markdown(report).splitlines()
+        if line.startswith("| series | verdict")
+    )
+    assert (
+        "duration, s" in header and "mean TTFT, ms" in header and "mean TPOT, ms" in header
+    )
     (row,) = commas.DictReader(io.StringIO(csv(report)))
-    assert [row[name] for name in ("duration_s", "mean_ttft_ms", "mean_tpot_ms")] == ["10", "12", "15"]
+    assert [row[name] for name in ("duration_s", "mean_ttft_ms", "mean_tpot_ms")] == [
+        "10",
+        "12",
+        "15",
+    ]
 
 
 def test_kinds_stand_apart() -> None:
-    micro = Entry("t1", "a", "micro", Load({"test": "pp512"}), "sound", figures={"speed": Number(1.0)})
+    micro = Entry(
+        "t1", "a", "micro", Load({"test": "pp512"}), "sound", figures={"speed": Number(1.0)}
+    )
     score = Entry(
-        "t2", "a", "quality", Load({"task": "gsm8k"}), "sound", figures={"score": Number(0.9, 0.88, 0.92, "stderr")}
+        "t2",
+        "a",
+        "quality",
+        Load({"task": "gsm8k"}),
+        "sound",
+        figures={"score": Number(0.9, 0.88, 0.92, "stderr")},
     )
     report = reports.of([micro, score], best=[])
     assert [(t.title, titles(t)) for t in tables.results(report)] == [
@@ -268,7 +330,15 @@ def test_two_definitions_are_two_columns() -> None:
             "median_itl_ms": Number(5.0, definition=f"{tool}.itl"),
             "median_ttft_ms": Number(5.0, definition=f"{tool}.ttft"),
         }
-        return Entry(f"t{number}", tool, "serve", Load({"concurrency": number}), "sound", tool=tool, figures=reported)
+        return Entry(
+            f"t{number}",
+            tool,
+            "serve",
+            Load({"concurrency": number}),
+            "sound",
+            tool=tool,
+            figures=reported,
+        )
 
     report = reports.of([one(1, "vllm"), one(2, "guidellm"), one(3, "dyno")], best=[])
     table = tables.results(report)[0]
@@ -282,20 +352,32 @@ def test_two_definitions_are_two_columns() -> None:
 
 def test_means_where_nothing_else_is_reported() -> None:
     reported = {"mean_ttft_ms": Number(5.0), "p90_ttft_ms": Number(6.0)}
-    table = tables.results(reports.of([Entry("t1", "a", "serve", Load(), "sound", figures=reported)], best=[]))[0]
+    table = tables.results(
+        reports.of([Entry("t1", "a", "serve", Load(), "sound", figures=reported)], best=[])
+    )[0]
     assert titles(table)[-2:] == ["mean TTFT", "p90 TTFT"]
 
 
 def test_throughput_follows_the_switch(made: Report) -> None:
     e = made.entries[0]
     speed = e.figures["output_throughput"].value
-    assert [per.per(e, speed, mode) for mode in per.PER] == [speed, speed / 4, speed * 2, speed / 20]
+    assert [per.per(e, speed, mode) for mode in per.PER] == [
+        speed,
+        speed / 4,
+        speed * 2,
+        speed / 20,
+    ]
     assert per.estimated(e, "machine") and not per.estimated(e, "accelerator")
     whole = msgspec.structs.replace(e, accelerators=8)
     assert not per.estimated(whole, "machine")
-    assert per.per(msgspec.structs.replace(e, cost=None, accelerators=None), speed, "dollar") is None
+    assert (
+        per.per(msgspec.structs.replace(e, cost=None, accelerators=None), speed, "dollar")
+        is None
+    )
     cell = next(c for c in tables.results(made)[0].lines[0].cells if c.per)
-    assert cell.per["machine"].startswith("≈") and not cell.per["accelerator"].startswith("≈")
+    assert cell.per["machine"].startswith("≈") and not cell.per["accelerator"].startswith(
+        "≈"
+    )
 
 
 def test_the_authors_tables_are_to_the_letter(made: Report) -> None:
@@ -312,7 +394,9 @@ def test_findings_name_their_trials(made: Report) -> None:
     table = tables.findings(made)
     assert table is not None
     assert [line.cells[0].text for line in table.lines] == ["void", "void", "doubt", "note"]
-    assert next(line.cells[5].trials for line in table.lines if line.cells[1].text == "client.late") == ["t4", "t16"]
+    assert next(
+        line.cells[5].trials for line in table.lines if line.cells[1].text == "client.late"
+    ) == ["t4", "t16"]
 
 
 # ---- Markdown and CSV ----
@@ -320,7 +404,16 @@ def test_findings_name_their_trials(made: Report) -> None:
 
 def test_markdown_has_all_that_the_page_has(made: Report) -> None:
     text = markdown(made)
-    for heading in ("Results", "Cost", "Findings", "Machines", "Engines", "Commands", "Definitions", "Sources"):
+    for heading in (
+        "Results",
+        "Cost",
+        "Findings",
+        "Machines",
+        "Engines",
+        "Commands",
+        "Definitions",
+        "Sources",
+    ):
         assert f"\n## {heading}\n" in text
     assert "**void** `requests.failed`: 38 of 512 requests failed" in text
     assert "| vLLM 0.11.0 | 16 | 512 | 128 | 3 | 1,536 | 0 | sound | 16.00 ± 0.48 |" in text
@@ -328,7 +421,9 @@ def test_markdown_has_all_that_the_page_has(made: Report) -> None:
 
 def test_markdown_is_not_obeyed() -> None:
     text = markdown(hostile())
-    outside = re.sub(r"`[^`\n]*`", "", re.sub(r"^(`{3,})sh\n.*?^\1$", "", text, flags=re.S | re.M))
+    outside = re.sub(
+        r"`[^`\n]*`", "", re.sub(r"^(`{3,})sh\n.*?^\1$", "", text, flags=re.S | re.M)
+    )
     assert "<script" not in outside and "![" not in outside.replace("!\\[", "")
     assert "\x1b" not in text
     text.encode()
@@ -346,7 +441,10 @@ def test_marks_are_escaped(words: str, text: str) -> None:
     assert escaped(words) == text
 
 
-@pytest.mark.parametrize(("words", "text"), [("# no", "\\# no"), ("1. no", "1\\. no"), ("- no", "\\- no"), ("a", "a")])
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [("# no", "\\# no"), ("1. no", "1\\. no"), ("- no", "\\- no"), ("a", "a")],
+)
 def test_what_begins_a_line_begins_no_list_or_heading(words: str, text: str) -> None:
     assert escaped_line(words) == text
 
@@ -355,10 +453,22 @@ def test_csv_has_a_line_for_each_trial(made: Report) -> None:
     lines = list(commas.DictReader(io.StringIO(csv(made))))
     assert [line["id"] for line in lines] == [e.id for e in made.entries]
     first, last = lines[0], lines[-1]
-    assert first["load.concurrency"] == "1" and first["findings"] == "load.short" and first["verdict"] == "sound"
-    assert float(first["p99_ttft_ms.low"]) < float(first["p99_ttft_ms"]) < float(first["p99_ttft_ms.high"])
-    assert float(first["cost_per_million_output"]) == made.entries[0].cost.per_million_output  # type: ignore[union-attr]
-    assert last["output_throughput"] == "" and last["failure"].startswith("the engine exited")
+    assert (
+        first["load.concurrency"] == "1"
+        and first["findings"] == "load.short"
+        and first["verdict"] == "sound"
+    )
+    assert (
+        float(first["p99_ttft_ms.low"])
+        < float(first["p99_ttft_ms"])
+        < float(first["p99_ttft_ms.high"])
+    )
+    assert (
+        float(first["cost_per_million_output"]) == made.entries[0].cost.per_million_output
+    )  # type: ignore[union-attr]
+    assert last["output_throughput"] == "" and last["failure"].startswith(
+        "the engine exited"
+    )
 
 
 def test_a_spreadsheet_reckons_nothing() -> None:

@@ -47,8 +47,16 @@ SERVED: dict[str, Any] = {
 def test_vllms_result_is_read_to_the_digit() -> None:
     row = document(FIXTURES / "vllm-0.24-serve-c16.json").rows[0]
     reported = json.loads((FIXTURES / "vllm-0.24-serve-c16.json").read_text())
-    assert (row.kind, row.tool, row.form, row.label) == ("serve", "vllm", "json", "vllm-0.24-serve-c16")
-    for key, name in (("duration", "duration_s"), ("max_output_tokens_per_s", "peak_output_throughput")):
+    assert (row.kind, row.tool, row.form, row.label) == (
+        "serve",
+        "vllm",
+        "json",
+        "vllm-0.24-serve-c16",
+    )
+    for key, name in (
+        ("duration", "duration_s"),
+        ("max_output_tokens_per_s", "peak_output_throughput"),
+    ):
         assert row.get(name) == reported[key]
     for key in reported:
         if key.endswith("_ms"):
@@ -60,7 +68,9 @@ def test_vllms_result_is_read_to_the_digit() -> None:
     assert row.setting("model") == "llama8b"
     assert row.samples is not None
     assert row.samples.latencies("ttft") == [1e3 * s for s in reported["ttfts"]]
-    assert row.samples.latencies("itl") == [1e3 * s for request in reported["itls"] for s in request]
+    assert row.samples.latencies("itl") == [
+        1e3 * s for request in reported["itls"] for s in request
+    ]
     assert row.samples.output_lens == [128, 128, 128, 128]
 
 
@@ -90,10 +100,14 @@ def test_metadata_are_settings_under_their_own_names_and_known_ones_under_dynos(
     assert row.label == "baseline"
 
 
-def test_appended_results_a_sweeps_summary_and_printed_ones_in_a_row_are_a_row_each() -> None:
+def test_appended_results_a_sweeps_summary_and_printed_ones_in_a_row_are_a_row_each() -> (
+    None
+):
     lines = "\n".join(json.dumps({**SERVED, "completed": n}) for n in (1, 2, 3))
     pretty = "\n".join(json.dumps({**SERVED, "completed": n}, indent=4) for n in (1, 2, 3))
-    listed = json.dumps([{**SERVED, "completed": n, "run_number": n} for n in (1, 2, 3)], indent=4)
+    listed = json.dumps(
+        [{**SERVED, "completed": n, "run_number": n} for n in (1, 2, 3)], indent=4
+    )
     for text, second in ((lines, 2), (pretty, 17), (listed, 19)):
         found = read("f", text.encode())
         assert found is not None
@@ -103,7 +117,13 @@ def test_appended_results_a_sweeps_summary_and_printed_ones_in_a_row_are_a_row_e
 
 
 def test_numbers_of_vllm_under_unknown_keys_are_listed_as_not_read() -> None:
-    later = {"mean_first_audio_ms": 20.5, "kv_transfer_gbps": 3.25, "note": "fp8", "tp": 8, "p99_ttft_ms": 30.0}
+    later = {
+        "mean_first_audio_ms": 20.5,
+        "kv_transfer_gbps": 3.25,
+        "note": "fp8",
+        "tp": 8,
+        "p99_ttft_ms": 30.0,
+    }
     later |= {
         "mean_client_queue_time_ms": 0.1,
         "probe_ms": 1.0,
@@ -111,19 +131,31 @@ def test_numbers_of_vllm_under_unknown_keys_are_listed_as_not_read() -> None:
     }  # its own, for nothing here
     found = read("f", json.dumps({**SERVED, **later}).encode())
     assert found is not None and found.rows[0].get("p99_ttft_ms") == 30.0
-    assert [(u.part, u.what) for u in found.unread] == [("columns", "mean_first_audio_ms, kv_transfer_gbps")]
+    assert [(u.part, u.what) for u in found.unread] == [
+        ("columns", "mean_first_audio_ms, kv_transfer_gbps")
+    ]
     swept = read("f", json.dumps([{**SERVED, "run_number": 0, "block_size": 16}]).encode())
-    assert swept is not None and swept.unread == [] and swept.rows[0].settings["block_size"].value == 16
+    assert (
+        swept is not None
+        and swept.unread == []
+        and swept.rows[0].settings["block_size"].value == 16
+    )
 
 
 def test_offline_throughput_and_latency_are_of_the_batch() -> None:
     row = document(CAPTURES / "vllm-0.24-throughput.json").rows[0]
-    assert (row.kind, row.get("completed"), row.get("total_tokens")) == ("throughput", 1000, 640000)
+    assert (row.kind, row.get("completed"), row.get("total_tokens")) == (
+        "throughput",
+        1000,
+        640000,
+    )
     assert row.figures["total_token_throughput"].definition == "offline.throughput"
     assert row.figures["total_token_throughput"].line == 6
     row = document(CAPTURES / "vllm-0.24-latency-b1.json").rows[0]
     assert row.kind == "latency"
-    assert row.figures["p99_latency_ms"].value == pytest.approx(636.4284791100385, rel=1e-15)
+    assert row.figures["p99_latency_ms"].value == pytest.approx(
+        636.4284791100385, rel=1e-15
+    )
     assert row.figures["p99_latency_ms"].line == 21
     assert row.samples is not None
     assert len(row.samples.latencies("latency")) == 10
@@ -141,7 +173,17 @@ def test_dynos_own_result_is_reported_from_vllms() -> None:
     assert row.figures["mean_ttft_ms"].definition == "dyno.ttft"
     assert row.get("cached_input_tokens") == 3
     assert (row.setting("engine"), row.setting("engine_version")) == ("vllm", "0.24")
-    assert one({"avg_latency": 0.5, "latencies": [0.5], "percentiles": {"50": 0.5}, "dyno": own}).kind == "latency"
+    assert (
+        one(
+            {
+                "avg_latency": 0.5,
+                "latencies": [0.5],
+                "percentiles": {"50": 0.5},
+                "dyno": own,
+            }
+        ).kind
+        == "latency"
+    )
 
 
 # The others
@@ -164,19 +206,26 @@ def test_sglangs_line_has_its_own_words() -> None:
     assert row.get("total_token_throughput") == 4388.5
     assert row.get("concurrency_mean") == 3.43
     assert row.setting("concurrency") == 16
-    assert (row.setting("input_len"), row.setting("output_len"), row.setting("tensor_parallel")) == (1024, 128, 2)
+    assert (
+        row.setting("input_len"),
+        row.setting("output_len"),
+        row.setting("tensor_parallel"),
+    ) == (1024, 128, 2)
     assert row.samples is not None
     assert row.samples.latencies("itl") == [500.0, 250.0]
 
 
 def test_sglang_writes_infinity_where_json_has_none() -> None:
     line = (
-        b'{"backend": "sglang", "request_rate": Infinity, "random_range_ratio": 1.0, "duration": 2.5, "completed": 3}\n'
+        b'{"backend": "sglang", "request_rate": Infinity, "random_range_ratio": 1.0, '
+        b'"duration": 2.5, "completed": 3}\n'
     )
     found = read("f.jsonl", line + line)
     assert found is not None
     assert found.unread == []
-    assert [(row.line, row.setting("rate"), row.get("completed")) for row in found.rows] == [
+    assert [
+        (row.line, row.setting("rate"), row.get("completed")) for row in found.rows
+    ] == [
         (1, "inf", 3),
         (2, "inf", 3),
     ]
@@ -184,7 +233,8 @@ def test_sglang_writes_infinity_where_json_has_none() -> None:
 
 def test_the_servers_own_metrics_are_no_result_of_inference_perf() -> None:
     found = read(
-        "f", b'{"load_summary": {}, "successes": {"count": 937, "time_to_first_token": {"mean": 1.5}}, "failures": {}}'
+        "f",
+        b'{"load_summary": {}, "successes": {"count": 937, "time_to_first_token": {"mean": 1.5}}, "failures": {}}',
     )
     assert found is not None
     assert found.rows == []
@@ -196,12 +246,20 @@ def test_llama_bench_tells_the_same_in_every_format(ending: str) -> None:
     prompt, generated = found.rows
     assert (prompt.kind, prompt.tool) == ("micro", "llama-bench")
     assert (prompt.setting("test"), generated.setting("test")) == ("pp128", "tg32")
-    assert (prompt.setting("model"), prompt.setting("model_bytes"), prompt.setting("parameters")) == (
+    assert (
+        prompt.setting("model"),
+        prompt.setting("model_bytes"),
+        prompt.setting("parameters"),
+    ) == (
         "llama ?B F16",
         10494976,
         5245184,
     )
-    assert (prompt.setting("backend"), prompt.setting("threads"), prompt.setting("depth")) == ("CPU", 2, None)
+    assert (
+        prompt.setting("backend"),
+        prompt.setting("threads"),
+        prompt.setting("depth"),
+    ) == ("CPU", 2, None)
     speed = prompt.figures["speed"]
     assert speed.definition == "llama-bench.speed"
     expected = {"csv": (6622.428658, 15.909122, 2), "json": (6628.997697, 32.348105, 43),
@@ -215,7 +273,9 @@ def test_llama_batched_bench_is_two_tests() -> None:
             "speed_pp": 1024.0, "t_tg": 2.0, "speed_tg": 128.0, "t": 2.5, "speed": 307.2}  # fmt: skip
     found = read("f", json.dumps(line).encode())
     assert found is not None
-    assert [(r.setting("test"), r.setting("batch_size"), r.get("speed")) for r in found.rows] == [
+    assert [
+        (r.setting("test"), r.setting("batch_size"), r.get("speed")) for r in found.rows
+    ] == [
         ("pp128", 4, 1024.0),
         ("tg64", 4, 128.0),
     ]
@@ -234,14 +294,24 @@ def test_lm_evals_scores_have_their_errors_and_the_models_arguments() -> None:
     }, indent=1).encode())  # fmt: skip
     assert found is not None
     strict, flexible = found.rows
-    assert (strict.kind, strict.get("score"), strict.get("stderr"), strict.line) == ("quality", 0.25, 0.0119, 5)
+    assert (strict.kind, strict.get("score"), strict.get("stderr"), strict.line) == (
+        "quality",
+        0.25,
+        0.0119,
+        5,
+    )
     assert "stderr" not in flexible.figures
     reported = {
-        name: strict.setting(name) for name in ("task", "metric", "filter", "n_shot", "limit", "samples", "samples_of")
+        name: strict.setting(name)
+        for name in ("task", "metric", "filter", "n_shot", "limit", "samples", "samples_of")
     }
     assert reported == {"task": "gsm8k", "metric": "exact_match", "filter": "strict-match", "n_shot": 5, "limit": 100.0,
                     "samples": 100, "samples_of": 1319}  # fmt: skip
-    assert (strict.setting("model"), strict.setting("dtype"), strict.setting("tensor_parallel")) == (
+    assert (
+        strict.setting("model"),
+        strict.setting("dtype"),
+        strict.setting("tensor_parallel"),
+    ) == (
         "m/x",
         "float16",
         8,
@@ -252,14 +322,22 @@ def test_lm_evals_scores_have_their_errors_and_the_models_arguments() -> None:
 
 def test_guidellms_tenth_of_a_percent_is_p001() -> None:
     row = document(FIXTURES / "guidellm-0.8.1.json").rows[0]
-    reported = json.loads((FIXTURES / "guidellm-0.8.1.json").read_text())["benchmarks"][0]["metrics"]
+    reported = json.loads((FIXTURES / "guidellm-0.8.1.json").read_text())["benchmarks"][0][
+        "metrics"
+    ]
     ttft = reported["time_to_first_token_ms"]["successful"]
     assert row.get("p0.1_ttft_ms") == ttft["percentiles"]["p001"]
     assert row.get("p99.9_ttft_ms") == ttft["percentiles"]["p999"]
-    assert row.get("mean_e2el_ms") == 1e3 * reported["request_latency"]["successful"]["mean"]
+    assert (
+        row.get("mean_e2el_ms") == 1e3 * reported["request_latency"]["successful"]["mean"]
+    )
     assert row.figures["mean_tpot_ms"].definition == "guidellm.tpot"
     assert (row.get("completed"), row.get("total_output_tokens")) == (12, 240)
-    assert (row.setting("concurrency"), row.setting("model"), row.setting("seed")) == (2, "truth", 42)
+    assert (row.setting("concurrency"), row.setting("model"), row.setting("seed")) == (
+        2,
+        "truth",
+        42,
+    )
     lines = (FIXTURES / "guidellm-0.8.1.json").read_text().splitlines()
     assert '"p999"' in lines[row.figures["p99.9_itl_ms"].line - 1]
     assert row.samples is not None
@@ -267,7 +345,13 @@ def test_guidellms_tenth_of_a_percent_is_p001() -> None:
 
 
 def test_an_old_guidellm_keeps_its_strategy_elsewhere() -> None:
-    spread = {"mean": 2.0, "median": 1.5, "std_dev": 0.5, "count": 6, "percentiles": {"p99": 4.0}}
+    spread = {
+        "mean": 2.0,
+        "median": 1.5,
+        "std_dev": 0.5,
+        "count": 6,
+        "percentiles": {"p99": 4.0},
+    }
     row = one({"benchmarks": [{
         "args": {"strategy": {"type_": "constant", "rate": 2.5}}, "worker": {"backend_model": "m"},
         "run_stats": {"requests_made": {"successful": 6, "errored": 1, "incomplete": 0, "total": 7}},
@@ -275,7 +359,11 @@ def test_an_old_guidellm_keeps_its_strategy_elsewhere() -> None:
         "metrics": {"requests_per_second": {"successful": spread}, "request_latency": {"successful": spread}},
     }]})  # fmt: skip
     assert (row.get("completed"), row.get("failed"), row.get("duration_s")) == (6, 1, 12.5)
-    assert (row.get("p99_e2el_ms"), row.setting("rate"), row.setting("model")) == (4000.0, 2.5, "m")
+    assert (row.get("p99_e2el_ms"), row.setting("rate"), row.setting("model")) == (
+        4000.0,
+        2.5,
+        "m",
+    )
     assert (row.setting("input_len"), row.setting("output_len")) == (128, 64)
 
 
@@ -286,11 +374,19 @@ def test_aiperfs_units_are_read() -> None:
     assert row.get("median_itl_ms") == reported["inter_token_latency"]["p50"]
     assert row.figures["mean_itl_ms"].definition == "aiperf.itl"
     assert (row.get("completed"), row.get("duration_s")) == (12, 1.9586611200000001)
-    assert (row.setting("concurrency"), row.setting("model"), row.setting("tool_version")) == (2, "truth", "0.13.0")
+    assert (
+        row.setting("concurrency"),
+        row.setting("model"),
+        row.setting("tool_version"),
+    ) == (2, "truth", "0.13.0")
     row = one({"request_latency": {"unit": "ns", "avg": 5_000_000, "p50": 4_000_000},
                "input_config": {"model": ["ensemble"], "concurrency": 100, "request_count": 0}})  # fmt: skip
     assert (row.get("mean_e2el_ms"), row.get("median_e2el_ms")) == (5.0, 4.0)
-    assert (row.setting("model"), row.setting("concurrency"), row.setting("num_prompts")) == ("ensemble", 100, None)
+    assert (
+        row.setting("model"),
+        row.setting("concurrency"),
+        row.setting("num_prompts"),
+    ) == ("ensemble", 100, None)
 
 
 def test_aiperfs_records_are_one_rows_samples() -> None:
@@ -321,10 +417,22 @@ def test_hugging_faces_tokens_are_the_generated_ones_and_its_warm_up_is_no_resul
               "time_to_first_token_ms": {"p50": 20.5, "avg": 25.0}, "successful_requests": 9, "failed_requests": 1,
               "request_rate": 0.9}  # fmt: skip
     row = one(
-        {"config": {"model_name": "m", "meta": {"engine": "TGI"}}, "results": [{**result, "id": "warmup"}, result]}
+        {
+            "config": {"model_name": "m", "meta": {"engine": "TGI"}},
+            "results": [{**result, "id": "warmup"}, result],
+        }
     )
-    assert (row.get("total_output_tokens"), row.get("output_throughput"), row.get("duration_s")) == (500, 50.0, 10.0)
-    assert (row.get("median_ttft_ms"), row.setting("rate"), row.setting("concurrency"), row.setting("engine")) == (
+    assert (
+        row.get("total_output_tokens"),
+        row.get("output_throughput"),
+        row.get("duration_s"),
+    ) == (500, 50.0, 10.0)
+    assert (
+        row.get("median_ttft_ms"),
+        row.setting("rate"),
+        row.setting("concurrency"),
+        row.setting("engine"),
+    ) == (
         20.5,
         1.0,
         None,
@@ -333,13 +441,29 @@ def test_hugging_faces_tokens_are_the_generated_ones_and_its_warm_up_is_no_resul
 
 
 def test_inferencex_and_llmperf_write_seconds() -> None:
-    row = one({"hw": "mi355x", "conc": 64, "framework": "vllm", "tp": 8, "mean_ttft": 0.25, "p99_tpot": 0.0125})
+    row = one(
+        {
+            "hw": "mi355x",
+            "conc": 64,
+            "framework": "vllm",
+            "tp": 8,
+            "mean_ttft": 0.25,
+            "p99_tpot": 0.0125,
+        }
+    )
     assert values(row) == {"mean_ttft_ms": 250.0, "p99_tpot_ms": 12.5}
     assert row.series == "mi355x, vllm"
     row = one(
-        {"results_ttft_s_mean": 0.5, "results_end_to_end_latency_s_quantiles_p99": 2.0, "num_concurrent_requests": 2}
+        {
+            "results_ttft_s_mean": 0.5,
+            "results_end_to_end_latency_s_quantiles_p99": 2.0,
+            "num_concurrent_requests": 2,
+        }
     )
-    assert (row.tool, values(row)) == ("llmperf", {"mean_ttft_ms": 500.0, "p99_e2el_ms": 2000.0})
+    assert (row.tool, values(row)) == (
+        "llmperf",
+        {"mean_ttft_ms": 500.0, "p99_e2el_ms": 2000.0},
+    )
 
 
 # CSV
@@ -349,22 +473,49 @@ def test_a_csv_file_of_vllms_keys_has_their_meaning() -> None:
     found = document(FIXTURES / "qps_comparison.csv")
     assert found.unread == []
     row = found.rows[0]
-    assert (row.tool, row.kind, row.form, row.line, row.table) == ("vllm", "serve", "csv", 2, 0)
-    assert (row.get("total_token_throughput"), row.get("p99_itl_ms")) == (3336.581187, 290.8384772)
+    assert (row.tool, row.kind, row.form, row.line, row.table) == (
+        "vllm",
+        "serve",
+        "csv",
+        2,
+        0,
+    )
+    assert (row.get("total_token_throughput"), row.get("p99_itl_ms")) == (
+        3336.581187,
+        290.8384772,
+    )
     assert row.figures["request_throughput"].half == pytest.approx(5e-10)
-    assert (row.setting("accelerator"), row.setting("accelerators"), row.setting("rate")) == ("H100", 8, 16)
-    assert (row.setting("chunked_prefill"), row.setting("scheduler_steps"), row.label) == (True, 1, "8xH100 1FP8-meta")
+    assert (
+        row.setting("accelerator"),
+        row.setting("accelerators"),
+        row.setting("rate"),
+    ) == ("H100", 8, 16)
+    assert (row.setting("chunked_prefill"), row.setting("scheduler_steps"), row.label) == (
+        True,
+        1,
+        "8xH100 1FP8-meta",
+    )
     assert len(found.tables[0].rows) == len(found.rows) == 5
 
 
 def test_a_csv_file_of_offline_batches() -> None:
     row = document(FIXTURES / "throughput_comparsion.csv").rows[0]
-    assert (row.kind, row.get("completed"), row.get("total_tokens")) == ("throughput", 4, 139328)
-    assert (row.get("total_token_throughput"), row.setting("batch_size")) == (590.0635218, 4)
+    assert (row.kind, row.get("completed"), row.get("total_tokens")) == (
+        "throughput",
+        4,
+        139328,
+    )
+    assert (row.get("total_token_throughput"), row.setting("batch_size")) == (
+        590.0635218,
+        4,
+    )
     row = document(FIXTURES / "throughput_latency_curve.csv").rows[0]
     assert row.get("mean_latency_ms") == pytest.approx(71273.94036, rel=1e-15)
     assert row.figures["mean_latency_ms"].definition == "offline.latency"
-    assert (row.get("cost_per_million_tokens"), row.setting("price_per_hour")) == (54.40897716, 23.92)
+    assert (row.get("cost_per_million_tokens"), row.setting("price_per_hour")) == (
+        54.40897716,
+        23.92,
+    )
     assert "tokens_per_hr" not in row.settings
 
 
@@ -377,16 +528,27 @@ def test_a_csv_file_of_the_blocks_words_is_called_by_its_file() -> None:
 
 
 def test_a_line_of_csv_with_a_comma_too_many_is_left_out() -> None:
-    found = read("f.csv", b"model,note,Req/s\nm,fast, but odd,1.5\nm,fine,2.5\nm,2.5\nm,ok,3.5,,\n")
+    found = read(
+        "f.csv", b"model,note,Req/s\nm,fast, but odd,1.5\nm,fine,2.5\nm,2.5\nm,ok,3.5,,\n"
+    )
     assert found is not None
-    assert [(row.line, row.get("request_throughput")) for row in found.rows] == [(3, 2.5), (5, 3.5)]
+    assert [(row.line, row.get("request_throughput")) for row in found.rows] == [
+        (3, 2.5),
+        (5, 3.5),
+    ]
     assert [u.line for u in found.unread] == [2, 4]
 
 
 def test_csv_behind_comments_keeps_its_lines() -> None:
-    found = read("f.csv", b"# Licensed under x, y and z\n# by w\nModel,ISL,Concurrency,Mean TTFT (ms)\nm,1024,4,40.5\n")
+    found = read(
+        "f.csv",
+        b"# Licensed under x, y and z\n# by w\nModel,ISL,Concurrency,Mean TTFT (ms)\nm,1024,4,40.5\n",
+    )
     assert found is not None
-    assert [(row.line, row.get("mean_ttft_ms"), row.setting("concurrency")) for row in found.rows] == [(4, 40.5, 4)]
+    assert [
+        (row.line, row.get("mean_ttft_ms"), row.setting("concurrency"))
+        for row in found.rows
+    ] == [(4, 40.5, 4)]
     assert read("f", b"# A title\n\none, two\nthree, four\n") is None
 
 
@@ -401,14 +563,21 @@ def test_llmperfs_columns() -> None:
     assert (row.tool, values(row)) == (
         "llmperf", {"p90_ttft_ms": 500.0, "output_throughput": 20.5, "request_throughput": 0.5},
     )  # fmt: skip
-    assert (row.setting("concurrency"), row.setting("input_len"), row.setting("output_len")) == (4, 2048, 256)
+    assert (
+        row.setting("concurrency"),
+        row.setting("input_len"),
+        row.setting("output_len"),
+    ) == (4, 2048, 256)
 
 
 def test_a_line_for_each_request_is_no_result() -> None:
     lines = "".join(f"m,{n},measure,0.{n}5,1.5\n" for n in range(5))
     found = read("f.csv", f"model,request_index,phase,ttft_s,latency_s\n{lines}".encode())
     assert found is not None
-    assert (found.rows, [u.why for u in found.unread]) == ([], ["one line per request, no summary"])
+    assert (found.rows, [u.why for u in found.unread]) == (
+        [],
+        ["one line per request, no summary"],
+    )
 
 
 def test_columns_that_arent_known_are_named() -> None:
@@ -430,19 +599,32 @@ def test_llama_benchs_json_behind_what_was_printed_before_it() -> None:
     ):
         found = read("f", text.encode())
         assert found is not None
-        assert (found.format, found.rows[0].line, found.rows[0].get("speed")) == ("llama-bench json", line, 50.5)
+        assert (found.format, found.rows[0].line, found.rows[0].get("speed")) == (
+            "llama-bench json",
+            line,
+            50.5,
+        )
     assert read("f", (log + '{"a": 1}').encode()) is None
 
 
 def test_llama_benchs_tests_inside_somebody_elses_object() -> None:
-    found = read("f", json.dumps({"name": "x", "pp_tok_s": 50.5, "raw": [LLAMA_TEST, LLAMA_TEST]}).encode())
+    found = read(
+        "f",
+        json.dumps(
+            {"name": "x", "pp_tok_s": 50.5, "raw": [LLAMA_TEST, LLAMA_TEST]}
+        ).encode(),
+    )
     assert found is not None
     assert [row.setting("test") for row in found.rows] == ["pp512", "pp512"]
 
 
 def test_aiperfs_csv_is_one_result() -> None:
     row = document(FIXTURES / "aiperf-0.13.csv").rows[0]
-    assert (row.tool, row.get("p99_ttft_ms"), row.get("request_throughput")) == ("aiperf", 241.59, 5.89)
+    assert (row.tool, row.get("p99_ttft_ms"), row.get("request_throughput")) == (
+        "aiperf",
+        241.59,
+        5.89,
+    )
 
 
 @pytest.mark.parametrize(
@@ -475,7 +657,10 @@ def test_one_bad_line_among_json_lines_costs_that_line() -> None:
     lines[1] = lines[1][:80] + "\\ oops"
     found = read("f", "\n".join(lines).encode())
     assert found is not None
-    assert [row.get("completed") for row in found.rows if "completed" in row.figures] == [1, 3]
+    assert [row.get("completed") for row in found.rows if "completed" in row.figures] == [
+        1,
+        3,
+    ]
     assert found.unread[0].line == 2
 
 
@@ -490,14 +675,22 @@ def test_a_file_that_was_cut_keeps_what_stands_before() -> None:
 
 
 def test_what_is_no_number_is_left_out_with_its_line() -> None:
-    text = json.dumps({**SERVED, "mean_ttft_ms": "fast", "ttfts": ["x"], "completed": float("nan")}, indent=0)
+    text = json.dumps(
+        {**SERVED, "mean_ttft_ms": "fast", "ttfts": ["x"], "completed": float("nan")},
+        indent=0,
+    )
     found = read("f", text.replace('"duration": 2.0', '"duration": 1e999').encode())
     assert found is not None
     row = found.rows[0]
     assert not {"mean_ttft_ms", "completed", "duration_s"} & set(row.figures)
     assert row.get("output_throughput") == 25.0
     lines = text.splitlines()
-    assert {lines[u.line - 1].split('"')[1] for u in found.unread} == {"mean_ttft_ms", "ttfts", "completed", "duration"}
+    assert {lines[u.line - 1].split('"')[1] for u in found.unread} == {
+        "mean_ttft_ms",
+        "ttfts",
+        "completed",
+        "duration",
+    }
 
 
 @pytest.mark.parametrize(
@@ -525,7 +718,9 @@ def test_secrets_reach_no_document() -> None:
 
 
 def test_many_remarks_become_a_count() -> None:
-    data = b"".join(b'{"completed": 1, "request_throughput": "x%d"}\n' % n for n in range(500))
+    data = b"".join(
+        b'{"completed": 1, "request_throughput": "x%d"}\n' % n for n in range(500)
+    )
     found = read("f", data)
     assert found is not None
     assert len(found.unread) == 101
@@ -533,7 +728,11 @@ def test_many_remarks_become_a_count() -> None:
 
 
 def test_generated_texts_of_a_large_file_are_never_decoded() -> None:
-    reported = {**SERVED, "generated_texts": ["w" * 10_000] * 1000, "itls": [[0.01] * 1000] * 200}
+    reported = {
+        **SERVED,
+        "generated_texts": ["w" * 10_000] * 1000,
+        "itls": [[0.01] * 1000] * 200,
+    }
     data = json.dumps(reported).encode()
     started = time.process_time()
     found = read("f", data)

@@ -14,9 +14,17 @@ from dyno.results.tables import rows_of
 
 def table(text: str, line: int = 1) -> DocumentTable:
     """Of Markdown, as an author writes it."""
-    lines = [[cell.strip() for cell in row.strip().strip("|").split("|")] for row in text.strip().splitlines()]
-    body = [[DocumentCell(cell.strip("*"), cell.startswith("**")) for cell in row] for row in lines[2:]]
-    return DocumentTable(line, lines[0], body, list(range(line + 2, line + len(lines))), section="Results")
+    lines = [
+        [cell.strip() for cell in row.strip().strip("|").split("|")]
+        for row in text.strip().splitlines()
+    ]
+    body = [
+        [DocumentCell(cell.strip("*"), cell.startswith("**")) for cell in row]
+        for row in lines[2:]
+    ]
+    return DocumentTable(
+        line, lines[0], body, list(range(line + 2, line + len(lines))), section="Results"
+    )
 
 
 def rows(text: str, form: Literal["table", "csv"] = "table") -> list[Row]:
@@ -145,8 +153,19 @@ def test_which_way_is_better() -> None:
         == better("cost_per_million_tokens")
         == "lower"
     )
-    assert better("output_throughput") == better("speed") == better("score") == better("request_goodput") == "higher"
-    assert better("completed") is better("std_ttft_ms") is better("total_output_tokens") is None
+    assert (
+        better("output_throughput")
+        == better("speed")
+        == better("score")
+        == better("request_goodput")
+        == "higher"
+    )
+    assert (
+        better("completed")
+        is better("std_ttft_ms")
+        is better("total_output_tokens")
+        is None
+    )
     assert better("score", "word_perplexity") == "lower"
 
 
@@ -173,7 +192,11 @@ def test_a_printed_number(text: str, number: Printed | None) -> None:
     found = printed(text)
     assert (found is None) == (number is None)
     if found is not None and number is not None:
-        assert (found.value, found.deviation, found.unit) == (number.value, number.deviation, number.unit)
+        assert (found.value, found.deviation, found.unit) == (
+            number.value,
+            number.deviation,
+            number.unit,
+        )
         assert found.half == pytest.approx(number.half)
 
 
@@ -192,11 +215,19 @@ def test_a_comparison_of_engines_has_rows_series_and_bold_cells() -> None:
         3,
         "Results",
     )
-    assert values(first) == {"duration_s": 155.97, "request_throughput": 0.41, "mean_ttft_ms": 871.62}
+    assert values(first) == {
+        "duration_s": 155.97,
+        "request_throughput": 0.41,
+        "mean_ttft_ms": 871.62,
+    }
     assert first.figures["request_throughput"].half == 0.005
     assert first.figures["mean_ttft_ms"].definition == ""
     assert [f.bold for f in second.figures.values()] == [True, True, True]
-    assert (first.setting("engine"), first.setting("model"), first.setting("concurrency")) == ("vllm", "m/a (FP16)", 16)
+    assert (
+        first.setting("engine"),
+        first.setting("model"),
+        first.setting("concurrency"),
+    ) == ("vllm", "m/a (FP16)", 16)
     assert (second.setting("concurrency"), second.setting("model_bytes")) == (16, 13.5e9)
     assert second.label == second.series == "llama.cpp, a.f16.gguf"
 
@@ -209,10 +240,16 @@ def test_a_load_in_the_first_column_is_no_label_and_no_series() -> None:
 | 2   | 1.5 s  | OOM                | —     |
 | 3   | 99     | N/A                | gone  |
 """)
-    assert [values(row) for row in found] == [{"mean_ttft_ms": 120.0, "speed": 1031.8}, {"mean_ttft_ms": 1500.0}]
+    assert [values(row) for row in found] == [
+        {"mean_ttft_ms": 120.0, "speed": 1031.8},
+        {"mean_ttft_ms": 1500.0},
+    ]
     assert found[0].figures["mean_ttft_ms"].half == 0.5
     assert found[1].figures["mean_ttft_ms"].half == 50.0
-    assert [(row.label, row.series, row.setting("rate")) for row in found] == [("", "", 1), ("", "", 2)]
+    assert [(row.label, row.series, row.setting("rate")) for row in found] == [
+        ("", "", 1),
+        ("", "", 2),
+    ]
     assert (found[0].setting("Notes"), found[1].setting("Notes")) == ("fine", None)
 
 
@@ -237,7 +274,9 @@ def test_counts_are_exact_and_unknown_fractions_are_no_settings() -> None:
         ("3060", ("3060", None)),
     ],
 )
-def test_accelerators_are_counted_where_the_cell_does(cell: str, reported: tuple[str | None, int | None]) -> None:
+def test_accelerators_are_counted_where_the_cell_does(
+    cell: str, reported: tuple[str | None, int | None]
+) -> None:
     (row,) = rows(f"| gpu | tok/s |\n|---|---|\n| {cell} | 5 |")
     assert (row.setting("accelerator"), row.setting("accelerators")) == reported
 
@@ -250,16 +289,29 @@ def test_llama_benchs_table_tells_the_test_the_depth_and_the_model() -> None:
 | llama 7B Q4_0  |   3.56 GiB |     6.74 B | ROCm       |  99 |  1 |  tg128 @ d4096  |         39.33 ± 0.00 |
 """)
     speed = first.figures["speed"]
-    assert (first.kind, first.tool, speed.value, speed.deviation) == ("micro", "llama-bench", 878.31, 4.11)
+    assert (first.kind, first.tool, speed.value, speed.deviation) == (
+        "micro",
+        "llama-bench",
+        878.31,
+        4.11,
+    )
     assert (speed.half, speed.definition, speed.line) == (0.005, "llama-bench.speed", 12)
-    assert (first.setting("test"), first.setting("depth"), first.setting("ngl"), first.setting("flash_attn")) == (
+    assert (
+        first.setting("test"),
+        first.setting("depth"),
+        first.setting("ngl"),
+        first.setting("flash_attn"),
+    ) == (
         "pp512",
         None,
         99,
         1,
     )
     assert (second.setting("test"), second.setting("depth")) == ("tg128", 4096)
-    assert (first.setting("model_bytes"), first.setting("parameters")) == (3.56 * 2**30, 6.74e9)
+    assert (first.setting("model_bytes"), first.setting("parameters")) == (
+        3.56 * 2**30,
+        6.74e9,
+    )
     assert (first.label, first.setting("backend")) == ("llama 7B Q4_0", "ROCm")
 
 
@@ -269,7 +321,9 @@ def test_llama_batched_benchs_table_is_two_tests_a_line() -> None:
 |-------|--------|------|--------|----------|----------|----------|----------|
 |   512 |    128 |    4 |   2560 |    0.500 |  4096.00 |    2.000 |   256.00 |
 """)
-    assert [(r.tool, r.setting("test"), r.setting("batch_size"), r.get("speed")) for r in found] == [
+    assert [
+        (r.tool, r.setting("test"), r.setting("batch_size"), r.get("speed")) for r in found
+    ] == [
         ("llama-batched-bench", "pp512", 4, 4096.0),
         ("llama-batched-bench", "tg128", 4, 256.0),
     ]
@@ -279,7 +333,11 @@ def test_llama_benchys_speed_is_a_servers() -> None:
     (row,) = rows(
         "| model | test | t/s | peak t/s | ttfr (ms) |\n|---|---|---|---|---|\n| m | tg32 | 50.5 ± 0.2 | 52 | |"
     )
-    assert (row.tool, row.figures["speed"].definition, row.get("speed")) == ("llama-benchy", "", 50.5)
+    assert (row.tool, row.figures["speed"].definition, row.get("speed")) == (
+        "llama-benchy",
+        "",
+        50.5,
+    )
 
 
 def test_tests_side_by_side_are_a_result_each() -> None:
@@ -289,12 +347,19 @@ def test_tests_side_by_side_are_a_result_each() -> None:
 | m Q4  | Vulkan  | **878.3 ± 4** | 39.3          |
 | m Q8  | ROCm    | OOM           | 25.2          |
 """)
-    assert [(r.kind, r.setting("test"), r.setting("depth"), r.get("speed"), r.line) for r in found] == [
+    assert [
+        (r.kind, r.setting("test"), r.setting("depth"), r.get("speed"), r.line)
+        for r in found
+    ] == [
         ("micro", "pp512", None, 878.3, 12),
         ("micro", "tg128", 4096, 39.3, 12),
         ("micro", "tg128", 4096, 25.2, 13),
     ]
-    assert (found[0].series, found[0].figures["speed"].bold, found[0].figures["speed"].deviation) == (
+    assert (
+        found[0].series,
+        found[0].figures["speed"].bold,
+        found[0].figures["speed"].deviation,
+    ) == (
         "m Q4, Vulkan",
         True,
         4,
@@ -302,8 +367,16 @@ def test_tests_side_by_side_are_a_result_each() -> None:
 
 
 def test_a_lone_speed_is_of_the_test_beside_it() -> None:
-    (row,) = rows("| model | workload | tps |\n|---|---|---|\n| m | pp512 @ d16 | 1116.65 |", form="csv")
-    assert (row.kind, row.setting("test"), row.setting("depth"), row.get("speed")) == ("micro", "pp512", 16, 1116.65)
+    (row,) = rows(
+        "| model | workload | tps |\n|---|---|---|\n| m | pp512 @ d16 | 1116.65 |",
+        form="csv",
+    )
+    assert (row.kind, row.setting("test"), row.setting("depth"), row.get("speed")) == (
+        "micro",
+        "pp512",
+        16,
+        1116.65,
+    )
 
 
 def test_a_unit_in_every_cell_stands_for_one_in_the_title() -> None:
@@ -317,7 +390,9 @@ def test_a_unit_in_every_cell_stands_for_one_in_the_title() -> None:
     assert values(second) == {"speed": 116.3, "p95_ttft_ms": 151.0}
     (row,) = rows("| Model | Throughput |\n|---|---|\n| m | 2.5 req/s |")
     assert values(row) == {"request_throughput": 2.5}
-    assert rows("| Config | Throughput |\n|---|---|\n| a | 5 tok/s |\n| b | 3 req/s |") == []
+    assert (
+        rows("| Config | Throughput |\n|---|---|\n| a | 5 tok/s |\n| b | 3 req/s |") == []
+    )
     assert rows("| Link | Throughput |\n|---|---|\n| a | 5 GB/s |") == []
 
 
@@ -340,10 +415,20 @@ def test_decoding_of_several_requests_or_of_guesses_is_no_tg() -> None:
 
 
 def test_a_load_in_a_title_is_its_lines() -> None:
-    (row,) = rows("| Engine | Output tok/s (c32) | TTFT med (ms) |\n|---|---|---|\n| vllm | 965.0 | 403.1 |")
-    assert (values(row), row.setting("concurrency")) == ({"output_throughput": 965.0, "median_ttft_ms": 403.1}, 32)
-    found = rows("| Engine | Req/s (c=1) | Req/s (c=8) |\n|---|---|---|\n| vllm | 1.5 | 9.5 |")
-    assert [(r.setting("concurrency"), r.get("request_throughput")) for r in found] == [(1, 1.5), (8, 9.5)]
+    (row,) = rows(
+        "| Engine | Output tok/s (c32) | TTFT med (ms) |\n|---|---|---|\n| vllm | 965.0 | 403.1 |"
+    )
+    assert (values(row), row.setting("concurrency")) == (
+        {"output_throughput": 965.0, "median_ttft_ms": 403.1},
+        32,
+    )
+    found = rows(
+        "| Engine | Req/s (c=1) | Req/s (c=8) |\n|---|---|---|\n| vllm | 1.5 | 9.5 |"
+    )
+    assert [(r.setting("concurrency"), r.get("request_throughput")) for r in found] == [
+        (1, 1.5),
+        (8, 9.5),
+    ]
 
 
 def test_configurations_side_by_side_are_a_result_each() -> None:
@@ -357,7 +442,9 @@ def test_configurations_side_by_side_are_a_result_each() -> None:
         ("AWQ", 4, {"speed": 524.2, "median_ttft_ms": 14.0}),
     ]
     # Other figures, not other configurations.
-    assert rows("| c | Per-user tok/s | Single tok/s |\n|---|---|---|\n| 4 | 30 | 40 |") == []
+    assert (
+        rows("| c | Per-user tok/s | Single tok/s |\n|---|---|---|\n| 4 | 30 | 40 |") == []
+    )
     assert rows("| c | vLLM (tok/s) |\n|---|---|\n| 4 | 30 |") == []
 
 
@@ -367,7 +454,10 @@ def test_builds_side_by_side_in_llama_benchs_table() -> None:
 |-------|-------|---------------|----------------|---------|
 | m IQ4 | pp512 | 668.46 ± 1.74 | 680.74 ± 21.47 | 1.018   |
 """)
-    assert [(r.series, r.setting("test"), r.get("speed"), r.figures["speed"].deviation) for r in found] == [
+    assert [
+        (r.series, r.setting("test"), r.get("speed"), r.figures["speed"].deviation)
+        for r in found
+    ] == [
         ("m IQ4, main", "pp512", 668.46, 1.74),
         ("m IQ4, PR", "pp512", 680.74, 21.47),
     ]
@@ -381,7 +471,14 @@ def test_llama_benchys_requests_at_once() -> None:
 | m     | pp2048 @ d4 (c20) | 20262.35 ± 18.4 | 3773.25 ± 4501.36 |          | 11496 ± 64 |
 """)
     assert [
-        (r.series, r.setting("test"), r.setting("depth"), r.setting("concurrency"), r.get("speed")) for r in found
+        (
+            r.series,
+            r.setting("test"),
+            r.setting("depth"),
+            r.setting("concurrency"),
+            r.get("speed"),
+        )
+        for r in found
     ] == [
         ("m, total", "pp2048", 4, 20, 20262.35),
         ("m, req", "pp2048", 4, 20, 3773.25),
@@ -397,7 +494,11 @@ def test_words_that_name_a_configuration_are_the_series_and_loads_never() -> Non
 | 256         | dp + ep       | 13,660                    |
 | 512         | dp + ep + tbo | 10,688                    |
 """)
-    assert (first.label, first.series, second.series) == ("dp + ep", "dp + ep", "dp + ep + tbo")
+    assert (first.label, first.series, second.series) == (
+        "dp + ep",
+        "dp + ep",
+        "dp + ep + tbo",
+    )
     (row,) = rows("| request_count | model | Req/s |\n|---|---|---|\n| 20 | m | 1.5 |")
     assert row.series == "m"
     first, _ = rows("| prefill | Req/s |\n|---|---|\n| 1 | 1.5 |\n| 2 | 2.5 |")
@@ -407,7 +508,9 @@ def test_words_that_name_a_configuration_are_the_series_and_loads_never() -> Non
 def test_tokens_per_second_are_all_tokens_only_where_vllm_offline_wrote_them() -> None:
     (row,) = rows("| model | tokens_per_second |\n|---|---|\n| m | 32.4 |", form="csv")
     assert values(row) == {"speed": 32.4}
-    (row,) = rows("| Metric | Value |\n|---|---|\n| tokens_per_second | 32.4 |\n| p50 latency | 5 ms |")
+    (row,) = rows(
+        "| Metric | Value |\n|---|---|\n| tokens_per_second | 32.4 |\n| p50 latency | 5 ms |"
+    )
     assert values(row) == {"speed": 32.4, "p50_latency_ms": 5.0}
 
 
@@ -447,10 +550,23 @@ def test_lm_evals_table_goes_on_where_the_task_is_blank() -> None:
 |gsm8k|      3|flexible-extract|     5|exact_match|↑  |0.8466|±  |0.0135|
 |     |       |strict-match    |     5|exact_match|↑  |**0.848**|±  |N/A |
 """)
-    assert (first.kind, first.tool, first.get("score"), first.get("stderr")) == ("quality", "lm-eval", 0.8466, 0.0135)
+    assert (first.kind, first.tool, first.get("score"), first.get("stderr")) == (
+        "quality",
+        "lm-eval",
+        0.8466,
+        0.0135,
+    )
     assert first.figures["stderr"].half == pytest.approx(5e-5)
-    assert (second.setting("task"), second.setting("filter"), second.setting("n_shot")) == ("gsm8k", "strict-match", 5)
-    assert (second.get("score"), second.get("stderr"), second.figures["score"].bold) == (0.848, None, True)
+    assert (second.setting("task"), second.setting("filter"), second.setting("n_shot")) == (
+        "gsm8k",
+        "strict-match",
+        5,
+    )
+    assert (second.get("score"), second.get("stderr"), second.figures["score"].bold) == (
+        0.848,
+        None,
+        True,
+    )
 
 
 def test_metrics_as_rows_are_a_result_for_each_column() -> None:
@@ -464,7 +580,10 @@ def test_metrics_as_rows_are_a_result_for_each_column() -> None:
 """)
     assert (first.label, first.series, second.label) == ("vLLM", "vLLM", "TGI")
     assert values(second) == {"request_throughput": 0.61, "mean_ttft_ms": 8829.0}
-    assert (first.figures["request_throughput"].line, first.figures["mean_ttft_ms"].line) == (12, 13)
+    assert (
+        first.figures["request_throughput"].line,
+        first.figures["mean_ttft_ms"].line,
+    ) == (12, 13)
     assert first.figures["request_throughput"].bold
     assert first.setting("concurrency") == 16
     assert (first.line, first.end) == (10, 15)
@@ -491,22 +610,36 @@ def test_what_was_measured_is_no_setting() -> None:
 | a      | 0.719 | 197                | 8.67s       | 80           | 1,024 tokens        | 349ms    |
 """)
     assert values(row) == {"mean_ttft_ms": 349.0, "p50_latency_ms": 8670.0}
-    assert {name: setting.value for name, setting in row.settings.items()} == {"Config": "a", "input_len": 1024}
+    assert {name: setting.value for name, setting in row.settings.items()} == {
+        "Config": "a",
+        "input_len": 1024,
+    }
 
 
 def test_a_machines_memory_and_a_kernels_latency_are_no_results() -> None:
     assert rows("| VM | GPU memory (GB) | GPUs |\n|---|---|---|\n| nc6 | 112 | 1 |") == []
-    assert rows("| Kernel | Latency (ms) | TFLOPS |\n|---|---|---|\n| sdpa | 84.56 | 1384.2 |") == []
+    assert (
+        rows("| Kernel | Latency (ms) | TFLOPS |\n|---|---|---|\n| sdpa | 84.56 | 1384.2 |")
+        == []
+    )
     assert len(rows("| Batch | Latency (ms) |\n|---|---|\n| 8 | 84.56 |")) == 1
 
 
 def test_a_lone_column_of_values_has_no_name() -> None:
-    (row,) = rows("| metric | value |\n|---|---|\n| avg_ttft_ms | 716.041 |\n| p50_itl_ms | 9.5 |")
-    assert (row.label, row.series, values(row)) == ("", "", {"mean_ttft_ms": 716.041, "p50_itl_ms": 9.5})
+    (row,) = rows(
+        "| metric | value |\n|---|---|\n| avg_ttft_ms | 716.041 |\n| p50_itl_ms | 9.5 |"
+    )
+    assert (row.label, row.series, values(row)) == (
+        "",
+        "",
+        {"mean_ttft_ms": 716.041, "p50_itl_ms": 9.5},
+    )
 
 
 def test_requests_beside_a_concurrency_were_asked_for() -> None:
-    (row,) = rows("| num_requests | concurrency | mean TTFT(ms) |\n|---|---|---|\n| 720 | 144 | 4717.45 |")
+    (row,) = rows(
+        "| num_requests | concurrency | mean TTFT(ms) |\n|---|---|---|\n| 720 | 144 | 4717.45 |"
+    )
     assert (row.setting("num_prompts"), row.get("completed")) == (720, None)
 
 
@@ -522,7 +655,9 @@ def test_a_line_that_ends_early_is_left_out() -> None:
 
 
 def test_secrets_in_cells_stay_out() -> None:
-    found = rows("| Model | api_key | Req/s |\n|---|---|---|\n| hf_abcdefghijklmnop | verysecret1 | 1.5 |")
+    found = rows(
+        "| Model | api_key | Req/s |\n|---|---|---|\n| hf_abcdefghijklmnop | verysecret1 | 1.5 |"
+    )
     assert "hf_abc" not in str(found)
     assert "verysecret1" not in str(found)
 
@@ -530,14 +665,21 @@ def test_secrets_in_cells_stay_out() -> None:
 @pytest.mark.parametrize("fields", [("both", "titles"), ("both", "flags"), ("labels",)])
 def test_a_name_that_others_have_for_a_setting_means_one(fields: tuple[str, ...]) -> None:
     words = [
-        word for alias in setting.ALIASES for field in fields for word in getattr(alias, field).split(", ") if word
+        word
+        for alias in setting.ALIASES
+        for field in fields
+        for word in getattr(alias, field).split(", ")
+        if word
     ]
     assert len(words) == len(set(words))
 
 
 def test_a_flag_means_the_same_setting_however_it_is_written() -> None:
-    assert {setting.of_flag(f) for f in ("--tensor-parallel-size", "tensor_parallel_size", "--tp")} == {
-        "tensor_parallel"
-    }
+    assert {
+        setting.of_flag(f)
+        for f in ("--tensor-parallel-size", "tensor_parallel_size", "--tp")
+    } == {"tensor_parallel"}
     assert setting.of_flag("--no-enable-prefix-caching") == "-prefix_caching"
-    assert setting.of_flag("--device") == "" and meaning("Device") == Meaning("accelerator", figure=False)
+    assert setting.of_flag("--device") == "" and meaning("Device") == Meaning(
+        "accelerator", figure=False
+    )

@@ -58,29 +58,50 @@ def test_the_interval_holds_the_capacity_of_the_server(
     # TTFT is 40 ms up to 4 requests at once, then 10 ms for each: 8 at once are the most within 80 ms, and the median
     # shows it with few requests.
     url = fake(first_ms=40.0, gap_ms=1.0, slots=4, noise=0.05).base_url
-    flags = ["--target", "ttft_p50:85", "failed:0", "--to", "64", "--resolution", "0.1", "--budget", "60", "--json"]
+    flags = [
+        "--target",
+        "ttft_p50:85",
+        "failed:0",
+        "--to",
+        "64",
+        "--resolution",
+        "0.1",
+        "--budget",
+        "60",
+        "--json",
+    ]
     assert main(find(url, tmp_path, *flags, "--price", "machine=2")) == 0
     out, err = capsys.readouterr()
     found = json.loads(out)
-    assert re.search(r"about \d+ (s|min) to \d+ (s|min): \d+ to \d+ probes; at most 60 s \(--budget\)", err), err
+    assert re.search(
+        r"about \d+ (s|min) to \d+ (s|min): \d+ to \d+ probes; at most 60 s \(--budget\)",
+        err,
+    ), err
     assert len(re.findall(r"About .* left", err)) == 1
     assert found["low"] <= 8.5 <= found["high"] and found["high"] / found["low"] < 2
     stored = answer(tmp_path)
     assert stored.ended == "narrow" and stored.limited_by[0] == "median TTFT ≤ 85 ms"
     text = "\n".join(lines(stored))
-    assert f"concurrency {found['low']:g} (95 % interval:" in text and "lowest that misses it" in text
+    assert (
+        f"concurrency {found['low']:g} (95 % interval:" in text
+        and "lowest that misses it" in text
+    )
     assert {p.outcome for p in stored.probes} >= {"meets", "misses"}
     [folder] = [path.parent for path in tmp_path.glob("*/find.json")]
     picture = (folder / "find.svg").read_text()
     assert f"Chart: {folder / 'find.svg'}" in err and "median TTFT (ms)" in picture
     speed = stored.at_level(stored.low).throughput  # type: ignore[union-attr]
-    assert found["cost"]["per_million_output"] == pytest.approx(2 / 3600 / speed * 1e6, rel=0.01)
-    cost = msgspec.convert(found["cost"], Cost)
-    assert "  cost there: " in "\n".join(lines(stored, cost)) and "per million output tokens" in "\n".join(
-        lines(stored, cost)
+    assert found["cost"]["per_million_output"] == pytest.approx(
+        2 / 3600 / speed * 1e6, rel=0.01
     )
+    cost = msgspec.convert(found["cost"], Cost)
+    assert "  cost there: " in "\n".join(
+        lines(stored, cost)
+    ) and "per million output tokens" in "\n".join(lines(stored, cost))
     runs = [folder / p.run for p in stored.probes]
-    assert all((run / "summary.json").exists() for run in runs) and len(set(runs)) == len(runs)
+    assert all((run / "summary.json").exists() for run in runs) and len(set(runs)) == len(
+        runs
+    )
 
 
 @pytest.mark.engines
@@ -88,11 +109,42 @@ def test_a_target_that_no_load_meets_and_one_that_every_load_meets(
     fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = fake(first_ms=30.0).base_url
-    assert main(find(url, tmp_path / "none", "--target", "ttft_p50:10", "--from", "4", "--budget", "40")) == 0
+    assert (
+        main(
+            find(
+                url,
+                tmp_path / "none",
+                "--target",
+                "ttft_p50:10",
+                "--from",
+                "4",
+                "--budget",
+                "40",
+            )
+        )
+        == 0
+    )
     assert "no load meets it, not even concurrency 4." in capsys.readouterr().out
-    assert main(find(url, tmp_path / "all", "--target", "ttft_p50:1000", "--to", "4", "--price", "B999=2")) == 0
+    assert (
+        main(
+            find(
+                url,
+                tmp_path / "all",
+                "--target",
+                "ttft_p50:1000",
+                "--to",
+                "4",
+                "--price",
+                "B999=2",
+            )
+        )
+        == 0
+    )
     out, err = capsys.readouterr()
-    assert "every load up to concurrency 4 meets it. Raise --to." in out and "Give --price machine=DOLLARS." in err
+    assert (
+        "every load up to concurrency 4 meets it. Raise --to." in out
+        and "Give --price machine=DOLLARS." in err
+    )
 
 
 @pytest.mark.engines
@@ -100,7 +152,10 @@ def test_aborted_answers_miss_a_target_without_failures(
     fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = fake(faults={"abort": 2}).base_url
-    assert main(find(url, tmp_path, "--target", "failed:0", "--from", "4", "--budget", "40")) == 0
+    assert (
+        main(find(url, tmp_path, "--target", "failed:0", "--from", "4", "--budget", "40"))
+        == 0
+    )
     assert "no load meets it, not even concurrency 4" in capsys.readouterr().out
 
 
@@ -117,9 +172,16 @@ def test_a_server_that_dies_half_way_leaves_what_was_learnt(
 
 
 @pytest.mark.engines  # slow
-def test_a_cliff_is_named(fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cliff_is_named(
+    fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     url = fake(first_ms=20.0, cliff=6, noise=0.1).base_url
-    assert main(find(url, tmp_path, "--target", "ttft_p50:100", "--to", "32", "--budget", "60")) == 0
+    assert (
+        main(
+            find(url, tmp_path, "--target", "ttft_p50:100", "--to", "32", "--budget", "60")
+        )
+        == 0
+    )
     found = answer(tmp_path)
     assert found.low == 6 and found.high in (7, 8)
     assert "a cliff: median TTFT jumps to" in capsys.readouterr().out
@@ -127,10 +189,20 @@ def test_a_cliff_is_named(fake: StartFake, tmp_path: Path, capsys: pytest.Captur
 
 def test_ctrl_c_keeps_the_best_answer_so_far(fake: StartFake, tmp_path: Path) -> None:
     url = fake(first_ms=50.0, slots=2).base_url
-    command = [sys.executable, "-m", "dyno", *find(url, tmp_path, "--target", "ttft_p90:900", "--budget", "120")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [
+        sys.executable,
+        "-m",
+        "dyno",
+        *find(url, tmp_path, "--target", "ttft_p90:900", "--budget", "120"),
+    ]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     deadline = time.monotonic() + 60
-    while not any('"facts"' in p.read_text() for p in tmp_path.glob("*/probes.json")) and time.monotonic() < deadline:
+    while (
+        not any('"facts"' in p.read_text() for p in tmp_path.glob("*/probes.json"))
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.05)
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)
@@ -139,8 +211,23 @@ def test_ctrl_c_keeps_the_best_answer_so_far(fake: StartFake, tmp_path: Path) ->
     assert "Interrupted: this is the best answer so far." in out and answer(tmp_path).probes
 
 
-def test_a_dry_run_says_how_long_it_takes_and_sends_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(find("http://127.0.0.1:9", tmp_path, "--target", "ttft_p90:100", "--to", "64", "--dry-run")) == 0
+def test_a_dry_run_says_how_long_it_takes_and_sends_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        main(
+            find(
+                "http://127.0.0.1:9",
+                tmp_path,
+                "--target",
+                "ttft_p90:100",
+                "--to",
+                "64",
+                "--dry-run",
+            )
+        )
+        == 0
+    )
     out = capsys.readouterr().out
     assert "p90 TTFT ≤ 100 ms: about " in out and "at most 20 min (--budget)" in out
     assert not list(tmp_path.iterdir())
@@ -153,7 +240,9 @@ def test_ctrl_c_in_the_first_probe(fake: StartFake, tmp_path: Path) -> None:
     url = fake(first_ms=50.0, slots=2).base_url
     flags = ["--target", "ttft_p90:900", "--over", "rate"]
     command = [sys.executable, "-m", "dyno", *find(url, tmp_path, *flags)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     deadline = time.monotonic() + 60
     while not list(tmp_path.glob("*/*/exchanges.spool")) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -170,9 +259,18 @@ def test_ctrl_c_in_the_first_probe(fake: StartFake, tmp_path: Path) -> None:
     [
         (["--target", "throughput:5"], "Known: ttft, tpot, itl, e2el, optionally"),
         (["--target", "ttft_p0:5"], "--target ttft_p0: a search takes ttft"),
-        (["--target", "ttft:5", "--from", "1.5"], "--from 1.5: concurrency is a whole number"),
-        (["--target", "ttft:5", "--over", "rate", "--request-rate", "5"], "--request-rate: .* chooses the load itself"),
-        (["--target", "ttft:5", "--num-prompts", "5"], "--num-prompts: .* chooses the load itself"),
+        (
+            ["--target", "ttft:5", "--from", "1.5"],
+            "--from 1.5: concurrency is a whole number",
+        ),
+        (
+            ["--target", "ttft:5", "--over", "rate", "--request-rate", "5"],
+            "--request-rate: .* chooses the load itself",
+        ),
+        (
+            ["--target", "ttft:5", "--num-prompts", "5"],
+            "--num-prompts: .* chooses the load itself",
+        ),
         (["--target", "ttft:5", "--save-result"], "--json prints its answer"),
         (["--target", "ttft_p99"], "write NAME:LIMIT"),
         (["--target", "tfft:5"], "Did you mean ttft"),
@@ -194,14 +292,27 @@ def test_mistakes_get_a_sentence(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_server_that_isnt_up_leaves_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_that_isnt_up_leaves_no_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(find("http://127.0.0.1:9", tmp_path, "--target", "ttft:5")) == 1
-    assert "Nothing listens at http://127.0.0.1:9" in capsys.readouterr().err and not list(tmp_path.iterdir())
+    assert "Nothing listens at http://127.0.0.1:9" in capsys.readouterr().err and not list(
+        tmp_path.iterdir()
+    )
 
 
 def probe(level: float, outcome: Any, ms: float) -> ProbeFacts:
     within = {"meets": True, "misses": False, "undecided": None}[outcome]
-    return ProbeFacts(level, outcome, False, 100, 120, 5.0, [LimitFigure(Limit("ttft", 60.0, "p90"), ms, within)], "x")
+    return ProbeFacts(
+        level,
+        outcome,
+        False,
+        100,
+        120,
+        5.0,
+        [LimitFigure(Limit("ttft", 60.0, "p90"), ms, within)],
+        "x",
+    )
 
 
 @pytest.mark.parametrize(
@@ -238,15 +349,30 @@ def test_a_queue_that_grows_ends_a_probe_and_is_named(
     fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = fake(first_ms=50.0, slots=2).base_url  # about 40 requests/s
-    flags = ["--over", "rate", "--target", "failed:0", "--from", "90", "--to", "100", "--budget", "30"]
+    flags = [
+        "--over",
+        "rate",
+        "--target",
+        "failed:0",
+        "--from",
+        "90",
+        "--to",
+        "100",
+        "--budget",
+        "30",
+    ]
     assert main(find(url, tmp_path, *flags)) == 0  # no load meets it
-    assert any(probe.queue_grew and probe.outcome == "misses" for probe in answer(tmp_path).probes)
+    assert any(
+        probe.queue_grew and probe.outcome == "misses" for probe in answer(tmp_path).probes
+    )
     assert "a queue that grew without end" in capsys.readouterr().out
 
 
 # ---- what spoils a probe ----
 
-SERVED = Path(__file__).parents[1] / "fixtures" / "runs" / "20261116-115039-serve-fake-c3-2af4"
+SERVED = (
+    Path(__file__).parents[1] / "fixtures" / "runs" / "20261116-115039-serve-fake-c3-2af4"
+)
 
 
 def with_client(**figures: Any) -> Result:
@@ -254,14 +380,18 @@ def with_client(**figures: Any) -> Result:
     result = Run(SERVED).result()
     assert result.summary is not None
     client = msgspec.structs.replace(result.summary.client, **figures)
-    return msgspec.structs.replace(result, findings=[], summary=msgspec.structs.replace(result.summary, client=client))
+    return msgspec.structs.replace(
+        result, findings=[], summary=msgspec.structs.replace(result.summary, client=client)
+    )
 
 
 def test_a_probe_is_spoiled_only_for_the_figures_that_its_target_has() -> None:
     unseen = with_client(unseen_share=0.4)
     assert disturbed(unseen, [Limit("ttft", 500.0, "p50")]) == ""
     assert disturbed(unseen, [Limit("e2el", 500.0, "p99")]) == ""
-    assert "could not time 40 % of the chunks" in disturbed(unseen, [Limit("itl", 50.0, "p99")])
+    assert "could not time 40 % of the chunks" in disturbed(
+        unseen, [Limit("itl", 50.0, "p99")]
+    )
 
 
 def test_requests_that_are_sent_late_spoil_every_target_and_who_disturbed_is_named(
@@ -277,21 +407,39 @@ def test_requests_that_are_sent_late_spoil_every_target_and_who_disturbed_is_nam
 
 def test_a_latency_that_is_known_within_bounds_is_left_to_its_limit() -> None:
     doubts = with_client()
-    loose = Finding("client.unseen_chunks", "doubt", "p99 TPOT is known within bounds only.", "Use --procs.")
+    loose = Finding(
+        "client.unseen_chunks",
+        "doubt",
+        "p99 TPOT is known within bounds only.",
+        "Use --procs.",
+    )
     busy = Finding("client.busy", "doubt", "dyno used a whole core.", "Use --procs 2.")
-    assert disturbed(msgspec.structs.replace(doubts, findings=[loose]), [Limit("ttft", 500.0, "p50")]) == ""
-    assert "whole core" in disturbed(msgspec.structs.replace(doubts, findings=[busy]), [Limit("ttft", 500.0, "p50")])
+    assert (
+        disturbed(
+            msgspec.structs.replace(doubts, findings=[loose]), [Limit("ttft", 500.0, "p50")]
+        )
+        == ""
+    )
+    assert "whole core" in disturbed(
+        msgspec.structs.replace(doubts, findings=[busy]), [Limit("ttft", 500.0, "p50")]
+    )
 
 
-def test_a_probe_has_prompts_enough_to_show_something_however_slowly_they_are_made(tmp_path: Path) -> None:
+def test_a_probe_has_prompts_enough_to_show_something_however_slowly_they_are_made(
+    tmp_path: Path,
+) -> None:
     """Once, slow prompts left 2 s of load, of which nothing could be judged; the search tried it again and again."""
     spec = FindSpec(limits=[Limit("e2el", 500.0, "p50")], over="rate", budget_s=60.0)
     trial = TrialSpec(
-        TargetSpec("http://127.0.0.1:1", "openai", "/v1/completions"), WorkloadSpec("random", num_prompts=1), LoadSpec()
+        TargetSpec("http://127.0.0.1:1", "openai", "/v1/completions"),
+        WorkloadSpec("random", num_prompts=1),
+        LoadSpec(),
     )
     finder = Finder(trial, spec, tmp_path, Watcher(), Stop())
     finder._prompt_s = 0.1
     step = ProbeStep(80.0, True, 20.0)
     counted_s = OPEN_LEAST_S / ROUGH / (1 - OPEN_FILL)
     assert finder._requests(step, None) > 80 * counted_s
-    assert finder._requests(ProbeStep(80.0, False, 20.0), None) > 80 * OPEN_LEAST_S / (1 - OPEN_FILL)
+    assert finder._requests(ProbeStep(80.0, False, 20.0), None) > 80 * OPEN_LEAST_S / (
+        1 - OPEN_FILL
+    )

@@ -17,7 +17,15 @@ from test_find import MODEL, answer, find
 
 pytestmark = pytest.mark.real  # starts processes, uses sockets or takes seconds
 
-CHECKED = ["--random-input-len", "8", "--random-output-len", "3", "--disable-tqdm", "--tokenizer", str(MODEL)]
+CHECKED = [
+    "--random-input-len",
+    "8",
+    "--random-output-len",
+    "3",
+    "--disable-tqdm",
+    "--tokenizer",
+    str(MODEL),
+]
 
 
 @pytest.mark.engines
@@ -62,10 +70,36 @@ def test_wrong_answers_make_the_search_void(
         return "|".join("!" * 16)
 
     server = Model(reply, scripted)
-    flags = ["--model", "m", "--target", "e2el_p50:500", "--from", "2", "--to", "4", "--budget", "15"]
-    assert main(["find", "--base-url", server.base_url, "--runs", str(tmp_path), *CHECKED, *flags]) == 3
+    flags = [
+        "--model",
+        "m",
+        "--target",
+        "e2el_p50:500",
+        "--from",
+        "2",
+        "--to",
+        "4",
+        "--budget",
+        "15",
+    ]
+    assert (
+        main(
+            [
+                "find",
+                "--base-url",
+                server.base_url,
+                "--runs",
+                str(tmp_path),
+                *CHECKED,
+                *flags,
+            ]
+        )
+        == 3
+    )
     found = answer(tmp_path)
-    assert found.verdict == "void" and [f.code for f in found.findings] == ["correctness.garbage"]
+    assert found.verdict == "void" and [f.code for f in found.findings] == [
+        "correctness.garbage"
+    ]
     assert found.probes and found.low == 4  # their times count
     assert "VOID (correctness.garbage)" in capsys.readouterr().out
 
@@ -74,7 +108,16 @@ def test_a_server_that_fails_every_request_is_not_an_answer(
     fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = fake(faults={"500": 1}).base_url
-    flags = ["--target", "ttft_p50:100", "--to", "4", "--budget", "20", "--ready-check-timeout-sec", "0"]
+    flags = [
+        "--target",
+        "ttft_p50:100",
+        "--to",
+        "4",
+        "--budget",
+        "20",
+        "--ready-check-timeout-sec",
+        "0",
+    ]
     assert main(find(url, tmp_path, *flags, "--num-warmups", "0")) in (1, 3)
     out, err = capsys.readouterr()
     assert "no load meets it" not in out and ("500" in out or "500" in err)
@@ -85,7 +128,23 @@ def test_a_server_that_says_it_is_overloaded_misses_the_target(
     fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = fake(first_ms=10.0, faults={"429": 3}).base_url
-    assert main(find(url, tmp_path, "--target", "failed:0.1", "--from", "4", "--to", "4", "--budget", "20")) == 0
+    assert (
+        main(
+            find(
+                url,
+                tmp_path,
+                "--target",
+                "failed:0.1",
+                "--from",
+                "4",
+                "--to",
+                "4",
+                "--budget",
+                "20",
+            )
+        )
+        == 0
+    )
     assert "no load meets it, not even concurrency 4" in capsys.readouterr().out
 
 
@@ -106,12 +165,29 @@ def test_the_answer_ends_with_the_command_that_measures_it_again(
         "--price",
         "machine=2",
     ]
-    assert main(find(url, tmp_path, *flags, "--header", "authorization=Bearer sk-verysecretkey")) == 0
+    assert (
+        main(
+            find(url, tmp_path, *flags, "--header", "authorization=Bearer sk-verysecretkey")
+        )
+        == 0
+    )
     out, err = capsys.readouterr()
     [line] = " ".join(out.split()).split("measure it again: ")[1:]
-    assert line.startswith(f"dyno bench serve --base-url {url}") and "--max-concurrency 2 --duration" in line
+    assert (
+        line.startswith(f"dyno bench serve --base-url {url}")
+        and "--max-concurrency 2 --duration" in line
+    )
     assert not any(
-        word in line for word in ("--target", "ttft_p50", "--from", "--budget", "--price", "machine", "verysecret")
+        word in line
+        for word in (
+            "--target",
+            "ttft_p50",
+            "--from",
+            "--budget",
+            "--price",
+            "machine",
+            "verysecret",
+        )
     )
     assert "trying concurrency 2; at most" in err
 
@@ -128,7 +204,9 @@ def busy() -> Iterator[None]:
 
 @pytest.mark.engines
 @pytest.mark.nightly  # two minutes; test_search.py has a model of such a server
-def test_waves_of_a_prefill_first_scheduler(scripted: Callable[..., Scripted], tmp_path: Path) -> None:
+def test_waves_of_a_prefill_first_scheduler(
+    scripted: Callable[..., Scripted], tmp_path: Path
+) -> None:
     """Prefills of 10 ms come one after the other, then all decode for 200 ms: the median waits for half of them."""
     prefill = threading.Lock()
 
@@ -139,7 +217,20 @@ def test_waves_of_a_prefill_first_scheduler(scripted: Callable[..., Scripted], t
         return "a| b| c"
 
     server = Model(reply, scripted)
-    main(find(server.base_url, tmp_path, "--model", "m", "--target", "e2el_p50:330", "--to", "64", "--budget", "150"))
+    main(
+        find(
+            server.base_url,
+            tmp_path,
+            "--model",
+            "m",
+            "--target",
+            "e2el_p50:330",
+            "--to",
+            "64",
+            "--budget",
+            "150",
+        )
+    )
     found = answer(tmp_path)
     # In a closed loop of N users with a serial part of 10 ms, E2EL is 10 N ms as soon as that is more than 210 ms.
     low, high = found.low or found.likely_low, found.high or found.likely_high
@@ -151,7 +242,20 @@ def test_a_search_beside_busy_programs_names_them(
     busy: None, fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = fake(first_ms=60.0, gap_ms=1.0, slots=4, noise=0.1).base_url
-    code = main(find(url, tmp_path, "--target", "ttft_p50:200", "--to", "64", "--resolution", "0.3", "--budget", "90"))
+    code = main(
+        find(
+            url,
+            tmp_path,
+            "--target",
+            "ttft_p50:200",
+            "--to",
+            "64",
+            "--resolution",
+            "0.3",
+            "--budget",
+            "90",
+        )
+    )
     out, found = capsys.readouterr().out, answer(tmp_path)
     assert code in (0, 4) and "--procs" not in out
     assert found.low is None or found.low <= 13.4

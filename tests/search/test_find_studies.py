@@ -43,7 +43,9 @@ def planned(text: str, folder: Path) -> Study:
     return read(path)[0]
 
 
-def test_each_setting_and_workload_has_one_search_whatever_the_repeats(tmp_path: Path) -> None:
+def test_each_setting_and_workload_has_one_search_whatever_the_repeats(
+    tmp_path: Path,
+) -> None:
     more = "[workloads.long]\ninput_len = 50\noutput_len = 3\n[loads.two]\nmax_concurrency = 2\nnum_prompts = 4\n"
     study = planned(f"repeats = 3\n{STUDY}{more}", tmp_path)
     searches = [p for p in study.trials if p.trial.find]
@@ -65,10 +67,16 @@ def test_each_setting_and_workload_has_one_search_whatever_the_repeats(tmp_path:
         ("to = 16", "to = 16\nfrom = 20", "from 20 is above to 16"),
         ('"1m"', '"soon"', "is not a time"),
         ("resolution", "resolutoin", "Did you mean resolution"),
-        ("to = 16", "to = 16\n[loads.find]\nmax_concurrency = 2\nnum_prompts = 4", "can't be the name"),
+        (
+            "to = 16",
+            "to = 16\n[loads.find]\nmax_concurrency = 2\nnum_prompts = 4",
+            "can't be the name",
+        ),
     ],
 )
-def test_mistakes_are_named_with_their_line(old: str, new: str, words: str, tmp_path: Path) -> None:
+def test_mistakes_are_named_with_their_line(
+    old: str, new: str, words: str, tmp_path: Path
+) -> None:
     with pytest.raises(UsageError, match=words) as e:
         planned(STUDY.replace(old, new), tmp_path)
     assert "s.toml:" in str(e.value)
@@ -82,34 +90,51 @@ def test_a_study_shows_the_highest_load_of_each_setting(
     Path("s.toml").write_text(STUDY)
     assert main(["run", "s.toml", "--any-rig"]) in (0, 3)
     out = capsys.readouterr().out
-    assert "Highest load with median TTFT ≤ 62 ms, no failed request." in out and "Limited by median TTFT" in out
+    assert (
+        "Highest load with median TTFT ≤ 62 ms, no failed request." in out
+        and "Limited by median TTFT" in out
+    )
     runs = [Run(path) for path in sorted(Path("runs/s/trials").iterdir())]
     answers = [run.result().find for run in runs]
     lows = sorted(a.low or 0 for a in answers if a)
     highs = sorted(a.high or 0 for a in answers if a)
     assert lows[0] <= 4.1 <= highs[0] and lows[1] <= 12.4 <= highs[1], (lows, highs)
     for run, found in zip(runs, answers, strict=True):
-        assert found and run.manifest().trial.load.max_concurrency == found.low  # its figures are those of the answer
-        assert run.manifest().place and all((run.path / probe.run / "summary.json").exists() for probe in found.probes)
+        # its figures are those of the answer
+        assert found and run.manifest().trial.load.max_concurrency == found.low
+        assert run.manifest().place and all(
+            (run.path / probe.run / "summary.json").exists() for probe in found.probes
+        )
     report = Path("r.md")
     assert main(["report", "runs/s", "-o", str(report), "-o", "r.html"]) == 0
     assert 'id="search-concurrency"' in Path("r.html").read_text()
     text = report.read_text()
-    assert "### Highest load within the target" in text and "Within median TTFT ≤ 62 ms" in text
+    assert (
+        "### Highest load within the target" in text
+        and "Within median TTFT ≤ 62 ms" in text
+    )
     assert "cost, $/M output" in text.partition("### Highest load")[2].partition("###")[0]
     before = {run.path: run.summary_path.stat().st_mtime_ns for run in runs}
     assert main(["run", "s.toml", "--any-rig"]) in (0, 3)
-    assert {run.path: run.summary_path.stat().st_mtime_ns for run in runs} == before  # nothing is measured again
+    # nothing is measured again
+    assert {run.path: run.summary_path.stat().st_mtime_ns for run in runs} == before
 
 
 @pytest.mark.engines  # slow
 def test_a_search_that_was_stopped_continues_with_its_probes(tmp_path: Path) -> None:
-    (tmp_path / "s.toml").write_text(STUDY.replace(', ["first_ms=30", "slots=6", "noise=0.05"]', ""))
+    (tmp_path / "s.toml").write_text(
+        STUDY.replace(', ["first_ms=30", "slots=6", "noise=0.05"]', "")
+    )
     command = [sys.executable, "-m", "dyno", "run", "s.toml", "--any-rig"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     deadline = time.monotonic() + 90
     stored_at = "runs/s/trials/*/probes.json"
-    while not any('"facts"' in p.read_text() for p in tmp_path.glob(stored_at)) and time.monotonic() < deadline:
+    while (
+        not any('"facts"' in p.read_text() for p in tmp_path.glob(stored_at))
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130
@@ -118,4 +143,6 @@ def test_a_search_that_was_stopped_continues_with_its_probes(tmp_path: Path) -> 
     assert first and not (stored.parent / "summary.json").exists()
     subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, timeout=120)
     found = Run(stored.parent).result().find
-    assert found and [p.run for p in found.probes][: len(first)] == [p["facts"]["run"] for p in first]
+    assert found and [p.run for p in found.probes][: len(first)] == [
+        p["facts"]["run"] for p in first
+    ]

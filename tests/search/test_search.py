@@ -31,11 +31,15 @@ def answered(limits: list[Limit], values_ms: list[float], gap_s: float = 0.01) -
     sent = np.arange(len(values_ms)) * gap_s
     took = np.array(values_ms)
     end = sent + took / 1e3
-    columns = {limit.metric: LimitColumn(took, took) for limit in limits if limit.stem != "failed"}
+    columns = {
+        limit.metric: LimitColumn(took, took) for limit in limits if limit.stem != "failed"
+    }
     return Requests(sent, end, end, np.zeros(len(sent), bool), columns)
 
 
-def outcome(limits: list[str], values_ms: list[float], failed: int = 0, wave: int = 1) -> str:
+def outcome(
+    limits: list[str], values_ms: list[float], failed: int = 0, wave: int = 1
+) -> str:
     """Of one probe, however long the server's variation is."""
     wanted = parse(limits)
     requests = answered(wanted, values_ms)
@@ -52,7 +56,9 @@ def outcome(limits: list[str], values_ms: list[float], failed: int = 0, wave: in
 def falling(seconds: float, users: int = 8) -> tuple[np.ndarray, np.ndarray]:
     """Latencies that begin twice as long, and nearly have their own length after ten seconds."""
     sent = np.arange(0.0, seconds, 0.05)
-    return sent, 100 * (1 + np.exp(-sent / 3)) * np.exp(0.1 * np.random.default_rng(users).standard_normal(len(sent)))
+    return sent, 100 * (1 + np.exp(-sent / 3)) * np.exp(
+        0.1 * np.random.default_rng(users).standard_normal(len(sent))
+    )
 
 
 def test_a_start_lasts_while_latencies_fall_and_ends_when_they_have_fallen() -> None:
@@ -64,7 +70,10 @@ def test_a_start_lasts_while_latencies_fall_and_ends_when_they_have_fallen() -> 
 
 def test_requests_that_are_alike_have_hardly_a_start() -> None:
     rng = np.random.default_rng(4)
-    cuts = [start.ends(np.arange(400.0), np.exp(0.3 * rng.standard_normal(400)), 8) for _ in range(200)]
+    cuts = [
+        start.ends(np.arange(400.0), np.exp(0.3 * rng.standard_normal(400)), 8)
+        for _ in range(200)
+    ]
     assert sum(cut.lasts for cut in cuts) < 40
     assert np.mean([max(cut.ends_s, 0.0) for cut in cuts]) < 100
 
@@ -72,7 +81,9 @@ def test_requests_that_are_alike_have_hardly_a_start() -> None:
 def test_a_probe_whose_latencies_fall_shows_no_miss_that_its_end_does_not_show() -> None:
     sent, took = falling(6)
     end = sent + took / 1e3
-    requests = Requests(sent, end, end, np.zeros(len(sent), bool), {"p50_ttft_ms": LimitColumn(took, took)})
+    requests = Requests(
+        sent, end, end, np.zeros(len(sent), bool), {"p50_ttft_ms": LimitColumn(took, took)}
+    )
     [weighed] = Judge([Limit("ttft", 140.0, "p50")], 8).look(requests, 6.5).weighed
     assert weighed.margin_low < weighed.margin - 0.02
 
@@ -142,8 +153,14 @@ def test_probes_that_differ_count_for_fewer_requests() -> None:
 
 
 def test_figures_that_vary_from_probe_to_probe_show_less() -> None:
-    for variation, shown in ((Variation(0.05, 6.0), True), (Variation(0.5, 6.0), False), (Variation(0.2, 1.0), False)):
-        assert (doubt_of_missing(P90, visits(0.6, 0.6, margin=0.4), variation) < 0.0125) is shown
+    for variation, shown in (
+        (Variation(0.05, 6.0), True),
+        (Variation(0.5, 6.0), False),
+        (Variation(0.2, 1.0), False),
+    ):
+        assert (
+            doubt_of_missing(P90, visits(0.6, 0.6, margin=0.4), variation) < 0.0125
+        ) is shown
 
 
 def test_requests_that_are_late_together_count_for_fewer() -> None:
@@ -165,7 +182,9 @@ def test_what_nearly_never_happens_is_not_known_to_be_independent() -> None:
     """A slow drift of the latencies: no request is late, and yet they are hardly more than one."""
     drift = [100 + 0.1 * i for i in range(2000)]
     noise = list(100 + 50 * np.random.default_rng(1).random(2000))
-    looks = [Judge([P90], 4).look(answered([P90], values), 60.0) for values in (drift, noise)]
+    looks = [
+        Judge([P90], 4).look(answered([P90], values), 60.0) for values in (drift, noise)
+    ]
     assert looks[0].weighed[0].alike > 10 * looks[1].weighed[0].alike
 
 
@@ -196,7 +215,8 @@ def test_a_failed_request_has_not_kept_its_latency() -> None:
     values = list(50 + np.random.default_rng(3).random(600))
     assert outcome(["ttft_p90:100"], values) == "meets"
     assert outcome(["ttft_p90:100"], values, failed=250) == "misses"
-    assert outcome(["ttft_p90:100", "failed:0.9"], values, failed=250) == "meets"  # failures have a limit of their own
+    # failures have a limit of their own
+    assert outcome(["ttft_p90:100", "failed:0.9"], values, failed=250) == "meets"
 
 
 def test_a_mean_is_judged_by_its_error() -> None:
@@ -236,7 +256,11 @@ def test_a_young_open_request_bounds_the_share_both_ways() -> None:
     limit = Limit("e2el", 60_000.0, "p90")  # nothing is as old yet
     look = Judge([limit], 4).look(with_open(40.0, 0.15, hang=True), 40.0)
     assert look.weighed[0].late_low == 0 and look.weighed[0].late_high > 0.1
-    assert doubt_of_meeting(limit, look.weighed, STEADY) == doubt_of_missing(limit, look.weighed, STEADY) == 1
+    assert (
+        doubt_of_meeting(limit, look.weighed, STEADY)
+        == doubt_of_missing(limit, look.weighed, STEADY)
+        == 1
+    )
 
 
 def test_an_open_request_takes_as_long_as_one_of_those_that_took_longer() -> None:
@@ -248,27 +272,45 @@ def test_an_open_request_takes_as_long_as_one_of_those_that_took_longer() -> Non
         sent = np.arange(0, 30, 0.05)
         end = sent + rng.exponential(5.0, len(sent))
         took = (end - sent) * 1e3
-        requests = Requests(sent, end, end, np.zeros(len(sent), bool), {limit.metric: LimitColumn(took, took)})
+        requests = Requests(
+            sent,
+            end,
+            end,
+            np.zeros(len(sent), bool),
+            {limit.metric: LimitColumn(took, took)},
+        )
         medians.append(Judge([limit], 50).look(requests, 30.0).weighed[0].value)
     assert np.mean(medians) == pytest.approx(5000 * math.log(2), rel=0.03)
 
 
 def test_the_start_of_a_load_doesnt_count() -> None:
     requests = with_open(40.0, 0.0, hang=False)
-    closed, open_ = Judge([Limit("e2el", 500.0, "p90")], 4), Judge([Limit("e2el", 500.0, "p90")], 0)
+    closed, open_ = (
+        Judge([Limit("e2el", 500.0, "p90")], 4),
+        Judge([Limit("e2el", 500.0, "p90")], 0),
+    )
     assert closed.look(requests, 40.0).from_s >= sorted(requests.end)[7]
-    assert open_.look(requests, 40.0).from_s == pytest.approx(10.0)  # a quarter: a queue fills slowly
+    # a quarter: a queue fills slowly
+    assert open_.look(requests, 40.0).from_s == pytest.approx(10.0)
     assert not open_.look(requests, 3.0).ready and closed.look(requests, 3.0).ready
 
 
 def test_turns_count_as_in_the_whole_load() -> None:
     """Twice as many first turns as second ones were sent so far: the first take 100 ms, the second 300."""
     turn = np.array([0, 0, 1] * 200)
-    requests = answered([P90], [100.0 if t == 0 else 300.0 for t in turn])._replace(turn=turn)
+    requests = answered([P90], [100.0 if t == 0 else 300.0 for t in turn])._replace(
+        turn=turn
+    )
     limit = Limit("ttft", 200.0, "p50")
-    requests = requests._replace(columns={limit.metric: next(iter(requests.columns.values()))})
-    assert Judge([limit], 2, [0.5, 0.5]).look(requests, 60.0).weighed[0].late_low == pytest.approx(0.5, abs=0.02)
-    assert Judge([limit], 2).look(requests, 60.0).weighed[0].late_low == pytest.approx(1 / 3, abs=0.02)
+    requests = requests._replace(
+        columns={limit.metric: next(iter(requests.columns.values()))}
+    )
+    assert Judge([limit], 2, [0.5, 0.5]).look(requests, 60.0).weighed[
+        0
+    ].late_low == pytest.approx(0.5, abs=0.02)
+    assert Judge([limit], 2).look(requests, 60.0).weighed[0].late_low == pytest.approx(
+        1 / 3, abs=0.02
+    )
 
 
 def test_a_probe_without_later_turns_is_not_ready() -> None:
@@ -278,7 +320,8 @@ def test_a_probe_without_later_turns_is_not_ready() -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "expected"), [("itl_p90:30", "misses"), ("itl_p50:30", "meets"), ("tpot_p90:30", "meets")]
+    ("target", "expected"),
+    [("itl_p90:30", "misses"), ("itl_p50:30", "meets"), ("tpot_p90:30", "meets")],
 )
 def test_every_gap_between_tokens_is_judged(target: str, expected: str) -> None:
     """Each request has eight gaps of 5 ms and two of 100 ms: 24 ms on average."""
@@ -287,7 +330,18 @@ def test_every_gap_between_tokens_is_judged(target: str, expected: str) -> None:
     for i in range(300):
         times = list(itertools.accumulate([5] * 8 + [100] * 2, initial=i * 300))
         chunks = [ms * NS_PER_MS for ms in times]
-        timeline.finish(Record(i, chunks[0], chunks[0], chunks[-1], 8, 11, chunk_ns=chunks, output_tokens=11))
+        timeline.finish(
+            Record(
+                i,
+                chunks[0],
+                chunks[0],
+                chunks[-1],
+                8,
+                11,
+                chunk_ns=chunks,
+                output_tokens=11,
+            )
+        )
     search = Search(limits, 1, 16, whole=True)
     search.add(Probe(1.0, Judge(limits, 1).look(timeline.requests(), 91.0), False))
     assert search.outcome(1.0) == expected
@@ -314,7 +368,18 @@ def test_a_first_token_that_came_while_the_answer_goes_on_is_in_time() -> None:
         timeline.first(i, i * 0.1 + 0.05)
         if i < 380:  # the last twenty are open
             chunks = [i * NS_PER_S // 10 + 50 * NS_PER_MS, (i + 20) * NS_PER_S // 10]
-            timeline.finish(Record(i, 0, i * NS_PER_S // 10, chunks[-1], 8, 2, chunk_ns=chunks, output_tokens=2))
+            timeline.finish(
+                Record(
+                    i,
+                    0,
+                    i * NS_PER_S // 10,
+                    chunks[-1],
+                    8,
+                    2,
+                    chunk_ns=chunks,
+                    output_tokens=2,
+                )
+            )
     look = Judge([P90], 20).look(timeline.requests(), 40.0)
     assert look.weighed[0].count > 200 and look.weighed[0].late_high == 0
 
@@ -341,7 +406,9 @@ def test_a_queue_that_grows_behind_many_places_is_seen() -> None:
     end = np.empty(len(sent))
     for i, at_s in enumerate(sent):
         place = i % len(places)
-        end[i] = places[place] = max(at_s, places[place]) + 1024 / 62 * (1 + 0.1 * rng.standard_normal())
+        end[i] = places[place] = max(at_s, places[place]) + 1024 / 62 * (
+            1 + 0.1 * rng.standard_normal()
+        )
     requests = Requests(sent, sent, end, np.zeros(len(sent), bool), {})
     assert backlog.grows(requests, 0.0, 60.0)
 
@@ -364,13 +431,25 @@ def look(margin: float, worth: float = 300.0, grows: bool = False) -> ProbeLook:
     return ProbeLook(10.0, 1.0, 0.5, int(worth), 30.0, True, True, [weighed], grows)
 
 
-def searched(margin_at: float, most: float = 1024.0, whole: bool = True) -> tuple[Search, list[ProbeStep]]:
+def searched(
+    margin_at: float, most: float = 1024.0, whole: bool = True
+) -> tuple[Search, list[ProbeStep]]:
     """A search of a server whose margin is the log of the load over `margin_at`."""
     search = Search([P90], 1, most, whole=whole, start=4)
     steps: list[ProbeStep] = []
-    while (step := search.next(600.0 - 10 * len(steps), 10.0 * len(steps))) and len(steps) < 60:
+    while (step := search.next(600.0 - 10 * len(steps), 10.0 * len(steps))) and len(
+        steps
+    ) < 60:
         steps.append(step)
-        search.add(Probe(step.level, look(math.log(step.level / margin_at)), step.brief, 10.0, 10.0 * len(steps)))
+        search.add(
+            Probe(
+                step.level,
+                look(math.log(step.level / margin_at)),
+                step.brief,
+                10.0,
+                10.0 * len(steps),
+            )
+        )
     return search, steps
 
 
@@ -403,7 +482,9 @@ def test_one_two_and_three_are_tried_before_it_gives_up() -> None:
 
 def test_a_load_exactly_at_its_limit_is_left_for_the_next() -> None:
     search, steps = searched(7.99)
-    assert search.interval().low == 7 and search.interval().high in (9, 10), search.interval()
+    assert search.interval().low == 7 and search.interval().high in (9, 10), (
+        search.interval()
+    )
     assert sum(step.level == 8 for step in steps) < 10
 
 
@@ -470,7 +551,11 @@ def test_a_fit_never_falls() -> None:
 
 @pytest.mark.parametrize(
     ("text", "metric"),
-    [("ttft_p99:5", "p99_ttft_ms"), ("p99_ttft:5", "p99_ttft_ms"), ("tpot_p50:5", "median_tpot_ms")],
+    [
+        ("ttft_p99:5", "p99_ttft_ms"),
+        ("p99_ttft:5", "p99_ttft_ms"),
+        ("tpot_p50:5", "median_tpot_ms"),
+    ],
 )
 def test_a_limit_is_written_either_way_round(text: str, metric: str) -> None:
     assert parse([text])[0].metric == metric

@@ -33,9 +33,13 @@ NORMAL = NormalDist()
 RESOLUTION = 0.3
 
 
-def closed_loop(limit_ms: float, first_ms: float, slots: int, noise: float, percentile: float) -> float:
+def closed_loop(
+    limit_ms: float, first_ms: float, slots: int, noise: float, percentile: float
+) -> float:
     """The highest concurrency: TTFT grows with it above `slots`, and its logarithm has the noise."""
-    return slots * limit_ms / (first_ms * math.exp(noise * NORMAL.inv_cdf(percentile / 100)))
+    return (
+        slots * limit_ms / (first_ms * math.exp(noise * NORMAL.inv_cdf(percentile / 100)))
+    )
 
 
 def open_loop(limit_ms: float, takes_ms: float, slots: int, noise: float) -> float:
@@ -47,7 +51,11 @@ def open_loop(limit_ms: float, takes_ms: float, slots: int, noise: float) -> flo
             now += random.expovariate(rate) * 1e3
             while ends and ends[0] <= now:
                 heapq.heappop(ends)
-            times.append(takes_ms * max((len(ends) + 1) / slots, 1.0) * math.exp(random.gauss(0.0, noise)))
+            times.append(
+                takes_ms
+                * max((len(ends) + 1) / slots, 1.0)
+                * math.exp(random.gauss(0.0, noise))
+            )
             heapq.heappush(ends, now + times[-1])
         return median(times)
 
@@ -94,13 +102,30 @@ CASES = {
 
 @pytest.mark.parametrize(
     "name",
-    [name if name == "conversations" else pytest.param(name, marks=pytest.mark.nightly) for name in CASES],
+    [
+        name if name == "conversations" else pytest.param(name, marks=pytest.mark.nightly)
+        for name in CASES
+    ],
 )
-def test_the_interval_covers_the_truth_in_the_time_estimated(name: str, fake: StartFake, tmp_path: Path) -> None:
+def test_the_interval_covers_the_truth_in_the_time_estimated(
+    name: str, fake: StartFake, tmp_path: Path
+) -> None:
     case = CASES[name]
     flags = ["--target", case.target, "--from", f"{case.least:g}", "--to", f"{case.most:g}", "--resolution",
              f"{RESOLUTION}", "--budget", "150", *SHORT, *case.flags]  # fmt: skip
-    assert main(["find", "--base-url", fake(**case.fake).base_url, "--runs", str(tmp_path), *flags]) == 0
+    assert (
+        main(
+            [
+                "find",
+                "--base-url",
+                fake(**case.fake).base_url,
+                "--runs",
+                str(tmp_path),
+                *flags,
+            ]
+        )
+        == 0
+    )
     [path] = tmp_path.glob("*/find.json")
     found = msgspec.json.decode(path.read_bytes(), type=FindAnswer)
     assert found.low and found.high, found.ended
@@ -108,4 +133,7 @@ def test_the_interval_covers_the_truth_in_the_time_estimated(name: str, fake: St
     assert found.low <= truth <= found.high, (found.low, truth, found.high)
     assert found.high / found.low <= 2  # noise may keep it wider than asked for
     assert found.estimate is not None
-    assert found.duration_s < 1.5 * found.estimate.most_s, (found.duration_s, found.estimate)
+    assert found.duration_s < 1.5 * found.estimate.most_s, (
+        found.duration_s,
+        found.estimate,
+    )

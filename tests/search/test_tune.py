@@ -53,7 +53,9 @@ def written(folder: Path, tune: str, more: str = "", head: str = FAKE) -> str:
 
 
 def trials_of(runs: Path) -> dict[str, int]:
-    return {p.parent.name: p.stat().st_mtime_ns for p in runs.glob("*/trials/*/summary.json")}
+    return {
+        p.parent.name: p.stat().st_mtime_ns for p in runs.glob("*/trials/*/summary.json")
+    }
 
 
 def starts_of(runs: Path) -> int:
@@ -74,22 +76,40 @@ def test_the_known_best_is_found_confirmed_and_given_as_a_command(
     gain = answer.gain
     assert gain is not None and gain.repeats == 2
     # By the nominal times 12 ms instead of 110 ms a request.
-    assert gain.low is not None and gain.change is not None and gain.low > 0 and gain.change > 1
+    assert (
+        gain.low is not None
+        and gain.change is not None
+        and gain.low > 0
+        and gain.change > 1
+    )
     assert "gap_ms=1 first_ms=5" in answer.commands[0] and answer.commands[0].startswith(
         "dyno bench serve --engine fake"
     )
-    assert answer.commands[1].endswith("8000 first_ms=5 gap_ms=1 model=fake") or "first_ms=5" in answer.commands[1]
+    assert (
+        answer.commands[1].endswith("8000 first_ms=5 gap_ms=1 model=fake")
+        or "first_ms=5" in answer.commands[1]
+    )
     effects = answer.effects()
-    assert effects["gap_ms="]["1"][0] > effects["gap_ms="]["30"][0] and effects["first_ms="]["5"][1] == 2
+    assert (
+        effects["gap_ms="]["1"][0] > effects["gap_ms="]["30"][0]
+        and effects["first_ms="]["5"][1] == 2
+    )
     assert answer.front()[0].setting == answer.best.setting
-    for words in ("against the default (95 % interval: +", "Effect of each setting", "Reproduce", "4 of 4 settings"):
+    for words in (
+        "against the default (95 % interval: +",
+        "Effect of each setting",
+        "Reproduce",
+        "4 of 4 settings",
+    ):
         assert words in text
 
     # Again: nothing is started or measured anew, and the answer is the same.
     before = trials_of(runs), starts_of(runs)
     assert main(["tune", path, "--runs", str(runs), "--json"]) == 0
     again = json.loads(capsys.readouterr().out)
-    assert (trials_of(runs), starts_of(runs)) == before and again["gain"]["change"] == gain.change
+    assert (trials_of(runs), starts_of(runs)) == before and again["gain"][
+        "change"
+    ] == gain.change
 
 
 def tuner_of(folder: Path, tune: str, **study: str) -> Tuner:
@@ -100,12 +120,19 @@ def tuner_of(folder: Path, tune: str, **study: str) -> Tuner:
     path.mkdir(parents=True, exist_ok=True)
     (path / "search.json").write_text(plan.identity)
     run = StudyFolder(path)
-    return Tuner(plan, run, rig.look(), partial(conduct_part, text, run, key_headers), StudyWatcher())
+    return Tuner(
+        plan, run, rig.look(), partial(conduct_part, text, run, key_headers), StudyWatcher()
+    )
 
 
 @pytest.mark.engines  # slow
-def test_a_promising_setting_gets_its_longer_load_in_the_same_start_and_others_none(tmp_path: Path) -> None:
-    tune, runs = 'seconds = 0.1\nsettings."gap_ms=" = [1, 60, 100]\nsettings."fault=" = ["die@1"]\n', tmp_path / "runs"
+def test_a_promising_setting_gets_its_longer_load_in_the_same_start_and_others_none(
+    tmp_path: Path,
+) -> None:
+    tune, runs = (
+        'seconds = 0.1\nsettings."gap_ms=" = [1, 60, 100]\nsettings."fault=" = ["die@1"]\n',
+        tmp_path / "runs",
+    )
     each: list[Setting] = [{"gap_ms=": 1}, {"gap_ms=": 60}, {"fault=": "die@1"}]
 
     def attempted() -> list[tuple[str, bool]]:
@@ -123,7 +150,9 @@ def test_a_promising_setting_gets_its_longer_load_in_the_same_start_and_others_n
 
 
 @pytest.mark.engines  # slow
-def test_a_longer_load_that_was_cut_off_or_failed_is_known_after_a_resume(tmp_path: Path) -> None:
+def test_a_longer_load_that_was_cut_off_or_failed_is_known_after_a_resume(
+    tmp_path: Path,
+) -> None:
     tune, runs = 'seconds = 0.1\nsettings."gap_ms=" = [1]\n', tmp_path / "runs"
     head = FAKE.replace("seconds = 0.7", "")
     first = tuner_of(tmp_path, tune, head=head).attempt({"gap_ms=": 1})
@@ -132,7 +161,9 @@ def test_a_longer_load_that_was_cut_off_or_failed_is_known_after_a_resume(tmp_pa
     run.summary_path.unlink()
     (run.path / "client.json").unlink()  # as a dyno that was killed leaves it
     again = tuner_of(tmp_path, tune, head=head).attempt({"gap_ms=": 1})
-    assert again.value == first.value and again.long_value is not None and starts_of(runs) == 2
+    assert (
+        again.value == first.value and again.long_value is not None and starts_of(runs) == 2
+    )
     run.summary_path.unlink()
     write_failure(run, Failure("The engine died.", 1, "2026-01-01T00:00:00+00:00"))
     refused = tuner_of(tmp_path, tune, head=head).attempt({"gap_ms=": 1})
@@ -147,9 +178,15 @@ def test_interrupted_and_killed_it_resumes_with_what_was_measured(tmp_path: Path
     command = [sys.executable, "-m", "dyno", "tune", path, "--runs", str(runs)]
 
     def until(count: int, end: signal.Signals) -> tuple[int, str]:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
         deadline = time.monotonic() + 90
-        while len(trials_of(runs)) < count and process.poll() is None and time.monotonic() < deadline:
+        while (
+            len(trials_of(runs)) < count
+            and process.poll() is None
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.02)
         process.send_signal(end)
         out, _ = process.communicate(timeout=60)
@@ -172,15 +209,23 @@ def test_interrupted_and_killed_it_resumes_with_what_was_measured(tmp_path: Path
 
 def test_interrupted_in_its_first_setting_it_has_no_answer_yet(tmp_path: Path) -> None:
     head = FAKE.replace("first_ms=40", "first_ms=600000")
-    path, runs = written(tmp_path, 'settings."gap_ms=" = [1]\n', head=head), tmp_path / "runs"
+    path, runs = (
+        written(tmp_path, 'settings."gap_ms=" = [1]\n', head=head),
+        tmp_path / "runs",
+    )
     command = [sys.executable, "-m", "dyno", "tune", path, "--runs", str(runs)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
     deadline = time.monotonic() + 60
     while not starts_of(runs) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=60)
-    assert process.returncode == 130 and "not known: no setting was measured yet.\n  Interrupted" in out
+    assert (
+        process.returncode == 130
+        and "not known: no setting was measured yet.\n  Interrupted" in out
+    )
 
 
 @pytest.mark.engines  # slow
@@ -198,33 +243,55 @@ settings."fault=" = ["comments", "bundle", "die@1", "none"]
     answer = stored(runs / "study-tune")
     trials = {(t.setting["fault="], t.setting["first_ms="]): t for t in answer.trials}
     assert len(trials) == 8
-    assert trials["none", 5].state == "discarded" and "no fault 'none'" in trials["none", 5].why
-    assert trials["die@1", 5].state == "failed" and "exited with code" in trials["die@1", 5].why
-    assert trials["bundle", 5].objection.startswith("correctness.garbage:")  # its answers repeat one word
+    assert (
+        trials["none", 5].state == "discarded"
+        and "no fault 'none'" in trials["none", 5].why
+    )
+    assert (
+        trials["die@1", 5].state == "failed"
+        and "exited with code" in trials["die@1", 5].why
+    )
+    # its answers repeat one word
+    assert trials["bundle", 5].objection.startswith("correctness.garbage:")
     assert "the target is median TTFT ≤ 150 ms" in trials["comments", 300].objection
-    assert answer.best is not None and answer.best.setting in ({"first_ms=": 5, "fault=": "comments"}, {})
-    assert "Not the best, and why" in text and "discarded: The fake engine has no fault 'none'" in text
+    assert answer.best is not None and answer.best.setting in (
+        {"first_ms=": 5, "fault=": "comments"},
+        {},
+    )
+    assert (
+        "Not the best, and why" in text
+        and "discarded: The fake engine has no fault 'none'" in text
+    )
 
 
-def test_where_every_setting_fails_the_answer_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_every_setting_fails_the_answer_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = written(tmp_path, 'settings."first_ms=" = [5, 10]\n', more=', "fault=die@1"')
     assert main(["tune", path, "--runs", str(tmp_path / "runs")]) == 1
     text = capsys.readouterr().out
     assert "none: no setting of 3 can be recommended. The reasons are below." in text
-    assert text.count("failed: the fake engine exited with code 3") == 1  # one reason, three settings
+    # one reason, three settings
+    assert text.count("failed: the fake engine exited with code 3") == 1
     assert "default; first_ms=" in text and "    Log: " in text
 
 
 @pytest.mark.engines  # slow
-def test_a_target_that_no_setting_meets_has_no_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_target_that_no_setting_meets_has_no_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     tune = 'seconds = 0.2\ntarget = "ttft_p50:20"\nsettings."gap_ms=" = [1]\n'
-    path, runs = written(tmp_path, tune, head=FAKE.replace("seconds = 0.7", "")), tmp_path / "runs"
+    path, runs = (
+        written(tmp_path, tune, head=FAKE.replace("seconds = 0.7", "")),
+        tmp_path / "runs",
+    )
     assert main(["tune", path, "--runs", str(runs)]) == 4
     text = capsys.readouterr().out
     assert "none: no setting of 2 can be recommended" in text and "Relax the target" in text
     assert "Reproduce" not in text
     assert text.count("ms, but the target is median TTFT ≤ 20 ms.") == 2
-    assert starts_of(runs) == 2 == len(trials_of(runs))  # nothing longer, and nothing is confirmed
+    # nothing longer, and nothing is confirmed
+    assert starts_of(runs) == 2 == len(trials_of(runs))
 
 
 @pytest.mark.engines  # slow
@@ -232,7 +299,10 @@ def test_an_engine_that_dies_under_load_is_one_failed_setting(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tune = 'seconds = 0.2\nsettings."fault=" = ["die@12"]\n'
-    path, runs = written(tmp_path, tune, head=FAKE.replace("seconds = 0.7", "")), tmp_path / "runs"
+    path, runs = (
+        written(tmp_path, tune, head=FAKE.replace("seconds = 0.7", "")),
+        tmp_path / "runs",
+    )
     assert main(["tune", path, "--runs", str(runs)]) == 0
     text = capsys.readouterr().out
     assert re.search(r"the default \([\d.]+\): no other setting is better\.", text)
@@ -243,7 +313,9 @@ def test_an_engine_that_dies_under_load_is_one_failed_setting(
 
 
 @pytest.mark.nightly  # minutes
-def test_the_highest_load_within_a_target_is_an_objective_and_its_best_is_searched_again(tmp_path: Path) -> None:
+def test_the_highest_load_within_a_target_is_an_objective_and_its_best_is_searched_again(
+    tmp_path: Path,
+) -> None:
     tune = """objective = "load"
 target = "ttft_p50:90"
 confirm_repeats = 1
@@ -263,19 +335,29 @@ to = 64
     assert answer.best.long_value is None  # a search is as long as it must be
     assert f"--max-concurrency {answer.best.judged:g}" in answer.commands[0]
     assert answer.gain is not None and answer.gain.best > answer.gain.default
-    searches = [r for p in runs.glob("*/trials/*/summary.json") if (r := Run(p.parent).result().find)]
+    searches = [
+        r
+        for p in runs.glob("*/trials/*/summary.json")
+        if (r := Run(p.parent).result().find)
+    ]
     assert sorted(s.spec.budget_s for s in searches) == [60, 60, 180, 180]
-    assert {(s.spec.most, s.spec.limits[0].most) for s in searches} == {(64, 90)}  # [find]'s range, [tune]'s target
+    # [find]'s range, [tune]'s target
+    assert {(s.spec.most, s.spec.limits[0].most) for s in searches} == {(64, 90)}
     before = starts_of(runs)
     assert main(["tune", path, "--runs", str(runs)]) == 0
     assert starts_of(runs) == before == 4
 
 
 @pytest.mark.engines  # slow
-def test_a_search_in_which_no_load_meets_the_target_is_refused_with_the_lowest_load(tmp_path: Path) -> None:
+def test_a_search_in_which_no_load_meets_the_target_is_refused_with_the_lowest_load(
+    tmp_path: Path,
+) -> None:
     tune = 'objective = "load"\ntarget = "ttft_p50:20"\nsettings."slots=" = [16]\n'
     trial = tuner_of(tmp_path, tune, head=FAKE.replace("0.7", "8")).attempt({})
-    assert trial.value is None and trial.objection == "No load meets the target, not even concurrency 1."
+    assert (
+        trial.value is None
+        and trial.objection == "No load meets the target, not even concurrency 1."
+    )
 
 
 PRICE = "[rigs.here]\nprice = { machine_hour = 3.6 }\n"
@@ -283,10 +365,19 @@ PRICE = "[rigs.here]\nprice = { machine_hour = 3.6 }\n"
 
 @pytest.mark.engines  # slow
 @pytest.mark.parametrize(
-    "objective", ["cost", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("ttft_p90", "tpot_mean"))]
+    "objective",
+    [
+        "cost",
+        *(
+            pytest.param(name, marks=pytest.mark.nightly)
+            for name in ("ttft_p90", "tpot_mean")
+        ),
+    ],
 )
 def test_less_is_better_of_costs_and_latencies(objective: str, tmp_path: Path) -> None:
-    key, best, other = ("gap_ms=", 2, 20) if objective == "tpot_mean" else ("first_ms=", 10, 80)
+    key, best, other = (
+        ("gap_ms=", 2, 20) if objective == "tpot_mean" else ("first_ms=", 10, 80)
+    )
     tune = f'objective = "{objective}"\nsettings."{key}" = [{best}, {other}]\n'
     head = FAKE.replace("seconds = 0.7", "seconds = 0.2\nconfirm_repeats = 0")
     path, runs = written(tmp_path, tune + PRICE, head=head), tmp_path / "runs"
@@ -304,15 +395,20 @@ def test_less_is_better_of_costs_and_latencies(objective: str, tmp_path: Path) -
 
 
 @pytest.mark.engines  # slow
-def test_energy_is_read_from_telemetry_and_refused_where_nothing_reports_it(tmp_path: Path) -> None:
+def test_energy_is_read_from_telemetry_and_refused_where_nothing_reports_it(
+    tmp_path: Path,
+) -> None:
     tuner = tuner_of(tmp_path, 'objective = "energy"\nsettings."gap_ms=" = [1]\n')
     setting = {"gap_ms=": 1}
     trial = tuner.attempt(setting)
-    assert trial.value is None and trial.objection == "energy per output token (J) is unknown."
+    assert (
+        trial.value is None and trial.objection == "energy per output token (J) is unknown."
+    )
     run = Run(Path(trial.run))
     sampled = run.result().telemetry
     assert sampled is not None
-    counted = msgspec.structs.replace(sampled, energy_per_output_token_j=0.25)  # as a GPU's counter gives it
+    # as a GPU's counter gives it
+    counted = msgspec.structs.replace(sampled, energy_per_output_token_j=0.25)
     run.write_result(msgspec.structs.replace(run.result(), telemetry=counted))
     again = tuner._result(tuner.plan.trial(setting), setting)
     assert again.value == 0.25 and not again.objection and tuner.spec.lower
@@ -323,7 +419,11 @@ def test_what_the_machines_bandwidth_forbids_is_discarded_before_a_start(
 ) -> None:
     slow = Peaks("a processor", 1, 1e8, {"fp32": 1e12}, "a sheet")
     monkeypatch.setattr("dyno.probe.peaks.of_processor", lambda *_, **__: KnownPeaks(slow))
-    head = re.sub(r"(?s)\[engines.fake\].*?\[workloads", "[engines.llama]\nkind = 'llamacpp'\n[workloads", FAKE)
+    head = re.sub(
+        r"(?s)\[engines.fake\].*?\[workloads",
+        "[engines.llama]\nkind = 'llamacpp'\n[workloads",
+        FAKE,
+    )
     axes = 'settings.quantization = ["F16", "Q4_0"]\nsettings.max_num_seqs = [1, 4]\n'
     # 5.2 million weights: 10.5 MB in F16, 3.0 MB in Q4_0, at 0.1 GB/s.
     tuner = tuner_of(tmp_path, f'target = "tpot_p50:60"\n{axes}', head=head)
@@ -340,8 +440,12 @@ def test_what_the_machines_bandwidth_forbids_is_discarded_before_a_start(
     tuner.trials["measured"] = TuneTrial({"max_num_seqs": 4}, "measured", value=90.0)
     why = tuner.attempt({"quantization": "Q4_0", "max_num_seqs": 1}).why
     assert why.startswith("A step reads 0.002962 GB")
-    assert why.endswith("for 1 request at once: at most 33.76 tok/s, but another setting has 90.00.")
-    assert tuner._problem(tuner.plan.trial({"quantization": "Q4_0", "max_num_seqs": 4})) == ""
+    assert why.endswith(
+        "for 1 request at once: at most 33.76 tok/s, but another setting has 90.00."
+    )
+    assert (
+        tuner._problem(tuner.plan.trial({"quantization": "Q4_0", "max_num_seqs": 4})) == ""
+    )
     # A peak that was measured may be too low: what it forbids by a little is tried.
     tuner.trials["measured"] = TuneTrial({"max_num_seqs": 4}, "measured", value=36.0)
     alone = tuner.plan.trial({"quantization": "Q4_0", "max_num_seqs": 1})
@@ -374,10 +478,16 @@ settings.quantization = ["TQ2_0", "F16"]
     assert "Its answers score lower" in tuner._worse({"quantization": "TQ2_0"})
 
 
-def test_a_workloads_own_seed_is_used_and_every_setting_has_the_same_prompts(tmp_path: Path) -> None:
+def test_a_workloads_own_seed_is_used_and_every_setting_has_the_same_prompts(
+    tmp_path: Path,
+) -> None:
     def seeds(head: str) -> list[int]:
         plan = tuner_of(tmp_path, 'settings."gap_ms=" = [1]\n', head=head).plan
-        each = [plan.trial(s, t, r, r) for t, r in ((1, 1), (LONGER, 2)) for s in ({}, {"gap_ms=": 1})]
+        each = [
+            plan.trial(s, t, r, r)
+            for t, r in ((1, 1), (LONGER, 2))
+            for s in ({}, {"gap_ms=": 1})
+        ]
         assert all(p.trial.load.seed == p.trial.workload.seed for p in each)
         return [p.trial.workload.seed for p in each]
 
@@ -387,14 +497,21 @@ def test_a_workloads_own_seed_is_used_and_every_setting_has_the_same_prompts(tmp
     assert given[0] == given[1] != given[2] == given[3] and not {*given} & {*other, 0, 7}
 
 
-def test_ctrl_c_in_the_repeats_is_no_end_of_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_in_the_repeats_is_no_end_of_the_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tuner = tuner_of(tmp_path, 'settings."gap_ms=" = [1]\n')
 
     def pressed(_: TuneTrial) -> None:
         raise KeyboardInterrupt
 
     def measured(setting: Setting) -> TuneTrial:
-        return TuneTrial(setting, "measured", value=9.0 if setting else 5.0, long_value=9.0 if setting else 5.0)
+        return TuneTrial(
+            setting,
+            "measured",
+            value=9.0 if setting else 5.0,
+            long_value=9.0 if setting else 5.0,
+        )
 
     monkeypatch.setattr(tuner, "attempt", measured)
     monkeypatch.setattr(tuner, "_confirm", pressed)
@@ -404,7 +521,9 @@ def test_ctrl_c_in_the_repeats_is_no_end_of_the_search(tmp_path: Path, monkeypat
     assert not (tuner.folder.path / "tune.json").exists()
 
 
-def test_a_range_in_which_nothing_works_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_range_in_which_nothing_works_ends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     tune = 'trials = 2\nsettings."fault=" = { from = 1, to = 1000000 }\n'
     path = written(tmp_path, tune, head=FAKE.replace("0.7", "0.1"), more=', "fault=1"')
     assert main(["tune", path, "--runs", str(tmp_path / "runs")]) == 1
@@ -417,7 +536,11 @@ def test_a_range_in_which_nothing_works_ends(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_no_setting_is_proposed_twice_and_all_are(tmp_path: Path) -> None:
-    axes = {"a": TuneAxis([1, 2, 4]), "b": TuneAxis(["x", "y"]), "c": TuneAxis(least=1, most=3, whole=True)}
+    axes = {
+        "a": TuneAxis([1, 2, 4]),
+        "b": TuneAxis(["x", "y"]),
+        "c": TuneAxis(least=1, most=3, whole=True),
+    }
     assert possible(axes) == 18
 
     def proposer() -> Proposer:
@@ -463,7 +586,9 @@ def _reported(proposer: Proposer) -> float:
         ({"max_num_seqs": 8}, ["-v"], {"max_num_seqs": 8}),
     ],
 )
-def test_a_setting_becomes_fields_and_arguments(setting: Any, args: list[str], fields: dict[str, Any]) -> None:
+def test_a_setting_becomes_fields_and_arguments(
+    setting: Any, args: list[str], fields: dict[str, Any]
+) -> None:
     spec = applied(EngineSpec("fake", args=["-v"]), setting, TuneSpec({}))
     assert spec.args == args and all(getattr(spec, k) == v for k, v in fields.items())
 
@@ -480,18 +605,32 @@ def test_a_setting_becomes_fields_and_arguments(setting: Any, args: list[str], f
         ("settings.max_num_seqs = []", "must be a list of values, or a range"),
         ("settings.max_num_seqs = { from = 4, to = 2 }", "from 4 must be below to 2"),
         ("settings.max_num_seqs = { from = 4, to = 4 }", "from 4 must be below to 4"),
-        ("settings.max_num_seqs = { from = 1, upto = 2 }", "unknown key. Did you mean|needs two numbers"),
+        (
+            "settings.max_num_seqs = { from = 1, upto = 2 }",
+            "unknown key. Did you mean|needs two numbers",
+        ),
         ('settings.quantization = { from = "a", to = "b" }', "a range needs two numbers"),
         ("trials = 3", "settings is missing"),
-        ('objective = "throughputs"\nsettings.max_num_seqs = [1]', "Did you mean throughput"),
+        (
+            'objective = "throughputs"\nsettings.max_num_seqs = [1]',
+            "Did you mean throughput",
+        ),
         ('objective = "load"\nsettings.max_num_seqs = [1]', "load needs a target"),
         ('objective = "cost"\nsettings.max_num_seqs = [1]', "needs the rig's price"),
         ('target = ["tfft:5"]\nsettings.max_num_seqs = [1]', "Did you mean ttft"),
-        ('engine = "fakee"\nsettings.max_num_seqs = [1]', "there is no engine 'fakee'. Did you mean fake"),
-        ("trails = 4\nsettings.max_num_seqs = [1]", "trails: unknown key. Did you mean trials"),
+        (
+            'engine = "fakee"\nsettings.max_num_seqs = [1]',
+            "there is no engine 'fakee'. Did you mean fake",
+        ),
+        (
+            "trails = 4\nsettings.max_num_seqs = [1]",
+            "trails: unknown key. Did you mean trials",
+        ),
     ],
 )
-def test_mistakes_get_a_sentence(tune: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_get_a_sentence(
+    tune: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["tune", written(tmp_path, tune), "--runs", str(tmp_path)]) == 2
     assert re.search(words, capsys.readouterr().err)
 
@@ -507,9 +646,15 @@ def test_a_study_without_tune_or_with_several_loads_is_refused(
         FAKE.replace("max_concurrency = 4", "max_concurrency = [1, 4]"),
         FAKE.replace("[tune]\n", second),
     ):
-        assert main(["tune", written(tmp_path, "settings.max_model_len = [64]", head=several)]) == 2
+        assert (
+            main(["tune", written(tmp_path, "settings.max_model_len = [64]", head=several)])
+            == 2
+        )
         error = capsys.readouterr().err
-        assert "[tune] needs one trial of the engine that it tunes, but the study has 2: fake, short, " in error
+        assert (
+            "[tune] needs one trial of the engine that it tunes, but the study has 2: fake, short, "
+            in error
+        )
         assert "Leave one workload and one load" in error
 
 
@@ -517,14 +662,27 @@ def test_without_optuna_the_message_says_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    assert main(["tune", written(tmp_path, 'settings."slots=" = [1]'), "--runs", str(tmp_path / "runs")]) == 2
+    assert (
+        main(
+            [
+                "tune",
+                written(tmp_path, 'settings."slots=" = [1]'),
+                "--runs",
+                str(tmp_path / "runs"),
+            ]
+        )
+        == 2
+    )
     assert "pip install 'llm-dyno[tune]'" in capsys.readouterr().err
     assert not list(tmp_path.glob("runs/*"))  # before anything is measured
 
 
-def test_a_dry_run_lists_what_may_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_lists_what_may_change(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = written(
-        tmp_path, 'trials = 5\nsettings."slots=" = [1, 2]\nsettings.max_model_len = { from = 64, to = 128 }\n'
+        tmp_path,
+        'trials = 5\nsettings."slots=" = [1, 2]\nsettings.max_model_len = { from = 64, to = 128 }\n',
     )
     assert main(["tune", path, "--dry-run", "--runs", str(tmp_path / "runs")]) == 0
     text = capsys.readouterr().out
@@ -534,7 +692,9 @@ def test_a_dry_run_lists_what_may_change(tmp_path: Path, capsys: pytest.CaptureF
         and "130 settings; 5 trials, each with a load of 0.7 s" in text
     )
     assert "-m dyno.engines.fake" in text and not (tmp_path / "runs").exists()
-    path = written(tmp_path, 'objective = "load"\ntarget = "ttft_p99:90"\nsettings."slots=" = [1, 2]\n')
+    path = written(
+        tmp_path, 'objective = "load"\ntarget = "ttft_p99:90"\nsettings."slots=" = [1, 2]\n'
+    )
     assert main(["tune", path, "--dry-run"]) == 0
     text = capsys.readouterr().out
     assert "each with a search of up to 4.200 s" in text and "longer loads" not in text

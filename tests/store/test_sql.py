@@ -43,9 +43,27 @@ Ask = Callable[..., list[dict[str, Any]]]
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("measured")
-    with Fake.start(FakeSpec(first_ms=2, gap_ms=1, faults={"500": 5}), folder / "log") as fake:
-        words = ["bench", "serve", "--base-url", fake.base_url, "--num-prompts", "12", "--max-concurrency", "3"]
-        words += ["--random-input-len", "20", "--random-output-len", "4", "--metric-percentiles", "50,99,99.9"]
+    with Fake.start(
+        FakeSpec(first_ms=2, gap_ms=1, faults={"500": 5}), folder / "log"
+    ) as fake:
+        words = [
+            "bench",
+            "serve",
+            "--base-url",
+            fake.base_url,
+            "--num-prompts",
+            "12",
+            "--max-concurrency",
+            "3",
+        ]
+        words += [
+            "--random-input-len",
+            "20",
+            "--random-output-len",
+            "4",
+            "--metric-percentiles",
+            "50,99,99.9",
+        ]
         assert main([*words, "--disable-tqdm", "--runs", str(folder / "runs")]) == 0
     (run,) = (folder / "runs").iterdir()
     return run
@@ -61,17 +79,37 @@ def home(tmp_path: Path, measured: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     done = Place("tp", "id1", "fast", "short", "closed", settings, 2, 3, "big", price)
     lost = Place("tp", "id2", "slow", "short", "closed")
     study = StudyFolder(tmp_path / "runs/tp")
-    study.write(Study("tp", [PlannedTrial(place, manifest.trial) for place in (done, lost)]), "")
+    study.write(
+        Study("tp", [PlannedTrial(place, manifest.trial) for place in (done, lost)]), ""
+    )
     run = study.run(done)
     shutil.copytree(measured, run.path)
-    trial = msgspec.structs.replace(manifest.trial, engine=EngineSpec("vllm", tensor_parallel=4, quantization="fp8"))
-    rig = msgspec.structs.replace(manifest.rig, accelerators=[Accelerator(i, "H200", "nvidia") for i in range(4)])
+    trial = msgspec.structs.replace(
+        manifest.trial, engine=EngineSpec("vllm", tensor_parallel=4, quantization="fp8")
+    )
+    rig = msgspec.structs.replace(
+        manifest.rig, accelerators=[Accelerator(i, "H200", "nvidia") for i in range(4)]
+    )
     run.write_manifest(msgspec.structs.replace(manifest, place=done, trial=trial, rig=rig))
     run.write_engine(EngineFacts("vllm", "0.32.0", [], ready_s=12.5))
-    sample = {"type": "sample", "at_ns": 5, "source": "accelerator", "index": 1, "values": {"power_w": 312.5, "use": 9}}
-    lines = [{"type": "sampler", "at_ns": 1, "interval_s": 0.2}, sample, {**sample, "at_ns": 6, "throttle": ["heat"]}]
-    (run.path / "telemetry.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    write_failure(study.fresh(lost), Failure("out of memory", 2, "2026-01-01T00:00:00+00:00"))
+    sample = {
+        "type": "sample",
+        "at_ns": 5,
+        "source": "accelerator",
+        "index": 1,
+        "values": {"power_w": 312.5, "use": 9},
+    }
+    lines = [
+        {"type": "sampler", "at_ns": 1, "interval_s": 0.2},
+        sample,
+        {**sample, "at_ns": 6, "throttle": ["heat"]},
+    ]
+    (run.path / "telemetry.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for line in lines)
+    )
+    write_failure(
+        study.fresh(lost), Failure("out of memory", 2, "2026-01-01T00:00:00+00:00")
+    )
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -91,44 +129,110 @@ def ask(home: Path, capsys: pytest.CaptureFixture[str]) -> Ask:
 
 def test_a_trial_has_its_place_its_settings_and_its_rig(ask: Ask) -> None:
     (row, other) = ask("select * from trials where study = 'tp' order by state")
-    assert (other["state"], other["engine"], other["completed"]) == ("failed", "slow", None), (
-        "planned, and not measured"
-    )
+    assert (other["state"], other["engine"], other["completed"]) == (
+        "failed",
+        "slow",
+        None,
+    ), "planned, and not measured"
     assert row["engine"] == "fast"
     reported = [
-        row[name] for name in ("engine_kind", "engine_version", "quantization", "engine_tensor_parallel", "ready_s")
+        row[name]
+        for name in (
+            "engine_kind",
+            "engine_version",
+            "quantization",
+            "engine_tensor_parallel",
+            "ready_s",
+        )
     ]
     assert reported == ["vllm", "0.32.0", "fp8", 4, 12.5]
-    assert [row[name] for name in ("workload", "load", "repeat", "repeats", "rig")] == ["short", "closed", 2, 3, "big"]
-    assert [row[name] for name in ("accelerator", "accelerators", "price_accelerator_hour")] == ["H200", 4, 2.5]
-    assert [row[name] for name in ("workload_input_len", "load_max_concurrency", "state")] == [20, 3, "done"]
+    assert [row[name] for name in ("workload", "load", "repeat", "repeats", "rig")] == [
+        "short",
+        "closed",
+        2,
+        3,
+        "big",
+    ]
+    assert [
+        row[name] for name in ("accelerator", "accelerators", "price_accelerator_hour")
+    ] == ["H200", 4, 2.5]
+    assert [
+        row[name] for name in ("workload_input_len", "load_max_concurrency", "state")
+    ] == [20, 3, "done"]
     assert json.loads(row["settings"])["engine.tensor_parallel"] == 4
-    assert ask("select settings->>'engine.tensor_parallel' as tp from trials where engine = 'fast'") == [{"tp": "4"}]
+    assert ask(
+        "select settings->>'engine.tensor_parallel' as tp from trials where engine = 'fast'"
+    ) == [{"tp": "4"}]
 
 
-def test_the_numbers_are_those_of_the_result_file_by_the_same_names(ask: Ask, home: Path) -> None:
+def test_the_numbers_are_those_of_the_result_file_by_the_same_names(
+    ask: Ask, home: Path
+) -> None:
     (row,) = ask("select * from trials where study is null")
     assert row["run"] == "runs/a [run] it's"
     run = Run(Path(row["run"]))
     m = run.manifest()
     reported = build(run.result(), m, read_row(run))
     shared = {name: value for name, value in reported.items() if name in row}
-    assert {"completed", "failed", "output_throughput", "mean_ttft_ms", "p99_tpot_ms", "p99.9_itl_ms"} <= set(shared)
+    assert {
+        "completed",
+        "failed",
+        "output_throughput",
+        "mean_ttft_ms",
+        "p99_tpot_ms",
+        "p99.9_itl_ms",
+    } <= set(shared)
     assert {name: row[name] for name in shared} == shared
     assert row["client_kernel_stamps"] is True
     assert row["verdict"] == run.result().verdict
 
 
-def test_requests_are_the_records_with_the_latencies_of_the_method(ask: Ask, home: Path) -> None:
+def test_requests_are_the_records_with_the_latencies_of_the_method(
+    ask: Ask, home: Path
+) -> None:
     run = home / "runs/a [run] it's"
     odd = [
-        Record(100, 5, 10, 99, 3, 4, chunk_ns=[20, 30, 40], unseen=[0], output_tokens=3),  # the first was not seen
+        # the first was not seen
+        Record(100, 5, 10, 99, 3, 4, chunk_ns=[20, 30, 40], unseen=[0], output_tokens=3),
         Record(101, 5, 10, 99, 3, 4, chunk_ns=[20, 30, 40], unseen=[1], output_tokens=3),
-        Record(105, 5, 10, 99, 3, 4, chunk_ns=[20, 30], unseen=[1], unseen_since_ns=[22], output_tokens=3),
+        Record(
+            105,
+            5,
+            10,
+            99,
+            3,
+            4,
+            chunk_ns=[20, 30],
+            unseen=[1],
+            unseen_since_ns=[22],
+            output_tokens=3,
+        ),
         Record(102, 5, 10, 99, 3, 4, chunk_ns=[20], output_tokens=1),
         Record(103, 5, 10, 99, 3, 4, error="http_500", error_detail="said 'no'\nand more"),
-        Record(108, 5, 10, 99, 3, 4, chunk_ns=[20, 30, 40], reasoning=True, answer_from=1, reasoning_chunks=1),
-        Record(106, 5, 10, 99, 3, 4, chunk_ns=[20, 30], reasoning=True, answer_from=1, unseen=[1]),
+        Record(
+            108,
+            5,
+            10,
+            99,
+            3,
+            4,
+            chunk_ns=[20, 30, 40],
+            reasoning=True,
+            answer_from=1,
+            reasoning_chunks=1,
+        ),
+        Record(
+            106,
+            5,
+            10,
+            99,
+            3,
+            4,
+            chunk_ns=[20, 30],
+            reasoning=True,
+            answer_from=1,
+            unseen=[1],
+        ),
         Record(107, 5, 10, 99, 3, 4, chunk_ns=[20], reasoning=True),
         Record(104, 5, 10, 99, 3, 4, chunk_ns=[20, 30], chunk_tokens=[1, 1]),
         Record(109, 5, 10, 99, 3, 4, chunk_ns=[20, 30], output_tokens=8, first_tokens=4),
@@ -138,27 +242,48 @@ def test_requests_are_the_records_with_the_latencies_of_the_method(ask: Ask, hom
     ]
     with (run / "records.jsonl").open("ab") as file:
         file.write(b"".join(msgspec.json.encode(r) + b"\n" for r in odd))
-    rows = {row["index"]: row for row in ask("select * from requests where run like '%it''s'")}
+    rows = {
+        row["index"]: row for row in ask("select * from requests where run like '%it''s'")
+    }
     records = list(Run(run).records())
     assert len(rows) == len(records) == 12 + 13
-    functions = (timing.ttft_ns, timing.ttfo_ns, timing.tpot_ns, timing.own_tpot_ns, timing.e2el_ns, timing.queue_ns)
+    functions = (
+        timing.ttft_ns,
+        timing.ttfo_ns,
+        timing.tpot_ns,
+        timing.own_tpot_ns,
+        timing.e2el_ns,
+        timing.queue_ns,
+    )
     for record in records:
         row = rows[record.index]
-        assert {name: row[name] for name in Record.__struct_fields__} == msgspec.to_builtins(record)
+        assert {
+            name: row[name] for name in Record.__struct_fields__
+        } == msgspec.to_builtins(record)
         names = ("ttft_ms", "ttfo_ms", "tpot_ms", "own_tpot_ms", "e2el_ms", "queue_ms")
         for name, of in zip(names, functions, strict=True):
             true = of(record)
             if isinstance(true, timing.Span):
                 true = true.low if true.known else None
-            assert row[name] == (None if true is None else pytest.approx(true / NS_PER_MS)), (name, record)
+            assert row[name] == (
+                None if true is None else pytest.approx(true / NS_PER_MS)
+            ), (name, record)
 
 
 def test_findings_failures_and_telemetry_join_by_run(ask: Ask) -> None:
-    codes = ask("select distinct code from findings join trials using (run) where study = 'tp'")
+    codes = ask(
+        "select distinct code from findings join trials using (run) where study = 'tp'"
+    )
     assert {"code": "requests.failed"} in codes
     (failure,) = ask("from failures")
-    assert (failure["study"], failure["text"], failure["attempts"]) == ("tp", "out of memory", 2)
-    rows = ask("select t.*, engine from telemetry t join trials using (run) where name = 'power_w' order by at_ns")
+    assert (failure["study"], failure["text"], failure["attempts"]) == (
+        "tp",
+        "out of memory",
+        2,
+    )
+    rows = ask(
+        "select t.*, engine from telemetry t join trials using (run) where name = 'power_w' order by at_ns"
+    )
     assert [row["throttle"] for row in rows] == [None, ["heat"]]
     assert [rows[0][name] for name in ("at_ns", "source", "index", "value", "engine")] == [
         5, "accelerator", 1, 312.5, "fast",
@@ -168,7 +293,9 @@ def test_findings_failures_and_telemetry_join_by_run(ask: Ask) -> None:
 
 def test_ctrl_c_ends_a_query_at_once(home: Path) -> None:
     endless = "select count(*) from range(10000000000) a, range(100) b where a.range + b.range <> 3"
-    process = subprocess.Popen([sys.executable, "-m", "dyno", "sql", endless], stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dyno", "sql", endless], stderr=subprocess.PIPE
+    )
     while sum(psutil.Process(process.pid).cpu_times()[:2]) < 1.2:  # well past its start
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
@@ -195,16 +322,25 @@ def test_what_a_result_has_besides_its_summary_is_flat_too(
     path = home / "runs/a [run] it's/summary.json"
     more = {"energy_j": 5.5, "host": {"cores": 1.5}, "parts": [{"cores": 1}]}
     path.write_text(json.dumps({**json.loads(path.read_text()), "telemetry": more}))
-    rows = ask("select telemetry_energy_j, telemetry_host_cores, telemetry_parts from trials order by run")
+    rows = ask(
+        "select telemetry_energy_j, telemetry_host_cores, telemetry_parts from trials order by run"
+    )
     assert list(rows[0].values()) == [5.5, 1.5, '[{"cores":1}]']
     assert set(rows[1].values()) == {None}
 
 
 def test_the_rooflines_shares_are_columns(ask: Ask, home: Path) -> None:
     path = home / "runs/a [run] it's/summary.json"
-    shares = [{"what": "decode", "bandwidth": 0.64, "arithmetic": 0.003}, {"what": "prefill", "arithmetic": 0.4}]
+    shares = [
+        {"what": "decode", "bandwidth": 0.64, "arithmetic": 0.003},
+        {"what": "prefill", "arithmetic": 0.4},
+    ]
     peaks = {"name": "NVIDIA H200", "count": 1, "bandwidth": 4.8e12}
-    path.write_text(json.dumps({**json.loads(path.read_text()), "roofline": {"peaks": peaks, "shares": shares}}))
+    path.write_text(
+        json.dumps(
+            {**json.loads(path.read_text()), "roofline": {"peaks": peaks, "shares": shares}}
+        )
+    )
     rows = ask(
         "select decode_bandwidth_share, decode_arithmetic_share, prefill_arithmetic_share, whole_arithmetic_share, "
         "roofline_peaks_name from trials order by run"
@@ -213,7 +349,9 @@ def test_the_rooflines_shares_are_columns(ask: Ask, home: Path) -> None:
     assert set(rows[1].values()) == {None}
 
 
-def test_counting_trials_reads_no_record(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_counting_trials_reads_no_record(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for path in home.glob("runs/**/records.jsonl"):
         path.write_text("{ not read")
     assert main(["sql", "select count(*) from trials"]) == 0
@@ -222,15 +360,40 @@ def test_counting_trials_reads_no_record(home: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err.count("left out: Malformed JSON in file") == 2
 
 
-def test_no_runs_are_empty_tables_with_all_their_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_runs_are_empty_tables_with_all_their_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for table in TABLES:
-        assert main(["sql", f"select * from {table}", "--json", "--runs", str(tmp_path / "absent")]) == 0
+        assert (
+            main(
+                [
+                    "sql",
+                    f"select * from {table}",
+                    "--json",
+                    "--runs",
+                    str(tmp_path / "absent"),
+                ]
+            )
+            == 0
+        )
         reported = capsys.readouterr()
         assert (reported.out, "no folder" in reported.err) == ("[]\n", True)
-    assert main(["sql", "select avg(p99_ttft_ms), max(output_throughput) from trials", "--runs", str(tmp_path)]) == 0
+    assert (
+        main(
+            [
+                "sql",
+                "select avg(p99_ttft_ms), max(output_throughput) from trials",
+                "--runs",
+                str(tmp_path),
+            ]
+        )
+        == 0
+    )
 
 
-def test_broken_files_are_reported_and_the_rest_is_there(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_broken_files_are_reported_and_the_rest_is_there(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name, data in (
         ("half", "{ half"),
         ("list", "[1, 2]"),
@@ -241,21 +404,30 @@ def test_broken_files_are_reported_and_the_rest_is_there(home: Path, capsys: pyt
     assert main(["sql", "select count(*) from trials", "--csv"]) == 0
     reported = capsys.readouterr()
     assert reported.out.splitlines()[1] == "4"
-    assert "left out: runs/half/trial.json" in reported.err and "left out: runs/list/trial.json" in reported.err
+    assert (
+        "left out: runs/half/trial.json" in reported.err
+        and "left out: runs/list/trial.json" in reported.err
+    )
 
 
-def test_without_a_query_tables_and_columns_are_reported(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_query_tables_and_columns_are_reported(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["sql"]) == 0
     out = capsys.readouterr().out
     for words in (*TABLES, "p99_ttft_ms", "chunk_ns", 'dyno sql "select'):
         assert words in out
-    assert not [row for row in RunTables(home / "runs").columns() if not row[3]], "a column without a word about it"
+    assert not [row for row in RunTables(home / "runs").columns() if not row[3]], (
+        "a column without a word about it"
+    )
 
 
 # ---- how it is printed ----
 
 
-def test_the_same_answer_in_four_forms(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_same_answer_in_four_forms(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     query = "select run, 1234567.891 as speed, null as nothing, 'a|b' as text from trials order by run limit 1"
 
     def say(*how: str) -> str:
@@ -266,7 +438,12 @@ def test_the_same_answer_in_four_forms(home: Path, capsys: pytest.CaptureFixture
         "run                    speed  nothing  text",
         "runs/a [run] it's  1,234,568           a|b",
     ]
-    assert list(csv.reader(io.StringIO(say("--csv"))))[1] == ["runs/a [run] it's", "1234567.891", "", "a|b"]
+    assert list(csv.reader(io.StringIO(say("--csv"))))[1] == [
+        "runs/a [run] it's",
+        "1234567.891",
+        "",
+        "a|b",
+    ]
     row = {"run": "runs/a [run] it's", "speed": 1234567.891, "nothing": None, "text": "a|b"}
     assert json.loads(say("--json")) == [row]
     assert say("--markdown").splitlines()[1:] == [
@@ -323,7 +500,9 @@ def test_a_mistake_or_a_mischief_is_refused_in_words(
     (home / "q.sql").write_text("a,b\n")
     records = next(home.glob("runs/tp/trials/*/records.jsonl"))
     before = {p: p.read_bytes() for p in home.rglob("*") if p.is_file()}
-    code = main(["sql", query.format(records=records, trial=records.with_name("trial.json"))])
+    code = main(
+        ["sql", query.format(records=records, trial=records.with_name("trial.json"))]
+    )
     reported = capsys.readouterr()
     assert (code, reported.out) == (2, ""), reported
     assert reported.err.startswith("dyno: ")
@@ -338,14 +517,19 @@ def test_the_names_of_a_joins_columns_stay_apart(ask: Ask) -> None:
 
 
 def test_hundreds_of_trials_are_asked_within_seconds(home: Path, measured: Path) -> None:
-    manifest, result = (measured / "trial.json").read_bytes(), (measured / "summary.json").read_bytes()
+    manifest, result = (
+        (measured / "trial.json").read_bytes(),
+        (measured / "summary.json").read_bytes(),
+    )
     for i in range(300):
         folder = home / f"many/{i}"
         folder.mkdir(parents=True)
         (folder / "trial.json").write_bytes(manifest)
         (folder / "summary.json").write_bytes(result)
     before = time.process_time()
-    assert list(RunTables(home / "many").ask("select count(*) from trials").rows) == [(300,)]
+    assert list(RunTables(home / "many").ask("select count(*) from trials").rows) == [
+        (300,)
+    ]
     assert time.process_time() - before < 3
 
 
@@ -356,28 +540,41 @@ def test_hundreds_of_trials_are_asked_within_seconds(home: Path, measured: Path)
 def ten(tmp_path: Path) -> Path:
     for i in range(10):
         (tmp_path / f"r{i}").mkdir()
-        (tmp_path / f"r{i}/trial.json").write_text('{"dyno": "0", "started": "2026-01-01T00:00:00"}')
-        lines = [msgspec.json.encode(Record(k, 1, 2, 9, 3, 4, chunk_ns=[5, 6], output_tokens=2)) for k in range(20)]
+        (tmp_path / f"r{i}/trial.json").write_text(
+            '{"dyno": "0", "started": "2026-01-01T00:00:00"}'
+        )
+        lines = [
+            msgspec.json.encode(Record(k, 1, 2, 9, 3, 4, chunk_ns=[5, 6], output_tokens=2))
+            for k in range(20)
+        ]
         (tmp_path / f"r{i}/records.jsonl").write_bytes(b"\n".join(lines) + b"\n")
     return tmp_path
 
 
-def test_requests_of_small_runs_fit_into_a_small_memory_whatever_the_threads(ten: Path) -> None:
+def test_requests_of_small_runs_fit_into_a_small_memory_whatever_the_threads(
+    ten: Path,
+) -> None:
     for threads, memory in ((8, "1GB"), (64, "1GB"), (64, "200MB")):
         tables = RunTables(ten)
         tables._db.execute(f"SET threads = {threads}")
         tables._db.execute(f"SET memory_limit = '{memory}'")
-        assert list(tables.ask("select count(*), max(ttft_ms) from requests").rows) == [(200, 3e-6)]
+        assert list(tables.ask("select count(*), max(ttft_ms) from requests").rows) == [
+            (200, 3e-6)
+        ]
 
 
 def test_a_record_of_many_megabytes_is_read(ten: Path) -> None:
     long = Record(0, 1, 2, 9, 3, 4, text="x" * (40 << 20))
     with (ten / "r3/records.jsonl").open("ab") as file:
         file.write(msgspec.json.encode(long) + b"\n")
-    assert list(RunTables(ten).ask("select max(length(text)) from requests").rows) == [(40 << 20,)]
+    assert list(RunTables(ten).ask("select max(length(text)) from requests").rows) == [
+        (40 << 20,)
+    ]
 
 
-@pytest.mark.parametrize("sizes", [[1], [1, 5, 1, 1, 9, 2], [9, 1, 1, 1], [1] * 50, [3, 3, 3, 8]])
+@pytest.mark.parametrize(
+    "sizes", [[1], [1, 5, 1, 1, 9, 2], [9, 1, 1, 1], [1] * 50, [3, 3, 3, 8]]
+)
 @pytest.mark.parametrize("end", ["\n", ""])
 def test_the_longest_line_is_found_without_reading_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: list[int], end: str
@@ -394,22 +591,35 @@ def test_a_file_that_is_damaged_is_left_out_and_the_others_answer(ten: Path) -> 
     (ten / "r2/records.jsonl").write_bytes(bytes(100))
     (ten / "r3/records.jsonl").unlink()
     (ten / "r3/records.jsonl").mkdir()
-    (ten / "r4/telemetry.jsonl").write_text('{"at_ns": 1, "source": "host", "values": {"a": 1}}\n{"at_ns": 2, "val')
+    (ten / "r4/telemetry.jsonl").write_text(
+        '{"at_ns": 1, "source": "host", "values": {"a": 1}}\n{"at_ns": 2, "val'
+    )
     tables = RunTables(ten)
     assert list(tables.ask("select count(*) from requests").rows) == [(140,)]
-    assert [str(ten / name / "records.jsonl") in " ".join(tables.unreadable) for name in ("r1", "r2", "r3")] == [
-        True
-    ] * 3
+    assert [
+        str(ten / name / "records.jsonl") in " ".join(tables.unreadable)
+        for name in ("r1", "r2", "r3")
+    ] == [True] * 3
     assert len(tables.unreadable) == 3
     assert list(RunTables(ten).ask("select count(*) from telemetry").rows) == [(1,)]
 
 
 @sampled(
-    value=["now()", "[now()]", "{'a': now()}", "map {1: now()}", "timestamptz '2026-01-02 03:04:05+00'"],
+    value=[
+        "now()",
+        "[now()]",
+        "{'a': now()}",
+        "map {1: now()}",
+        "timestamptz '2026-01-02 03:04:05+00'",
+    ],
     how=[[], ["--csv"], ["--json"], ["--markdown"]],
 )
 def test_times_with_a_zone_need_no_other_package(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, value: str, how: list[str]
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    value: str,
+    how: list[str],
 ) -> None:
     monkeypatch.setitem(sys.modules, "pytz", None)
     query = f"select 1 as a, {value} as t, 2 as a from range(3) order by 1 -- a remark\n;"

@@ -24,7 +24,9 @@ max_concurrency = 2
 """
 
 
-def study(text: str, given: dict[str, str] | None = None, path: Path = Path("some.toml")) -> Study:
+def study(
+    text: str, given: dict[str, str] | None = None, path: Path = Path("some.toml")
+) -> Study:
     return read(text, path, known(), given)
 
 
@@ -63,16 +65,31 @@ def test_zipped_lists_walk_together() -> None:
         "input_len = 16\noutput_len = 4",
         'input_len = [16, 32]\noutput_len = [4, 8]\nprefix_len = [0, 1]\nzip = ["input_len", "output_len"]',
     )
-    found = of(study(text).trials, "workload.input_len", "workload.output_len", "workload.prefix_len")
+    found = of(
+        study(text).trials,
+        "workload.input_len",
+        "workload.output_len",
+        "workload.prefix_len",
+    )
     assert sorted(found) == [(16, 4, 0), (16, 4, 1), (32, 8, 0), (32, 8, 1)]
 
 
 def test_a_load_may_be_shared_by_processes() -> None:
     [plain] = study(WHOLE).trials
-    assert of(study(WHOLE + "[trial]\nprocs = [1, 4]").trials, "client.procs") == [(1,), (4,)]
-    assert study(WHOLE + "[trial]\nprocs = 1").trials[0].place.id == plain.place.id, "the default changes nothing"
-    assert of(study(WHOLE + '[trial]\nprocs = "auto"').trials, "client.procs") == [("auto",)]
-    assert any("procs: must be at least 1, but is 0" in m for m in mistakes(WHOLE + "[trial]\nprocs = 0"))
+    assert of(study(WHOLE + "[trial]\nprocs = [1, 4]").trials, "client.procs") == [
+        (1,),
+        (4,),
+    ]
+    assert study(WHOLE + "[trial]\nprocs = 1").trials[0].place.id == plain.place.id, (
+        "the default changes nothing"
+    )
+    assert of(study(WHOLE + '[trial]\nprocs = "auto"').trials, "client.procs") == [
+        ("auto",)
+    ]
+    assert any(
+        "procs: must be at least 1, but is 0" in m
+        for m in mistakes(WHOLE + "[trial]\nprocs = 0")
+    )
     words = "procs: must be a whole number or one of auto, but is 'many'"
     assert any(words in m for m in mistakes(WHOLE + '[trial]\nprocs = "many"'))
 
@@ -83,7 +100,8 @@ def test_zipped_lists_of_unequal_length_are_a_mistake() -> None:
         'input_len = [16, 32, 64]\noutput_len = [4, 8]\nzip = ["input_len", "output_len"]',
     )
     assert any(
-        "workloads.w.output_len: has 2 values, but the list it is zipped with has 3" in m for m in mistakes(text)
+        "workloads.w.output_len: has 2 values, but the list it is zipped with has 3" in m
+        for m in mistakes(text)
     )
 
 
@@ -96,8 +114,9 @@ def test_a_list_in_a_variable_is_one_axis_wherever_it_is_used() -> None:
 
 
 def test_a_variable_inside_a_text_and_one_set_from_outside() -> None:
-    text = '[variables]\nroot = "/m"\nname = "llama"\nwhole = "${root}/${name}"\n' + WHOLE.replace(
-        'kind = "fake"', 'kind = "vllm"\nmodel = "${whole}-8b"'
+    text = (
+        '[variables]\nroot = "/m"\nname = "llama"\nwhole = "${root}/${name}"\n'
+        + WHOLE.replace('kind = "fake"', 'kind = "vllm"\nmodel = "${whole}-8b"')
     )
     assert of(study(text).trials, "engine.model") == [("/m/llama-8b",)]
     assert of(study(text, {"name": "qwen"}).trials, "engine.model") == [("/m/qwen-8b",)]
@@ -129,7 +148,11 @@ percentiles = [75]
     )
     found = {p.place.engine: p.trial for p in study(text).trials}
     assert found["b"].engine and found["b"].engine.kind == "fake"
-    assert (found["b"].workload.num_prompts, found["b"].load.max_concurrency, found["b"].percentiles) == (5, 1, [75.0])
+    assert (
+        found["b"].workload.num_prompts,
+        found["b"].load.max_concurrency,
+        found["b"].percentiles,
+    ) == (5, 1, [75.0])
     assert (found["a"].workload.num_prompts, found["a"].load.max_concurrency) == (10, 2)
 
 
@@ -173,8 +196,15 @@ loads = ["rate"]
 request_rate_rps = 5
 """
     )
-    found = sorted({(p.place.engine, p.place.workload, p.place.load) for p in study(text).trials})
-    assert found == [("a", "other", "rate"), ("a", "w", "c"), ("a", "w", "rate"), ("b", "other", "rate")]
+    found = sorted(
+        {(p.place.engine, p.place.workload, p.place.load) for p in study(text).trials}
+    )
+    assert found == [
+        ("a", "other", "rate"),
+        ("a", "w", "c"),
+        ("a", "w", "rate"),
+        ("b", "other", "rate"),
+    ]
 
 
 def test_requests_per_stream_warmups_and_infinite_rates() -> None:
@@ -192,7 +222,10 @@ duration_s = 3
     )
     found = {p.place.load: p.trial for p in study(text).trials}
     assert (found["c"].workload.num_prompts, found["c"].workload.num_warmups) == (5, 2)
-    assert (found["all"].load.request_rate_rps, found["all"].workload.num_prompts) == (None, 7)
+    assert (found["all"].load.request_rate_rps, found["all"].workload.num_prompts) == (
+        None,
+        7,
+    )
     assert found["all"].workload.num_warmups == 7, "never more than there are requests"
     assert (found["even"].load.burstiness, found["even"].workload.num_prompts) == (None, 12)
 
@@ -214,14 +247,20 @@ accelerator = "MI300X"
 """
     )
     s = study(text)
-    assert sorted((p.place.engine, p.place.rig) for p in s.trials) == [("a", "h100"), ("a", "mi300x"), ("b", "h100")]
+    assert sorted((p.place.engine, p.place.rig) for p in s.trials) == [
+        ("a", "h100"),
+        ("a", "mi300x"),
+        ("b", "h100"),
+    ]
     price = next(p.place.price for p in s.trials if p.place.rig == "h100")
     assert price is not None and (price.accelerator_hour, price.currency) == (2.0, "USD")
     assert len({p.place.id for p in s.trials}) == 3
 
 
 def test_offline_loads_are_planned() -> None:
-    text = WHOLE + '\n[loads.latency]\nkind = "latency"\nbatch_size = [1, 8]\niterations = 3\n'
+    text = (
+        WHOLE + '\n[loads.latency]\nkind = "latency"\nbatch_size = [1, 8]\niterations = 3\n'
+    )
     found = [p.trial for p in study(text).trials if p.trial.offline]
     assert sorted(t.offline.batch_size for t in found if t.offline) == [1, 8]  # type: ignore[type-var]
     assert {t.kind for t in found} == {"latency"}
@@ -240,7 +279,11 @@ def test_the_same_trial_has_the_same_id_and_any_change_another() -> None:
     first = study(WHOLE).trials[0].place.id
     assert study("about = 'words'\n" + WHOLE).trials[0].place.id == first
     assert study(WHOLE.replace("[loads.c]", "[loads.c]\n")).trials[0].place.id == first
-    for change in (("output_len = 4", "output_len = 5"), ('"fake"', '"fake"\nmax_model_len = 512'), ("= 10", "= 11")):
+    for change in (
+        ("output_len = 4", "output_len = 5"),
+        ('"fake"', '"fake"\nmax_model_len = 512'),
+        ("= 10", "= 11"),
+    ):
         assert study(WHOLE.replace(*change)).trials[0].place.id != first
     assert study("seed = 1\n" + WHOLE).trials[0].place.id != first
 
@@ -255,26 +298,41 @@ def test_engines_get_the_same_prompts_and_repeats_others() -> None:
 
 
 def test_repeats_go_round_all_engines_there_and_back() -> None:
-    text = "repeats = 4\n" + WHOLE + "".join(f'[engines.{n}]\nlike = "a"\nserved_name = "{n}"\n' for n in "bcd")
+    text = (
+        "repeats = 4\n"
+        + WHOLE
+        + "".join(f'[engines.{n}]\nlike = "a"\nserved_name = "{n}"\n' for n in "bcd")
+    )
     rounds = [[t.place.engine for t in session.trials] for session in sessions(study(text))]
     order = [e for session in rounds for e in session]
     blocks = [order[i : i + 4] for i in range(0, 16, 4)]
     assert all(sorted(b) == ["a", "b", "c", "d"] for b in blocks)
     assert blocks[1] == blocks[0][::-1] and blocks[3] == blocks[2][::-1]
-    assert len(rounds) <= 14, "the engine that ends one round and begins the next goes on running"
+    assert len(rounds) <= 14, (
+        "the engine that ends one round and begins the next goes on running"
+    )
 
 
 def test_the_seed_decides_the_order() -> None:
     text = WHOLE.replace("max_concurrency = 2", f"max_concurrency = {list(range(1, 20))}")
     order = [
-        [p.place.label for s in sessions(study(f"seed = {seed}\n" + text)) for p in s.trials] for seed in (1, 1, 2)
+        [
+            p.place.label
+            for s in sessions(study(f"seed = {seed}\n" + text))
+            for p in s.trials
+        ]
+        for seed in (1, 1, 2)
     ]
     assert order[0] == order[1] != order[2]
     assert sorted(order[0]) == sorted(order[2])
 
 
 def test_each_engine_is_started_once_where_trials_alone_are_interleaved() -> None:
-    text = 'repeats = 3\ninterleave = "trials"\n' + WHOLE + '[engines.b]\nlike = "a"\nserved_name = "b"\n'
+    text = (
+        'repeats = 3\ninterleave = "trials"\n'
+        + WHOLE
+        + '[engines.b]\nlike = "a"\nserved_name = "b"\n'
+    )
     found = sessions(study(text))
     assert len(found) == 2
     assert [p.place.repeat for p in found[0].trials] == [1, 2, 3]
@@ -381,9 +439,13 @@ def test_mistakes_in_keys_and_in_values_are_reported_together() -> None:
 
 
 def test_all_mistakes_are_reported_at_once_in_the_order_of_their_lines() -> None:
-    text = "repeats = 'x'\n" + WHOLE.replace("input_len", "inputlen").replace("max_concurrency = 2", "max_conc = 2")
+    text = "repeats = 'x'\n" + WHOLE.replace("input_len", "inputlen").replace(
+        "max_concurrency = 2", "max_conc = 2"
+    )
     reported = mistakes(text)
-    assert reported[0] == "some.toml has 3 mistakes. Nothing was started.", "what is missing because of them isn't one"
+    assert reported[0] == "some.toml has 3 mistakes. Nothing was started.", (
+        "what is missing because of them isn't one"
+    )
     lines = [int(m.split(":")[1]) for m in reported[1:]]
     assert lines == sorted(lines) and len(lines) == 3
 
@@ -405,12 +467,22 @@ def test_a_mistake_hides_no_other() -> None:
 
 
 def test_values_are_checked_where_no_trial_comes_of_them() -> None:
-    text = WHOLE.strip().replace("[engines.a]", "[engine.a]").replace("max_concurrency = 2", "max_concurrency = 'x'")
-    assert [m.split(": ")[1] for m in mistakes(text)[1:]] == ["engine", "loads.c.max_concurrency"]
+    text = (
+        WHOLE.strip()
+        .replace("[engines.a]", "[engine.a]")
+        .replace("max_concurrency = 2", "max_concurrency = 'x'")
+    )
+    assert [m.split(": ")[1] for m in mistakes(text)[1:]] == [
+        "engine",
+        "loads.c.max_concurrency",
+    ]
 
 
 def test_a_mistake_in_an_engine_that_others_are_like_is_reported_once() -> None:
-    text = WHOLE.replace('kind = "fake"', 'kind = "fake"\nmax_num_seq = 3').strip() + '\n[engines.b]\nlike = "a"\n'
+    text = (
+        WHOLE.replace('kind = "fake"', 'kind = "fake"\nmax_num_seq = 3').strip()
+        + '\n[engines.b]\nlike = "a"\n'
+    )
     assert mistakes(text) == [
         "some.toml:3: engines.a.max_num_seq: unknown key. Did you mean max_num_seqs? Nothing was started."
     ]
@@ -418,17 +490,23 @@ def test_a_mistake_in_an_engine_that_others_are_like_is_reported_once() -> None:
 
 def test_what_is_no_toml_is_reported_with_its_line() -> None:
     with pytest.raises(
-        UsageError, match=r"^some\.toml:2: not valid TOML: Invalid value at column 5\. Text needs quotes\.$"
+        UsageError,
+        match=r"^some\.toml:2: not valid TOML: Invalid value at column 5\. Text needs quotes\.$",
     ):
         study("a = 1\nb = = 2\n")
 
 
 def test_a_file_without_trials_says_what_is_missing() -> None:
-    assert "The study has no trials: add [engines.NAME], [workloads.NAME], [loads.NAME]." in mistakes("name = 'x'\n")[0]
+    assert (
+        "The study has no trials: add [engines.NAME], [workloads.NAME], [loads.NAME]."
+        in mistakes("name = 'x'\n")[0]
+    )
 
 
 def test_keys_and_lines_are_found_in_dotted_and_inline_tables() -> None:
-    text = WHOLE.replace("[loads.c]\nmax_concurrency = 2", "loads.c = { max_concurrency = 2, max_conc = 3 }")
+    text = WHOLE.replace(
+        "[loads.c]\nmax_concurrency = 2", "loads.c = { max_concurrency = 2, max_conc = 3 }"
+    )
     text = text.strip()
     moved = text[text.index("loads.c") :] + "\n" + text[: text.index("loads.c")]
     assert mistakes(moved)[0].startswith("some.toml:1: loads.c.max_conc: unknown key.")
@@ -445,10 +523,16 @@ def test_how_a_running_server_is_reached_is_part_of_its_table(tmp_path: Path) ->
     text = WHOLE.replace('kind = "fake"', f'kind = "openai"\n{more}')
     (first, *_) = study(text, path=tmp_path / "s.toml").trials
     target = first.trial.target
-    assert (target.cacert, target.cert, target.insecure) == (str(tmp_path / "ca.pem"), "/me.pem", True)
+    assert (target.cacert, target.cert, target.insecure) == (
+        str(tmp_path / "ca.pem"),
+        "/me.pem",
+        True,
+    )
     assert (target.read_timeout_s, target.connect_timeout_s) == (5.0, 30.0)
     # A renewed certificate makes no other trial.
-    (again, *_) = study(text.replace("/me.pem", "/new.pem"), path=tmp_path / "s.toml").trials
+    (again, *_) = study(
+        text.replace("/me.pem", "/new.pem"), path=tmp_path / "s.toml"
+    ).trials
     assert again.place.id == first.place.id
 
 
@@ -460,7 +544,13 @@ def test_how_a_running_server_is_reached_is_part_of_its_table(tmp_path: Path) ->
     [
         ("int8", ["int8, short, closed concurrency 8"]),
         ("int8-kv", ["int8-kv tensor_parallel=8, short, closed concurrency 80"]),
-        ("int8*", ["int8, short, closed concurrency 8", "int8-kv tensor_parallel=8, short, closed concurrency 80"]),
+        (
+            "int8*",
+            [
+                "int8, short, closed concurrency 8",
+                "int8-kv tensor_parallel=8, short, closed concurrency 80",
+            ],
+        ),
         ("concurrency 8", ["int8, short, closed concurrency 8"]),
         ("tensor_parallel=8", ["int8-kv tensor_parallel=8, short, closed concurrency 80"]),
         ("tensor_parallel", ["int8-kv tensor_parallel=8, short, closed concurrency 80"]),
@@ -470,7 +560,10 @@ def test_how_a_running_server_is_reached_is_part_of_its_table(tmp_path: Path) ->
 )
 def test_whole_words_of_a_name_choose_a_trial(pattern: str, chosen: list[str]) -> None:
     """`int8` took the trials of int8-kv, too."""
-    labels = ["int8, short, closed concurrency 8", "int8-kv tensor_parallel=8, short, closed concurrency 80"]
+    labels = [
+        "int8, short, closed concurrency 8",
+        "int8-kv tensor_parallel=8, short, closed concurrency 80",
+    ]
     assert [label for label in labels if label_matches(label, pattern)] == chosen
 
 
@@ -486,5 +579,9 @@ def test_a_pattern_without_a_trial_names_those_that_look_like_it_first() -> None
 def test_a_name_shows_of_an_axis_of_variables_only_those_that_differ() -> None:
     tables = '[{A = "1", SAME = "x"}, {A = "2", SAME = "x"}, {SAME = "x"}]'
     trials = study(WHOLE.replace('kind = "fake"', f'kind = "fake"\nenv = {tables}')).trials
-    assert sorted(p.place.label for p in trials) == ["a env=A:1, w, c", "a env=A:2, w, c", "a env=none, w, c"]
+    assert sorted(p.place.label for p in trials) == [
+        "a env=A:1, w, c",
+        "a env=A:2, w, c",
+        "a env=none, w, c",
+    ]
     assert all(p.trial.engine and p.trial.engine.env["SAME"] == "x" for p in trials)

@@ -25,7 +25,8 @@ from dyno.facts.elsewhere import DstackSpec
 from dyno.facts.study import RigWanted
 from dyno.remote import dstack
 
-pytestmark = [pytest.mark.tools, pytest.mark.xdist_group("dstack")]  # dstack's ports on a machine are fixed
+# dstack's ports on a machine are fixed
+pytestmark = [pytest.mark.tools, pytest.mark.xdist_group("dstack")]
 
 PACKAGES = Path.home() / ".cache" / "dyno-tests" / "dstack-0.22.5"
 TOKEN = "a-token-of-the-tests"
@@ -37,39 +38,67 @@ class DstackServer(NamedTuple):
 
     def ask(self, path: str, **body: Any) -> Any:
         head = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
-        with urllib.request.urlopen(urllib.request.Request(self.url + path, json.dumps(body).encode(), head)) as answer:
+        with urllib.request.urlopen(
+            urllib.request.Request(self.url + path, json.dumps(body).encode(), head)
+        ) as answer:
             return json.loads(answer.read() or b"null")
 
     def up(self) -> list[str]:
         """Return what may cost money now."""
         runs = self.ask("/api/runs/list", only_active=True, limit=100)
         fleets = self.ask("/api/project/main/fleets/list")
-        return [run["run_spec"]["run_name"] for run in runs] + [f"fleet {fleet['name']}" for fleet in fleets]
+        return [run["run_spec"]["run_name"] for run in runs] + [
+            f"fleet {fleet['name']}" for fleet in fleets
+        ]
 
     def environ(self) -> dict[str, str]:
         [packages] = PACKAGES.glob("lib/python3*/site-packages")
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("DSTACK_", "DYNO_HOME"))}
-        return {**kept, "HOME": str(self.home), "PYTHONPATH": str(packages), "DYNO_HOME": str(self.home / "dyno")}
+        kept = {
+            k: v
+            for k, v in os.environ.items()
+            if not k.startswith(("DSTACK_", "DYNO_HOME"))
+        }
+        return {
+            **kept,
+            "HOME": str(self.home),
+            "PYTHONPATH": str(packages),
+            "DYNO_HOME": str(self.home / "dyno"),
+        }
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DstackServer]:
     if not (PACKAGES / "bin" / "dstack").exists():
         subprocess.run([sys.executable, "-m", "venv", str(PACKAGES)], check=True)
-        subprocess.run([str(PACKAGES / "bin" / "pip"), "install", "-q", "dstack[server]==0.22.5"], check=True)
+        subprocess.run(
+            [str(PACKAGES / "bin" / "pip"), "install", "-q", "dstack[server]==0.22.5"],
+            check=True,
+        )
     home = tmp_path_factory.mktemp("dstack")
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     made = DstackServer(f"http://127.0.0.1:{port}", home)
-    command = [str(PACKAGES / "bin" / "dstack"), "server", "--port", str(port), "--token", TOKEN, "--yes"]
+    command = [
+        str(PACKAGES / "bin" / "dstack"),
+        "server",
+        "--port",
+        str(port),
+        "--token",
+        TOKEN,
+        "--yes",
+    ]
     environ = {**os.environ, "HOME": str(home), "DO_NOT_TRACK": "1"}
     with (home / "server.log").open("wb") as log:
-        process = subprocess.Popen(command, env=environ, cwd=home, stdout=log, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            command, env=environ, cwd=home, stdout=log, stderr=subprocess.STDOUT
+        )
     try:
         deadline = time.monotonic() + 120
         while not (home / ".dstack" / "config.yml").exists():
-            assert process.poll() is None and time.monotonic() < deadline, (home / "server.log").read_text()[-3000:]
+            assert process.poll() is None and time.monotonic() < deadline, (
+                home / "server.log"
+            ).read_text()[-3000:]
             time.sleep(0.2)
         while time.monotonic() < deadline:
             with suppress(OSError):
@@ -88,25 +117,49 @@ def rig(tmp_path: Path) -> Iterator[DstackSpec]:
     if dstack_machine.SSHD is None or shutil.which("ssh") is None:
         pytest.skip("there is no sshd here (Debian: apt-get install openssh-server)")
     with dstack_machine.machine(tmp_path / "machine") as (port, key):
-        yield DstackSpec(host=f"{dstack_machine.USER}@127.0.0.1", port=port, key_file=str(key))
+        yield DstackSpec(
+            host=f"{dstack_machine.USER}@127.0.0.1", port=port, key_file=str(key)
+        )
 
 
 @pytest.mark.parametrize(
     "wanted",
     [
-        RigWanted(accelerator="H100", accelerators=8, dstack=DstackSpec(spot=True, max_price=40.0, regions=["a"])),
-        RigWanted(dstack=DstackSpec(gpu="24GB..", disk="1TB..", shm_size="16GB", backends=["aws"], cpu="32..")),
-        RigWanted(dstack=DstackSpec(fleet="lab", volumes=["/data:/models"], privileged=True, memory="512GB..")),
+        RigWanted(
+            accelerator="H100",
+            accelerators=8,
+            dstack=DstackSpec(spot=True, max_price=40.0, regions=["a"]),
+        ),
+        RigWanted(
+            dstack=DstackSpec(
+                gpu="24GB..", disk="1TB..", shm_size="16GB", backends=["aws"], cpu="32.."
+            )
+        ),
+        RigWanted(
+            dstack=DstackSpec(
+                fleet="lab", volumes=["/data:/models"], privileged=True, memory="512GB.."
+            )
+        ),
         RigWanted(accelerator="A100", client="here", dstack=DstackSpec(max_duration="2h")),
     ],
     ids=["cloud", "sizes", "fleet", "service"],
 )
-def test_the_server_takes_each_configuration_and_plans_it(server: DstackServer, wanted: RigWanted) -> None:
+def test_the_server_takes_each_configuration_and_plans_it(
+    server: DstackServer, wanted: RigWanted
+) -> None:
     *fleets, run = dstack.configurations("dyno-plan", wanted)
     for fleet in fleets:
-        plan = server.ask("/api/project/main/fleets/get_plan", spec={"configuration": fleet, "profile": {"name": "p"}})
+        plan = server.ask(
+            "/api/project/main/fleets/get_plan",
+            spec={"configuration": fleet, "profile": {"name": "p"}},
+        )
         assert (plan["action"], plan["total_offers"]) == ("create", 0)
-    spec = {"run_name": run["name"], "repo_id": "none", "repo_data": {"repo_type": "virtual"}, "configuration": run}
+    spec = {
+        "run_name": run["name"],
+        "repo_id": "none",
+        "repo_data": {"repo_type": "virtual"},
+        "configuration": run,
+    }
     plan = server.ask("/api/project/main/runs/get_plan", run_spec=spec)
     assert plan["action"] == "create"
     [job] = plan["job_plans"]
@@ -138,9 +191,17 @@ class DynoHere(NamedTuple):
     server: DstackServer
     folder: Path
 
-    def write(self, spec: DstackSpec, tokens: int = 3, client: str = "rig", more: str = "") -> None:
-        given = f'host = "{spec.host}", port = {spec.port}, key_file = "{spec.key_file}"' if spec.host else ""
-        (self.folder / "s.toml").write_text(STUDY.format(spec=given, tokens=tokens, client=client) + more)
+    def write(
+        self, spec: DstackSpec, tokens: int = 3, client: str = "rig", more: str = ""
+    ) -> None:
+        given = (
+            f'host = "{spec.host}", port = {spec.port}, key_file = "{spec.key_file}"'
+            if spec.host
+            else ""
+        )
+        (self.folder / "s.toml").write_text(
+            STUDY.format(spec=given, tokens=tokens, client=client) + more
+        )
 
     def start(self, *words: str) -> "subprocess.Popen[str]":
         command = [sys.executable, "-m", "dyno", *words]
@@ -156,7 +217,9 @@ class DynoHere(NamedTuple):
 
     def wait_for_run(self, process: "subprocess.Popen[str]") -> str:
         """Return the name of the run that it submits."""
-        while not (names := [name for name in self.server.up() if not name.startswith("fleet")]):
+        while not (
+            names := [name for name in self.server.up() if not name.startswith("fleet")]
+        ):
             assert process.poll() is None, process.communicate()[0]
             time.sleep(0.2)
         return names[0]
@@ -165,7 +228,11 @@ class DynoHere(NamedTuple):
         return str(self.server.ask("/api/runs/list", limit=1)[0]["run_spec"]["run_name"])
 
     def registered(self) -> list[str]:
-        return sorted(path.name for path in (self.server.home / "dyno" / "rigs").glob("*") if path.is_file())
+        return sorted(
+            path.name
+            for path in (self.server.home / "dyno" / "rigs").glob("*")
+            if path.is_file()
+        )
 
     def done(self) -> int:
         return len(list(self.folder.glob("runs/s/trials/*/summary.json")))
@@ -177,7 +244,9 @@ def dyno(server: DstackServer, tmp_path: Path) -> DynoHere:
     return DynoHere(server, tmp_path)
 
 
-def test_a_study_runs_on_a_machine_of_dstacks_and_nothing_is_left(dyno: DynoHere, rig: DstackSpec) -> None:
+def test_a_study_runs_on_a_machine_of_dstacks_and_nothing_is_left(
+    dyno: DynoHere, rig: DstackSpec
+) -> None:
     dyno.write(rig)
     code, out = dyno.run("run", "s.toml", "--no-report")
     assert code == 0, out
@@ -186,29 +255,43 @@ def test_a_study_runs_on_a_machine_of_dstacks_and_nothing_is_left(dyno: DynoHere
     assert (dyno.server.up(), dyno.registered()) == ([], [])
     private = Path(str(rig.key_file)).read_text().splitlines()[1]
     assert private not in out
-    assert not any(private.encode() in p.read_bytes() for p in dyno.folder.glob("runs/**/*") if p.is_file())
+    assert not any(
+        private.encode() in p.read_bytes()
+        for p in dyno.folder.glob("runs/**/*")
+        if p.is_file()
+    )
 
 
 def test_without_offers_nothing_is_submitted(dyno: DynoHere) -> None:
-    dyno.write(DstackSpec(), more='[rigs.rented.price]\naccelerator_hour = 1\nsource = "x"\n')
+    dyno.write(
+        DstackSpec(), more='[rigs.rented.price]\naccelerator_hour = 1\nsource = "x"\n'
+    )
     text = (dyno.folder / "s.toml").read_text()
-    (dyno.folder / "s.toml").write_text(text.replace("[rigs.rented]", '[rigs.rented]\naccelerator = "H100"', 1))
+    (dyno.folder / "s.toml").write_text(
+        text.replace("[rigs.rented]", '[rigs.rented]\naccelerator = "H100"', 1)
+    )
     code, out = dyno.run("run", "s.toml", "--no-report")
     assert code == 1, out
     assert 'dstack has no offers for this fleet: {"resources":{"gpu":"H100"}' in out
     assert (dyno.server.up(), dyno.registered()) == ([], [])
 
 
-def test_without_a_server_the_sentence_says_which_settings_are_missing(dyno: DynoHere) -> None:
+def test_without_a_server_the_sentence_says_which_settings_are_missing(
+    dyno: DynoHere,
+) -> None:
     dyno.write(DstackSpec())
     nowhere = DynoHere(dyno.server._replace(home=dyno.folder), dyno.folder)
     code, out = nowhere.run("run", "s.toml", "--no-report")
     assert code == 1, out
-    assert "dstack is not configured here: No default project" in out and "DSTACK_TOKEN" in out
+    assert (
+        "dstack is not configured here: No default project" in out and "DSTACK_TOKEN" in out
+    )
     assert nowhere.registered() == []
 
 
-def test_a_killed_submission_is_listed_and_taken_down(dyno: DynoHere, rig: DstackSpec) -> None:
+def test_a_killed_submission_is_listed_and_taken_down(
+    dyno: DynoHere, rig: DstackSpec
+) -> None:
     dyno.write(rig)
     process = dyno.start("run", "s.toml", "--no-report")
     name = dyno.wait_for_run(process)
@@ -245,7 +328,9 @@ def test_ctrl_c_gives_the_machine_back(dyno: DynoHere, rig: DstackSpec) -> None:
     assert (dyno.server.up(), dyno.registered()) == ([], [])
 
 
-def test_a_killed_dyno_goes_on_with_the_same_machine(dyno: DynoHere, rig: DstackSpec) -> None:
+def test_a_killed_dyno_goes_on_with_the_same_machine(
+    dyno: DynoHere, rig: DstackSpec
+) -> None:
     dyno.write(rig, tokens=300)
     process = dyno.start("run", "s.toml", "--no-report")
     name = dyno.wait_for_run(process)
@@ -261,7 +346,9 @@ def test_a_killed_dyno_goes_on_with_the_same_machine(dyno: DynoHere, rig: Dstack
     assert (dyno.server.up(), dyno.registered()) == ([], [])
 
 
-def test_a_machine_that_dstack_takes_away_is_an_error_and_leaves_nothing(dyno: DynoHere, rig: DstackSpec) -> None:
+def test_a_machine_that_dstack_takes_away_is_an_error_and_leaves_nothing(
+    dyno: DynoHere, rig: DstackSpec
+) -> None:
     dyno.write(rig, tokens=3000)
     process = dyno.start("run", "s.toml", "--no-report")
     assert process.stdout is not None
@@ -284,10 +371,20 @@ def test_a_load_from_here_goes_through_the_service(dyno: DynoHere, rig: DstackSp
     assert code == 0, out
     assert "dstack has 1 offer for this service" in out
     folders = list(dyno.folder.glob("runs/s/trials/*"))
-    targets = [json.loads((path / "trial.json").read_text())["trial"]["target"]["base_url"] for path in folders]
+    targets = [
+        json.loads((path / "trial.json").read_text())["trial"]["target"]["base_url"]
+        for path in folders
+    ]
     assert len(targets) == dyno.done() == 2
-    assert all(url.startswith(f"{dyno.server.url}/proxy/services/main/dyno-rented-") for url in targets)
+    assert all(
+        url.startswith(f"{dyno.server.url}/proxy/services/main/dyno-rented-")
+        for url in targets
+    )
     assert "The network is in the latencies" in dyno.run("runs", "show", str(folders[0]))[1]
-    assert not any(TOKEN.encode() in p.read_bytes() for p in dyno.folder.glob("runs/**/*") if p.is_file())
+    assert not any(
+        TOKEN.encode() in p.read_bytes()
+        for p in dyno.folder.glob("runs/**/*")
+        if p.is_file()
+    )
     assert TOKEN not in out
     assert (dyno.server.up(), dyno.registered()) == ([], [])

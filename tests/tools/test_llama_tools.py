@@ -35,7 +35,9 @@ def tools() -> environment.Environment:
 
 
 @pytest.fixture(autouse=True)
-def home(tools: environment.Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def home(
+    tools: environment.Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Models go to a folder of the test, the tools stay where they are."""
     engines = environment.engines_folder()
     (tmp_path / "home").mkdir()
@@ -45,23 +47,49 @@ def home(tools: environment.Environment, tmp_path: Path, monkeypatch: pytest.Mon
 
 def pulled(path: Path) -> ModelEntry:
     recipe = ModelRecipe(source=f"file:{path}")
-    return ModelEntry(recipe.name, recipe, "pull", str(path), recipe.source, {}, shelf.now())
+    return ModelEntry(
+        recipe.name, recipe, "pull", str(path), recipe.source, {}, shelf.now()
+    )
 
 
 def show(entry: ModelEntry) -> None:
-    words = {name: text for name, text in entry.verified.items() if name in ("types", "values", "generation")}
-    print(f"\n{entry.name}: {human_bytes(entry.size_bytes)} in {entry.took_s:.1f} s; " + " | ".join(words.values()))
+    words = {
+        name: text
+        for name, text in entry.verified.items()
+        if name in ("types", "values", "generation")
+    }
+    print(
+        f"\n{entry.name}: {human_bytes(entry.size_bytes)} in {entry.took_s:.1f} s; "
+        + " | ".join(words.values())
+    )
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2"])
-def test_a_model_is_converted_and_quantized_to_each_kind_of_type(tmp_path: Path, kind: str) -> None:
+def test_a_model_is_converted_and_quantized_to_each_kind_of_type(
+    tmp_path: Path, kind: str
+) -> None:
     source = pulled(tiny.build(tmp_path / kind, tiny.WIDE._replace(kind=kind)))
     sizes = []
-    for quantization in ("Q8_0", "Q6_K", "Q5_1", "Q4_K_M", "Q4_0", "IQ4_XS", "IQ3_S", "Q3_K_S", "Q2_K"):
-        recipe = ModelRecipe(source=source.recipe.source, quantize=f"llama.cpp:{quantization}")
+    for quantization in (
+        "Q8_0",
+        "Q6_K",
+        "Q5_1",
+        "Q4_K_M",
+        "Q4_0",
+        "IQ4_XS",
+        "IQ3_S",
+        "Q3_K_S",
+        "Q2_K",
+    ):
+        recipe = ModelRecipe(
+            source=source.recipe.source, quantize=f"llama.cpp:{quantization}"
+        )
         entry = gguf.quantize(recipe, source, print, lambda _: None)
         show(entry)
-        assert entry.verified["types"].count(gguf.TYPES[quantization]) and entry.verified["text"]
+        assert (
+            entry.verified["types"].count(gguf.TYPES[quantization])
+            and entry.verified["text"]
+        )
         sizes.append(entry.size_bytes)
     show(next(entry for entry in shelf.entries() if entry.step == "convert"))
     assert len([entry for entry in shelf.entries() if entry.step == "convert"]) == 1
@@ -82,32 +110,58 @@ def test_types_of_two_bits_need_text_and_get_an_importance_matrix(tmp_path: Path
     source = pulled(tiny.build(tmp_path / "tiny", tiny.WIDE))
     text = tmp_path / "calibration.jsonl"
     lines = [
-        json.dumps({"text": f"The {i} birds fly over the river and the harbor, which is cold."}) for i in range(200)
+        json.dumps(
+            {"text": f"The {i} birds fly over the river and the harbor, which is cold."}
+        )
+        for i in range(200)
     ]
     text.write_text("\n".join(lines))
-    recipe = ModelRecipe(source=source.recipe.source, quantize="llama.cpp:IQ2_XS", calibration=str(text), length=128)
+    recipe = ModelRecipe(
+        source=source.recipe.source,
+        quantize="llama.cpp:IQ2_XS",
+        calibration=str(text),
+        length=128,
+    )
     entry = gguf.quantize(recipe, source, print, lambda _: None)
     show(entry)
     assert "IQ2_XS" in entry.verified["types"]
     with pytest.raises(UsageError, match="needs text"):
-        gguf.quantize(ModelRecipe(source=source.recipe.source, quantize="llama.cpp:IQ2_XS"), source, print, print)
+        gguf.quantize(
+            ModelRecipe(source=source.recipe.source, quantize="llama.cpp:IQ2_XS"),
+            source,
+            print,
+            print,
+        )
 
 
 def test_types_are_those_that_llama_quantize_lists(tools: environment.Environment) -> None:
     done = subprocess.run(
-        [tools.folder / "bin" / "llama-quantize", "--help"], capture_output=True, text=True, check=False
+        [tools.folder / "bin" / "llama-quantize", "--help"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     listed = set(re.findall(r"^ +\d+ +or +(\w+)", done.stdout + done.stderr, re.M))
-    assert listed - set(gguf.TYPES) <= {"F16", "BF16", "F32", "Q2_0"}, "a new type: add it to TYPES"
+    assert listed - set(gguf.TYPES) <= {"F16", "BF16", "F32", "Q2_0"}, (
+        "a new type: add it to TYPES"
+    )
     assert set(gguf.TYPES) - listed <= {"Q1_0"}, "an older build"
 
 
-def test_a_model_that_is_not_what_its_config_says_is_refused_in_one_sentence(tmp_path: Path) -> None:
+def test_a_model_that_is_not_what_its_config_says_is_refused_in_one_sentence(
+    tmp_path: Path,
+) -> None:
     folder = tiny.build(tmp_path / "tiny", tiny.WIDE)
     config = (folder / "config.json").read_text()
     for change, message in (
-        (("LlamaForCausalLM", "NoSuchForCausalLM"), "Model NoSuchForCausalLM is not supported"),
-        (('"num_hidden_layers": 3', '"num_hidden_layers": 5'), "has no weights of 2 layers, the first one 3"),
+        (
+            ("LlamaForCausalLM", "NoSuchForCausalLM"),
+            "Model NoSuchForCausalLM is not supported",
+        ),
+        (
+            ('"num_hidden_layers": 3', '"num_hidden_layers": 5'),
+            "has no weights of 2 layers, the first one 3",
+        ),
     ):
         (folder / "config.json").write_text(config.replace(*change))
         recipe = ModelRecipe(source=f"file:{folder}", convert="gguf:F16")
@@ -120,7 +174,17 @@ def test_a_quantized_file_is_served_by_the_embedded_engine(tmp_path: Path) -> No
     source = pulled(tiny.build(tmp_path / "tiny", tiny.WIDE))
     recipe = ModelRecipe(source=source.recipe.source, quantize="llama.cpp:Q4_K_M")
     entry = gguf.quantize(recipe, source, print, lambda _: None)
-    command = [sys.executable, "-m", "dyno", "bench", "serve", "--engine", "llamacpp", "--model", entry.path]
+    command = [
+        sys.executable,
+        "-m",
+        "dyno",
+        "bench",
+        "serve",
+        "--engine",
+        "llamacpp",
+        "--model",
+        entry.path,
+    ]
     command += [
         "--num-prompts",
         "4",

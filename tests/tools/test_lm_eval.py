@@ -37,7 +37,16 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def words(server: Pupil, tasks: str, runs: Path, *more: str) -> list[str]:
-    return ["eval", "--base-url", server.url, "--include-path", tasks, "--runs", str(runs), *more]
+    return [
+        "eval",
+        "--base-url",
+        server.url,
+        "--include-path",
+        tasks,
+        "--runs",
+        str(runs),
+        *more,
+    ]
 
 
 def test_lm_eval_asks_the_items_of_built_in_tasks_and_scores_them(
@@ -49,27 +58,56 @@ def test_lm_eval_asks_the_items_of_built_in_tasks_and_scores_them(
     refused = next(question for question in right if question.startswith("Copy"))
     answer = {**right, wrong: KEY, refused: None}
     with pupil(answer.get, finish="length") as server:
-        more = ["--tasks", "dyno_copy", "dyno_sort", "--form", "chat", "--concurrency", "1", "4", "--limit", "5"]
+        more = [
+            "--tasks",
+            "dyno_copy",
+            "dyno_sort",
+            "--form",
+            "chat",
+            "--concurrency",
+            "1",
+            "4",
+            "--limit",
+            "5",
+        ]
         assert main(words(server, tasks, tmp_path, *more)) == 3
     [folder] = tmp_path.iterdir()
     summary = json.loads((folder / "summary.json").read_text())
     for each in summary["quality"]["passes"]:
-        assert {s["task"]: s["score"] for s in each["scores"]} == {"dyno_copy": 0.8, "dyno_sort": 0.8}
+        assert {s["task"]: s["score"] for s in each["scores"]} == {
+            "dyno_copy": 0.8,
+            "dyno_sort": 0.8,
+        }
         assert (each["failed"], each["cut"]) == (1, 9)
     assert summary["quality"]["tools"]["lm-eval"] == "0.4.13"
     answers = Run(folder).answers(4)
-    assert len(answers) == 10 and {a.finish_reason for a in answers if not a.error} == {"length"}
+    assert len(answers) == 10 and {a.finish_reason for a in answers if not a.error} == {
+        "length"
+    }
     assert all(a.prompt_tokens and a.prompt_sha256 for a in answers if not a.error)
-    assert [a.error for a in answers if a.error and "400" in a.error and a.task == "dyno_copy"]
+    assert [
+        a.error for a in answers if a.error and "400" in a.error and a.task == "dyno_copy"
+    ]
     assert server.keys == {f"Bearer {KEY}"}
     assert not [p for p in folder.iterdir() if KEY.encode() in p.read_bytes()]
 
 
 def test_a_killed_test_asks_no_answered_item_again(tmp_path: Path, tasks: str) -> None:
     with pupil(pause_s=0.05) as server:
-        more = ["--tasks", "dyno_copy", "dyno_count", "dyno_sort", "--form", "chat", "--concurrency", "2"]
+        more = [
+            "--tasks",
+            "dyno_copy",
+            "dyno_count",
+            "dyno_sort",
+            "--form",
+            "chat",
+            "--concurrency",
+            "2",
+        ]
         command = words(server, tasks, tmp_path, *more)
-        process = subprocess.Popen([sys.executable, "-m", "dyno", *command], start_new_session=True)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "dyno", *command], start_new_session=True
+        )
         while len(server.bodies) < 12:
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
@@ -85,7 +123,10 @@ def test_a_killed_test_asks_no_answered_item_again(tmp_path: Path, tasks: str) -
 
 
 def test_what_can_not_be_asked_is_refused_in_words(
-    tmp_path: Path, tasks: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    tasks: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(os.environ, "HF_HUB_OFFLINE", "1")
     with pupil() as server:

@@ -29,7 +29,11 @@ def home(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("DYNO_HOME", str(tmp_path))
 
 
-CASES = [*((key, None) for key in schemes.SCHEMES), ("llm-compressor:fp8-dynamic", "fp8"), ("quark:fp8", "fp8")]
+CASES = [
+    *((key, None) for key in schemes.SCHEMES),
+    ("llm-compressor:fp8-dynamic", "fp8"),
+    ("quark:fp8", "fp8"),
+]
 
 
 @pytest.mark.parametrize(("key", "kv_cache"), CASES, ids=lambda value: str(value))
@@ -42,12 +46,21 @@ def test_the_tool_makes_what_its_scheme_says(home, source, capsys, key, kv_cache
     recipe = ModelRecipe(f"file:{source}", quantize=key, kv_cache=kv_cache, **text)
     began = time.monotonic()
     entry = steps.run(recipe, lambda text: None, lambda text: None)
-    took, before = time.monotonic() - began, sum(p.stat().st_size for p in source.glob("*.safetensors"))
+    took, before = (
+        time.monotonic() - began,
+        sum(p.stat().st_size for p in source.glob("*.safetensors")),
+    )
     assert shelf.find(recipe) == entry
     assert entry.verified["types"].startswith("21 linear layers ")
     # Random weights have no clear favourite among tokens, so tokens differ; logits stay near, as the type allows.
-    generation = re.search(r"^8 tokens on \w+, .*; logits differ by ([\d.]+) %$", entry.verified["generation"])
-    assert 0 < float(generation[1]) < {"F8_E4M3": 25, "I8": 20, "I32": 60}[schemes.find(key).weights]
+    generation = re.search(
+        r"^8 tokens on \w+, .*; logits differ by ([\d.]+) %$", entry.verified["generation"]
+    )
+    assert (
+        0
+        < float(generation[1])
+        < {"F8_E4M3": 25, "I8": 20, "I32": 60}[schemes.find(key).weights]
+    )
     assert ("6 of the KV cache" in entry.verified["scales"]) is bool(kv_cache)
     assert (Path(entry.path) / "model.safetensors").stat().st_size < before
     with capsys.disabled():

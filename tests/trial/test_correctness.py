@@ -29,7 +29,8 @@ from dyno.workload.spec import WorkloadSpec
 
 pytestmark = pytest.mark.real  # starts processes, uses sockets or takes seconds
 
-Reply = Callable[[str, int], str | None]  # prompt, and how often it came before → text; None: an error
+# prompt, and how often it came before → text; None: an error
+Reply = Callable[[str, int], str | None]
 
 
 class Model:
@@ -64,32 +65,57 @@ class Model:
             return b"HTTP/1.1 500 no\r\ncontent-type: text/plain\r\ncontent-length: 4\r\n\r\noops"
         pieces = text.split("|")
         events = [{"choices": [{"text": piece}]} for piece in pieces]
-        ended = {"choices": [{"text": "", "finish_reason": "length" if len(pieces) == MAX_TOKENS else "stop"}]}
-        usage = {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": len(pieces)}}
-        lines = [b"data: %s\n\n" % json.dumps(event).encode() for event in (*events, ended, usage)]
+        ended = {
+            "choices": [
+                {
+                    "text": "",
+                    "finish_reason": "length" if len(pieces) == MAX_TOKENS else "stop",
+                }
+            ]
+        }
+        usage = {
+            "choices": [],
+            "usage": {"prompt_tokens": 3, "completion_tokens": len(pieces)},
+        }
+        lines = [
+            b"data: %s\n\n" % json.dumps(event).encode()
+            for event in (*events, ended, usage)
+        ]
         return STREAM_HEAD + chunked(*lines, b"data: [DONE]\n\n")
 
 
 def a_trial(*urls: str, backend: str = "openai", **fields: Any) -> TrialSpec:
-    target = TargetSpec(urls[0], backend, PROTOCOLS[backend].path, "fake", more_urls=list(urls[1:]))
+    target = TargetSpec(
+        urls[0], backend, PROTOCOLS[backend].path, "fake", more_urls=list(urls[1:])
+    )
     work = WorkloadSpec("random", num_prompts=4, input_len=5, output_len=2, num_warmups=2)
     return TrialSpec(target, work, LoadSpec(max_concurrency=2), **fields)
 
 
 def ask(folder: Path, *urls: str, **fields: Any) -> tuple[Correctness, dict[str, str]]:
     """Both sides of the check around no load, and its findings with their levels."""
-    trial, run, session = a_trial(*urls, **fields), create(folder, "x"), Session(TargetFacts("fake"), {})
+    trial, run, session = (
+        a_trial(*urls, **fields),
+        create(folder, "x"),
+        Session(TargetFacts("fake"), {}),
+    )
     correctness.ask_before(run, session, trial)
     correctness.ask_after(run, session, trial)
     known = run.correctness()
     assert known is not None
     e = Evidence(trial=trial, target=session.target, counted_by="server", prompts=4, repeated_prompts=0,
                  sent_before=None, summary=cast(Any, None), correctness=known)  # fmt: skip
-    findings = [f for judge in (checks.nonsense, checks.changed, checks.failed) for f in judge(e)]
-    return known, {f.code.removeprefix("correctness."): f"{f.level}: {f.text}" for f in findings}
+    findings = [
+        f for judge in (checks.nonsense, checks.changed, checks.failed) for f in judge(e)
+    ]
+    return known, {
+        f.code.removeprefix("correctness."): f"{f.level}: {f.text}" for f in findings
+    }
 
 
-def serve(tmp_path: Path, *urls: str, headers: dict[str, str] | None = None, **fields: Any) -> Outcome:
+def serve(
+    tmp_path: Path, *urls: str, headers: dict[str, str] | None = None, **fields: Any
+) -> Outcome:
     return conducting.serve(a_trial(*urls, **fields), runs=tmp_path, headers=headers or {})
 
 
@@ -100,7 +126,11 @@ def checked(outcome: Outcome) -> Correctness:
 
 
 def codes(outcome: Outcome) -> dict[str, str]:
-    return {f.code: f.level for f in outcome.result.findings if f.code.startswith("correctness.")}
+    return {
+        f.code: f.level
+        for f in outcome.result.findings
+        if f.code.startswith("correctness.")
+    }
 
 
 def sensible(prompt: str, _: int) -> str:
@@ -112,24 +142,43 @@ Ask = Callable[[Reply], Model]
 
 @pytest.fixture
 def model(scripted: Callable[..., Scripted], monkeypatch: pytest.MonkeyPatch) -> Ask:
-    monkeypatch.setattr("dyno.trial.correctness.SPENT_S", 20.0)  # on a busy machine, too, all prompts are asked
+    # on a busy machine, too, all prompts are asked
+    monkeypatch.setattr("dyno.trial.correctness.SPENT_S", 20.0)
     return lambda reply: Model(reply, scripted)
 
 
-def test_prompts_are_asked_before_the_warm_up_and_after_the_load(model: Ask, tmp_path: Path) -> None:
+def test_prompts_are_asked_before_the_warm_up_and_after_the_load(
+    model: Ask, tmp_path: Path
+) -> None:
     server = model(sensible)
     extra = {"temperature": 0.7, "min_tokens": 50, "user": "me"}
-    outcome = serve(tmp_path, server.base_url, sampling={"top_p": 0.9}, extra_body=extra, ignore_eos=True)
+    outcome = serve(
+        tmp_path,
+        server.base_url,
+        sampling={"top_p": 0.9},
+        extra_body=extra,
+        ignore_eos=True,
+    )
     asked = [body for body in server.bodies if body["prompt"] in PROMPTS]
-    order = ["check" if prompt in PROMPTS else "load" for prompt in server.prompts[1:]]  # a test request is the first
+    # a test request is the first
+    order = ["check" if prompt in PROMPTS else "load" for prompt in server.prompts[1:]]
     assert order == ["check"] * 5 + ["load"] * 6 + ["check"] * 5
-    assert all((body["temperature"], body["max_tokens"], body["user"]) == (0, MAX_TOKENS, "me") for body in asked)
+    assert all(
+        (body["temperature"], body["max_tokens"], body["user"]) == (0, MAX_TOKENS, "me")
+        for body in asked
+    )
     assert not any(body.keys() & {"top_p", "min_tokens", "ignore_eos"} for body in asked)
     known = checked(outcome)
-    assert [a.prompt for a in known.before] == [a.prompt for a in known.after] == list(PROMPTS)
+    assert (
+        [a.prompt for a in known.before] == [a.prompt for a in known.after] == list(PROMPTS)
+    )
     assert (known.sent, known.again) == (10, [])
     first = known.before[0]
-    assert (first.text, first.token_ends, first.finish_reason) == ("An answer to 34", [2, 9, 12, 15], "stop")
+    assert (first.text, first.token_ends, first.finish_reason) == (
+        "An answer to 34",
+        [2, 9, 12, 15],
+        "stop",
+    )
     assert first.latency_ms > 0
     assert (outcome.result.served.sent, codes(outcome)) == (4, {})
 
@@ -137,14 +186,23 @@ def test_prompts_are_asked_before_the_warm_up_and_after_the_load(model: Ask, tmp
 def test_it_can_be_turned_off(model: Ask, tmp_path: Path) -> None:
     server = model(sensible)
     outcome = serve(tmp_path, server.base_url, correctness_check=False)
-    assert not {*server.prompts} & {*PROMPTS} and outcome.run.correctness() is None and codes(outcome) == {}
+    assert (
+        not {*server.prompts} & {*PROMPTS}
+        and outcome.run.correctness() is None
+        and codes(outcome) == {}
+    )
 
 
 @pytest.mark.parametrize("backend", ["openai", "openai-chat", "tgi"])
-def test_every_protocol_is_asked_by_its_own_route(backend: str, shared_fake: StartFake, tmp_path: Path) -> None:
+def test_every_protocol_is_asked_by_its_own_route(
+    backend: str, shared_fake: StartFake, tmp_path: Path
+) -> None:
     known, findings = ask(tmp_path, shared_fake().base_url, backend=backend)
     assert known.before and known.after and not any(a.error for a in known.answers)
-    assert known.before[0].finish_reason == "length" and len(known.before[0].token_ends) == MAX_TOKENS
+    assert (
+        known.before[0].finish_reason == "length"
+        and len(known.before[0].token_ends) == MAX_TOKENS
+    )
     assert findings == {}
 
 
@@ -160,11 +218,19 @@ def test_each_replica_is_asked(model: Ask, tmp_path: Path) -> None:
     ("reply", "expected"),
     [
         (sensible, {}),
-        (lambda *_: "|".join("!" * 16), {"garbage": "void"}),  # NaN: the token 0 without end
+        # NaN: the token 0 without end
+        (lambda *_: "|".join("!" * 16), {"garbage": "void"}),
         (lambda *_: "", {"empty": "void"}),
-        (lambda *_: "Hello!| How can I help you today?", {"garbage": "void"}),  # the template drops the prompt
-        (lambda prompt, times: None if prompt == PROMPTS[1] else sensible(prompt, times), {"failed": "doubt"}),
-        (lambda prompt, times: f"{prompt}| answered| {times}", {"not_deterministic": "note"}),
+        # the template drops the prompt
+        (lambda *_: "Hello!| How can I help you today?", {"garbage": "void"}),
+        (
+            lambda prompt, times: None if prompt == PROMPTS[1] else sensible(prompt, times),
+            {"failed": "doubt"},
+        ),
+        (
+            lambda prompt, times: f"{prompt}| answered| {times}",
+            {"not_deterministic": "note"},
+        ),
         (lambda prompt, times: f"{prompt}|!" if times else prompt, {"changed": "doubt"}),
         (
             lambda prompt, times: "|".join("=" * 16) if times else sensible(prompt, 0),
@@ -175,15 +241,33 @@ def test_each_replica_is_asked(model: Ask, tmp_path: Path) -> None:
             {"changed": "doubt", "empty": "void"},
         ),
     ],
-    ids=["good", "nan", "empty", "template", "fails", "varies", "changes", "breaks", "falls silent"],
+    ids=[
+        "good",
+        "nan",
+        "empty",
+        "template",
+        "fails",
+        "varies",
+        "changes",
+        "breaks",
+        "falls silent",
+    ],
 )
-def test_wrong_answers_are_findings(reply: Reply, expected: dict[str, str], model: Ask, tmp_path: Path) -> None:
+def test_wrong_answers_are_findings(
+    reply: Reply, expected: dict[str, str], model: Ask, tmp_path: Path
+) -> None:
     _, findings = ask(tmp_path, model(reply).base_url)
     assert {name: text.partition(":")[0] for name, text in findings.items()} == expected
 
 
-def test_a_changed_answer_is_quoted_and_asked_for_once_more(model: Ask, tmp_path: Path) -> None:
-    server = model(lambda prompt, times: "Lyon" if times and prompt == PROMPTS[1] else sensible(prompt, 0))
+def test_a_changed_answer_is_quoted_and_asked_for_once_more(
+    model: Ask, tmp_path: Path
+) -> None:
+    server = model(
+        lambda prompt, times: (
+            "Lyon" if times and prompt == PROMPTS[1] else sensible(prompt, 0)
+        )
+    )
     known, findings = ask(tmp_path, server.base_url)
     assert [a.prompt for a in known.again] == [PROMPTS[1]]
     assert findings["changed"] == (
@@ -223,23 +307,31 @@ def test_no_answer_of_a_server_breaks_the_check(
 ) -> None:
     def talk(sock: Any, _: int) -> None:
         while sock.recv(65536):
-            sock.sendall(STREAM_HEAD + chunked(b"data: %s\n\n" % event, b"data: [DONE]\n\n"))
+            sock.sendall(
+                STREAM_HEAD + chunked(b"data: %s\n\n" % event, b"data: [DONE]\n\n")
+            )
 
     known, findings = ask(tmp_path, scripted(talk).base_url)
-    assert known.before and all(len(a.text) <= 4000 and (a.output_tokens or 0) >= 0 for a in known.answers)
+    assert known.before and all(
+        len(a.text) <= 4000 and (a.output_tokens or 0) >= 0 for a in known.answers
+    )
     assert "\x1b" not in str(findings) and "\u202e" not in str(findings)
 
 
 def test_a_key_that_is_sent_back_is_in_no_answer(model: Ask, tmp_path: Path) -> None:
     key = "sk-very-secret-0123456789"
-    server = model(lambda prompt, _: f"Your key| is sk-very-|secret-0123456789, {len(prompt)}")
+    server = model(
+        lambda prompt, _: f"Your key| is sk-very-|secret-0123456789, {len(prompt)}"
+    )
     outcome = serve(tmp_path, server.base_url, headers={"Authorization": f"Bearer {key}"})
     assert checked(outcome).before[0].text.startswith("Your key is ")
     assert not any(key.encode() in path.read_bytes() for path in outcome.run.path.iterdir())
 
 
 @pytest.mark.parametrize("side", ["before", "after"])
-def test_ctrl_c_during_the_check_ends_it_and_keeps_what_was_measured(side: str, model: Ask, tmp_path: Path) -> None:
+def test_ctrl_c_during_the_check_ends_it_and_keeps_what_was_measured(
+    side: str, model: Ask, tmp_path: Path
+) -> None:
     hanging, main = threading.Event(), threading.main_thread().ident
     assert main is not None
 
@@ -253,10 +345,18 @@ def test_ctrl_c_during_the_check_ends_it_and_keeps_what_was_measured(side: str, 
     try:
         if side == "before":
             with pytest.raises(KeyboardInterrupt):
-                conducting.serve(a_trial(server.base_url), runs=tmp_path, headers={}, stop=stop)
+                conducting.serve(
+                    a_trial(server.base_url), runs=tmp_path, headers={}, stop=stop
+                )
         else:
-            outcome = conducting.serve(a_trial(server.base_url), runs=tmp_path, headers={}, stop=stop)
-            assert outcome.run.whole and outcome.result.served.completed == 4 and stop.requested
+            outcome = conducting.serve(
+                a_trial(server.base_url), runs=tmp_path, headers={}, stop=stop
+            )
+            assert (
+                outcome.run.whole
+                and outcome.result.served.completed == 4
+                and stop.requested
+            )
             assert checked(outcome).before and not checked(outcome).after
     finally:
         hanging.set()

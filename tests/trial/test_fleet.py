@@ -68,7 +68,10 @@ def descendants_of(marker: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            if marker in " ".join(process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE:
+            if (
+                marker in " ".join(process.cmdline())
+                and process.status() != psutil.STATUS_ZOMBIE
+            ):
                 found.append(process)
         except psutil.Error:
             continue
@@ -87,9 +90,13 @@ def wait_for(condition: Callable[[], Any], seconds: float = 120) -> Any:
 # ---- up, verified, measured, down ----
 
 
-def test_an_engine_is_up_when_it_has_completed_a_generation_and_is_gone_afterwards(tmp_path: Path) -> None:
+def test_an_engine_is_up_when_it_has_completed_a_generation_and_is_gone_afterwards(
+    tmp_path: Path,
+) -> None:
     reported: list[EngineFacts] = []
-    with running(EnginePlan(FAKE, RIG), tmp_path, {}, lambda _: None, reported.append) as up:
+    with running(
+        EnginePlan(FAKE, RIG), tmp_path, {}, lambda _: None, reported.append
+    ) as up:
         assert isinstance(up, Fleet)
         process = up.engines[0].process
         assert process.alive()
@@ -105,7 +112,9 @@ def test_an_engine_is_up_when_it_has_completed_a_generation_and_is_gone_afterwar
         client.call("/health")
 
 
-def test_a_trial_starts_measures_and_stops_its_engine_and_keeps_the_log(tmp_path: Path) -> None:
+def test_a_trial_starts_measures_and_stops_its_engine_and_keeps_the_log(
+    tmp_path: Path,
+) -> None:
     outcome = trial.serve(a_trial(), runs=tmp_path, headers={})
     assert outcome.result.served.completed == 20
     assert (outcome.run.path / "engine.log").exists()
@@ -118,32 +127,50 @@ def test_a_trial_starts_measures_and_stops_its_engine_and_keeps_the_log(tmp_path
     assert not descendants_of(str(facts.launches[0].port) + " {")
 
 
-def test_the_small_model_is_served_verified_and_measured_by_the_real_llama_cpp(tmp_path: Path) -> None:
+def test_the_small_model_is_served_verified_and_measured_by_the_real_llama_cpp(
+    tmp_path: Path,
+) -> None:
     spec = EngineSpec("llamacpp", quantization="Q8_0", max_num_seqs=2, max_model_len=256)
-    outcome = trial.serve(a_trial(spec, load=LoadSpec(max_concurrency=2)), runs=tmp_path, headers={})
+    outcome = trial.serve(
+        a_trial(spec, load=LoadSpec(max_concurrency=2)), runs=tmp_path, headers={}
+    )
     target = outcome.manifest.target
     assert (target.kind, target.slots, target.max_model_len) == ("llamacpp", 2, 256)
     assert target.quantization is not None
     assert "Q8_0" in target.quantization
     assert outcome.result.served.completed == 20
-    assert not {f.code for f in outcome.result.findings} & {"load.slots", "engine.not_as_said", "cache.not_emptied"}
+    assert not {f.code for f in outcome.result.findings} & {
+        "load.slots",
+        "engine.not_as_said",
+        "cache.not_emptied",
+    }
 
 
-def test_what_a_started_engine_does_is_held_against_what_the_machine_can(tmp_path: Path) -> None:
+def test_what_a_started_engine_does_is_held_against_what_the_machine_can(
+    tmp_path: Path,
+) -> None:
     spec = EngineSpec("llamacpp", quantization="Q8_0", max_num_seqs=2, max_model_len=256)
-    outcome = trial.serve(a_trial(spec, load=LoadSpec(max_concurrency=1)), runs=tmp_path, headers={})
+    outcome = trial.serve(
+        a_trial(spec, load=LoadSpec(max_concurrency=1)), runs=tmp_path, headers={}
+    )
     found = outcome.run.result().roofline
     assert found is not None and found == outcome.result.roofline
     assert outcome.manifest.peaks == found.peaks
     assert (found.precision, found.weights_bytes) == ("int8", 5_570_560 + 13_312)
     shares = {s.what: s for s in found.shares}
     # Beside a busy engine a latency may be known within bounds only; there is no share then.
-    known = {"decode": outcome.result.served.tpot.mean, "prefill": outcome.result.served.ttft.mean, "whole": 1.0}
+    known = {
+        "decode": outcome.result.served.tpot.mean,
+        "prefill": outcome.result.served.ttft.mean,
+        "whole": 1.0,
+    }
     assert set(shares) == {what for what, ms in known.items() if ms is not None}
     assert 0 < (shares["whole"].arithmetic or 0) < 1
     if "decode" in shares:
         assert 0 < (shares["decode"].bandwidth or 0) < 1
-        assert "Memory bandwidth used (decode):" in block(outcome.result, outcome.manifest.trial, [])
+        assert "Memory bandwidth used (decode):" in block(
+            outcome.result, outcome.manifest.trial, []
+        )
     if "prefill" in shares:
         assert 0 < (shares["prefill"].arithmetic or 0) < 1
     assert "physics.above_roofline" not in {f.code for f in outcome.result.findings}
@@ -156,7 +183,9 @@ def test_more_streams_than_slots_is_a_doubt_the_queue_was_measured(tmp_path: Pat
 
 
 def test_replicas_share_the_load_and_all_of_them_end(tmp_path: Path) -> None:
-    outcome = trial.serve(a_trial(msgspec.structs.replace(FAKE, replicas=2)), runs=tmp_path, headers={})
+    outcome = trial.serve(
+        a_trial(msgspec.structs.replace(FAKE, replicas=2)), runs=tmp_path, headers={}
+    )
     facts = outcome.run.engine()
     assert facts is not None
     ports = [launch.port for launch in facts.launches]
@@ -170,7 +199,9 @@ def test_replicas_share_the_load_and_all_of_them_end(tmp_path: Path) -> None:
 # ---- something else is served than the label says ----
 
 
-def test_a_server_of_another_quantization_than_asked_for_stops_the_trial(tmp_path: Path) -> None:
+def test_a_server_of_another_quantization_than_asked_for_stops_the_trial(
+    tmp_path: Path,
+) -> None:
     """A wrapper that loads the Q8 file whatever it is asked for: the setting says Q4."""
     other = own_model.build("Q8_0")
     binary = script(
@@ -186,9 +217,16 @@ def test_a_server_of_another_quantization_than_asked_for_stops_the_trial(tmp_pat
     )
     name = f"m-{os.getpid()}"
     spec = EngineSpec(
-        "llamacpp", quantization="Q4_0", served_name=name, max_num_seqs=1, max_model_len=256, binary=binary
+        "llamacpp",
+        quantization="Q4_0",
+        served_name=name,
+        max_num_seqs=1,
+        max_model_len=256,
+        binary=binary,
     )
-    with pytest.raises(EngineError, match=r"not what was asked for.*Q4_0, but it serves.*Q8_0"):
+    with pytest.raises(
+        EngineError, match=r"not what was asked for.*Q4_0, but it serves.*Q8_0"
+    ):
         trial.serve(a_trial(spec), runs=tmp_path / "runs", headers={})
     assert not descendants_of(name)
     assert listed(tmp_path / "runs") == []  # nothing was measured
@@ -197,8 +235,13 @@ def test_a_server_of_another_quantization_than_asked_for_stops_the_trial(tmp_pat
 @pytest.mark.engines
 def test_a_q4_label_on_a_q8_server_that_still_runs_is_void(tmp_path: Path) -> None:
     """As in a published report: the server of the test before still ran, and llama.cpp answers to any name."""
-    with start(EngineSpec("llamacpp", quantization="Q8_0", max_num_seqs=1, max_model_len=256), tmp_path / "e") as up:
-        target = TargetSpec(up.urls[0], "openai", "/v1/completions", "/models/dyno-tiny.Q4_0.gguf")
+    with start(
+        EngineSpec("llamacpp", quantization="Q8_0", max_num_seqs=1, max_model_len=256),
+        tmp_path / "e",
+    ) as up:
+        target = TargetSpec(
+            up.urls[0], "openai", "/v1/completions", "/models/dyno-tiny.Q4_0.gguf"
+        )
         one = trial.serve(a_trial(target=target, engine=None), runs=tmp_path, headers={})
         assert one.result.verdict == "void"
         assert "engine.quantization" in {f.code for f in one.result.findings}
@@ -207,19 +250,29 @@ def test_a_q4_label_on_a_q8_server_that_still_runs_is_void(tmp_path: Path) -> No
         other = trial.serve(a_trial(target=target, engine=claim), runs=tmp_path, headers={})
         assert "engine.not_as_said" in {f.code for f in other.result.findings}
         right = trial.serve(
-            a_trial(target=target, engine=EngineSpec("openai", quantization="Q8_0")), runs=tmp_path, headers={}
+            a_trial(target=target, engine=EngineSpec("openai", quantization="Q8_0")),
+            runs=tmp_path,
+            headers={},
         )
         assert "engine.not_as_said" not in {f.code for f in right.result.findings}
 
 
-def test_a_port_in_use_is_reported_before_the_start_with_who_has_it(tmp_path: Path, fake: StartFake) -> None:
+def test_a_port_in_use_is_reported_before_the_start_with_who_has_it(
+    tmp_path: Path, fake: StartFake
+) -> None:
     other = fake(model="m")
     port = Url(other.base_url).port
-    binary = script(tmp_path / "vllm", f"from pathlib import Path\nPath({str(tmp_path / 'started')!r}).touch()\n")
+    binary = script(
+        tmp_path / "vllm",
+        f"from pathlib import Path\nPath({str(tmp_path / 'started')!r}).touch()\n",
+    )
     plan = EnginePlan(EngineSpec("vllm", model="m", binary=binary), RIG, port=port)
     (tmp_path / "e").mkdir()
     with (
-        pytest.raises(EngineError, match=rf"Port {port} is in use by python.* \(pid {other.process.pid}\): stop it"),
+        pytest.raises(
+            EngineError,
+            match=rf"Port {port} is in use by python.* \(pid {other.process.pid}\): stop it",
+        ),
         running(plan, tmp_path / "e", {}, lambda _: None, lambda _: None),
     ):
         pass
@@ -246,17 +299,29 @@ def test_a_port_in_use_is_reported_before_the_start_with_who_has_it(tmp_path: Pa
 def test_the_last_words_of_an_engine_that_fails_come_with_advice(
     tmp_path: Path, says: str, code: int, reported: str, advice: str
 ) -> None:
-    binary = script(tmp_path / "vllm", f"import sys\nprint('INFO fine so far')\nprint({says!r})\nsys.exit({code})\n")
-    with pytest.raises(EngineError) as error, start(EngineSpec("vllm", model="m", binary=binary), tmp_path / "e"):
+    binary = script(
+        tmp_path / "vllm",
+        f"import sys\nprint('INFO fine so far')\nprint({says!r})\nsys.exit({code})\n",
+    )
+    with (
+        pytest.raises(EngineError) as error,
+        start(EngineSpec("vllm", model="m", binary=binary), tmp_path / "e"),
+    ):
         pass
     for word in (f"exited with code {code}", reported, advice, "engine.log"):
         assert word in str(error.value)
 
 
-def test_what_was_tried_is_kept_where_a_start_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_was_tried_is_kept_where_a_start_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     binary = script(tmp_path / "vllm", "import sys\nsys.exit(3)\n")
     with pytest.raises(EngineError):
-        trial.serve(a_trial(EngineSpec("vllm", model="m", binary=binary)), runs=tmp_path / "runs", headers={})
+        trial.serve(
+            a_trial(EngineSpec("vllm", model="m", binary=binary)),
+            runs=tmp_path / "runs",
+            headers={},
+        )
     (folder,) = (tmp_path / "runs").iterdir()
     facts = Run(folder).engine()
     assert facts is not None
@@ -268,7 +333,9 @@ def test_what_was_tried_is_kept_where_a_start_fails(tmp_path: Path, capsys: pyte
     assert "engine.json there has the command" in capsys.readouterr().err
 
 
-def test_an_engine_killed_while_it_loads_is_reported_and_its_workers_end(tmp_path: Path) -> None:
+def test_an_engine_killed_while_it_loads_is_reported_and_its_workers_end(
+    tmp_path: Path,
+) -> None:
     marker = f"dyno-worker-{os.getpid()}"
     binary = script(
         tmp_path / "vllm",
@@ -295,19 +362,31 @@ def test_a_program_that_is_missing_is_named_before_anything_starts(tmp_path: Pat
         EnginePlan(EngineSpec("vllm", model="m", python=sys.executable), RIG)
 
 
-def test_an_engine_that_is_nowhere_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_engine_that_is_nowhere_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("DYNO_HOME", str(tmp_path))
     with pytest.raises(UsageError, match="dyno engines install vllm"):
         EnginePlan(EngineSpec("vllm", model="m"), RIG)
     with pytest.raises(UsageError, match="dyno engines install tgi"):
         EnginePlan(EngineSpec("tgi", model="m"), RIG)
-    assert EnginePlan(EngineSpec("vllm", model="m", version="0.6.3"), RIG, dry=True).launches[0].argv[0] == "vllm"
+    assert (
+        EnginePlan(EngineSpec("vllm", model="m", version="0.6.3"), RIG, dry=True)
+        .launches[0]
+        .argv[0]
+        == "vllm"
+    )
 
 
 def test_a_version_other_than_asked_for_is_refused(tmp_path: Path) -> None:
     binary = script(tmp_path / "llama-server", "print('version: 6123 (79c1160b)')\n")
-    assert EnginePlan(EngineSpec("llamacpp", binary=binary, version="6123"), RIG).program.version == "6123"
+    assert (
+        EnginePlan(
+            EngineSpec("llamacpp", binary=binary, version="6123"), RIG
+        ).program.version
+        == "6123"
+    )
     with pytest.raises(UsageError, match=r"requires version '7000'.*is 6123"):
         EnginePlan(EngineSpec("llamacpp", binary=binary, version="7000"), RIG)
 
@@ -336,11 +415,15 @@ def test_the_command_refuses_such_a_trial_and_starts_nothing(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_prompts_of_a_dataset_that_are_too_long_are_found_before_the_start(tmp_path: Path) -> None:
+def test_prompts_of_a_dataset_that_are_too_long_are_found_before_the_start(
+    tmp_path: Path,
+) -> None:
     """As the 28: they were of a dataset, and no flag said how long they would be."""
     (tmp_path / "long.jsonl").write_text(json.dumps({"prompt": "river " * 400}) + "\n")
     spec = EngineSpec("llamacpp", max_num_seqs=16, args=["-c", "4096"])
-    work = WorkloadSpec("custom", path=str(tmp_path / "long.jsonl"), num_prompts=1, output_len=16)
+    work = WorkloadSpec(
+        "custom", path=str(tmp_path / "long.jsonl"), num_prompts=1, output_len=16
+    )
     with pytest.raises(UsageError, match=r"Requests need up to \d+ tokens.*256"):
         trial.serve(a_trial(spec, workload=work), runs=tmp_path / "runs", headers={})
     assert not (tmp_path / "runs").exists()
@@ -349,13 +432,20 @@ def test_prompts_of_a_dataset_that_are_too_long_are_found_before_the_start(tmp_p
 def test_a_queue_to_come_is_reported_before_it_is_measured() -> None:
     plan = EnginePlan(EngineSpec("llamacpp", max_num_seqs=4, replicas=2), RIG, dry=True)
     assert not any("queue" in note for note in plan.notes(8))
-    assert "9 requests in flight, but only 8 run at once: the queue is part of the latency" in plan.notes(9)
+    assert (
+        "9 requests in flight, but only 8 run at once: the queue is part of the latency"
+        in plan.notes(9)
+    )
 
 
 def test_devices_where_there_are_none_are_refused_and_assumed_in_a_dry_run() -> None:
     with pytest.raises(UsageError, match="runs on the CPU"):
         EnginePlan(EngineSpec("llamacpp", devices=[0]), RIG)
-    two = EnginePlan(EngineSpec("vllm", model="x/y", version="0.6.3", devices=[0, 1], replicas=2), RIG, dry=True)
+    two = EnginePlan(
+        EngineSpec("vllm", model="x/y", version="0.6.3", devices=[0, 1], replicas=2),
+        RIG,
+        dry=True,
+    )
     assert [launch.env["CUDA_VISIBLE_DEVICES"] for launch in two.launches] == ["0", "1"]
     assert any("nvidia is assumed" in line for line in two.lines())
     with pytest.raises(UsageError, match="named twice"):
@@ -363,12 +453,18 @@ def test_devices_where_there_are_none_are_refused_and_assumed_in_a_dry_run() -> 
 
 
 def test_a_quantization_without_a_flag_is_remarked_in_the_dry_run() -> None:
-    lines = list(EnginePlan(EngineSpec("vllm", model="x/y", quantization="awq"), RIG, dry=True).lines())
+    lines = list(
+        EnginePlan(
+            EngineSpec("vllm", model="x/y", quantization="awq"), RIG, dry=True
+        ).lines()
+    )
     assert any("awq: no flag sets it" in line for line in lines)
 
 
 def test_files_of_another_quantization_than_said_are_found_before_the_start() -> None:
-    reported = problems(EngineSpec("llamacpp", model=str(own_model.build("Q8_0")), quantization="Q4_0"))
+    reported = problems(
+        EngineSpec("llamacpp", model=str(own_model.build("Q8_0")), quantization="Q4_0")
+    )
     assert "'Q4_0'" in reported
     assert "are Q8_0" in reported
 
@@ -395,21 +491,35 @@ def a_folder(path: Path, **changes: Any) -> str:
     return str(path)
 
 
-def test_weights_and_cache_that_cannot_fit_are_found_before_the_start(tmp_path: Path) -> None:
+def test_weights_and_cache_that_cannot_fit_are_found_before_the_start(
+    tmp_path: Path,
+) -> None:
     model = a_folder(tmp_path / "m")
     reported = problems(EngineSpec("vllm", model=model))
     assert "131.3 GiB" in reported
     assert "8 GiB of memory are free" in reported
     h100 = msgspec.structs.replace(
-        RIG, accelerators=[Accelerator(i, "H100", "nvidia", 80 * 2**30, 2**30) for i in range(8)]
+        RIG,
+        accelerators=[
+            Accelerator(i, "H100", "nvidia", 80 * 2**30, 2**30) for i in range(8)
+        ],
     )
     assert "79 GiB of memory are free" in problems(EngineSpec("vllm", model=model), h100)
     assert problems(EngineSpec("vllm", model=model, tensor_parallel=4), h100) == ""
-    assert problems(EngineSpec("vllm", model=model, tensor_parallel=4, memory_fraction=0.3), h100) != ""
+    assert (
+        problems(
+            EngineSpec("vllm", model=model, tensor_parallel=4, memory_fraction=0.3), h100
+        )
+        != ""
+    )
 
 
-def test_a_checkpoint_s_own_quantization_is_read_and_held_against_the_setting(tmp_path: Path) -> None:
-    model = a_folder(tmp_path / "m", quantization_config={"quant_method": "gptq", "bits": 4})
+def test_a_checkpoint_s_own_quantization_is_read_and_held_against_the_setting(
+    tmp_path: Path,
+) -> None:
+    model = a_folder(
+        tmp_path / "m", quantization_config={"quant_method": "gptq", "bits": 4}
+    )
     rig = msgspec.structs.replace(RIG, memory_free_bytes=10**12)
     assert problems(EngineSpec("vllm", model=model, quantization="gptq"), rig) == ""
     assert "are gptq" in problems(EngineSpec("vllm", model=model, quantization="awq"), rig)
@@ -419,15 +529,21 @@ def test_dummy_weights_need_no_files(tmp_path: Path) -> None:
     folder = Path(a_folder(tmp_path / "m"))
     (folder / "model.safetensors").unlink()
     assert "contains no weights" in problems(EngineSpec("vllm", model=str(folder)))
-    assert "contains no weights" not in problems(EngineSpec("vllm", model=str(folder), load_format="dummy"))
+    assert "contains no weights" not in problems(
+        EngineSpec("vllm", model=str(folder), load_format="dummy")
+    )
 
 
 def test_devices_that_do_not_exist_are_named() -> None:
-    two = msgspec.structs.replace(RIG, accelerators=[Accelerator(i, "H100", "nvidia") for i in range(2)])
+    two = msgspec.structs.replace(
+        RIG, accelerators=[Accelerator(i, "H100", "nvidia") for i in range(2)]
+    )
     with pytest.raises(UsageError, match="no accelerator 5"):
         EnginePlan(EngineSpec("vllm", model="m", devices=[0, 5]), two, dry=True)
     with pytest.raises(UsageError, match="1 × 4 accelerators are needed"):
-        EnginePlan(EngineSpec("vllm", model="m", devices=[0, 1], tensor_parallel=4), two, dry=True)
+        EnginePlan(
+            EngineSpec("vllm", model="m", devices=[0, 1], tensor_parallel=4), two, dry=True
+        )
     assert "none is detected" in problems(EngineSpec("vllm", model="m", tensor_parallel=8))
     assert problems(EngineSpec("vllm", model="m", tensor_parallel=2, devices=[])) == ""
 
@@ -435,9 +551,12 @@ def test_devices_that_do_not_exist_are_named() -> None:
 # ---- under load and afterwards ----
 
 
-def test_a_crash_under_load_keeps_what_was_measured_and_says_what_the_engine_said(tmp_path: Path) -> None:
+def test_a_crash_under_load_keeps_what_was_measured_and_says_what_the_engine_said(
+    tmp_path: Path,
+) -> None:
     spec = msgspec.structs.replace(FAKE, args=["first_ms=5", "gap_ms=1", "fault=die@12"])
-    unchecked = msgspec.structs.replace(a_trial(spec), correctness_check=False)  # else the check meets it
+    # else the check meets it
+    unchecked = msgspec.structs.replace(a_trial(spec), correctness_check=False)
     outcome = trial.serve(unchecked, runs=tmp_path, headers={})
     assert 0 < outcome.result.served.completed < 20
     assert outcome.result.verdict == "void"
@@ -467,7 +586,11 @@ def test_an_engine_that_hangs_on_stop_is_killed_with_its_children(
     binary = script(tmp_path / "vllm", HANGS)
     with start(EngineSpec("vllm", model="m", binary=binary), tmp_path / "e") as up:
         group = up.engines[0].process.pid
-    assert not [p for p in psutil.process_iter() if _group(p) == group and p.status() != psutil.STATUS_ZOMBIE]
+    assert not [
+        p
+        for p in psutil.process_iter()
+        if _group(p) == group and p.status() != psutil.STATUS_ZOMBIE
+    ]
 
 
 def _group(process: psutil.Process) -> int:
@@ -492,39 +615,57 @@ def test_a_worker_in_a_group_of_its_own_ends_with_the_engine(tmp_path: Path) -> 
     assert not descendants_of(marker)
 
 
-def test_a_binary_by_its_path_is_not_the_one_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_binary_by_its_path_is_not_the_one_on_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for folder, build in (("here", 9999), ("path", 1111)):
         (tmp_path / folder).mkdir()
         script(tmp_path / folder / "llama-server", f"print('version: {build} (abc)')\n")
     monkeypatch.setenv("PATH", str(tmp_path / "path"), prepend=":")
     monkeypatch.chdir(tmp_path / "here")
-    assert EnginePlan(EngineSpec("llamacpp", binary="./llama-server"), RIG).program.version == "9999"
-    assert EnginePlan(EngineSpec("llamacpp", binary="llama-server"), RIG).program.version == "1111"
+    assert (
+        EnginePlan(EngineSpec("llamacpp", binary="./llama-server"), RIG).program.version
+        == "9999"
+    )
+    assert (
+        EnginePlan(EngineSpec("llamacpp", binary="llama-server"), RIG).program.version
+        == "1111"
+    )
 
 
 def test_the_embedded_llama_cpp_is_judged_by_its_build(tmp_path: Path) -> None:
     on = EnginePlan(EngineSpec("llamacpp", prefix_caching=True), RIG)
     assert "--cache-prompt" in on.launches[0].argv
-    assert "--no-cache-prompt" in EnginePlan(EngineSpec("llamacpp", prefix_caching=False), RIG).launches[0].argv
+    assert (
+        "--no-cache-prompt"
+        in EnginePlan(EngineSpec("llamacpp", prefix_caching=False), RIG).launches[0].argv
+    )
 
 
 def test_a_quantization_that_no_flag_makes_must_lie_in_the_files(tmp_path: Path) -> None:
     model = a_folder(tmp_path / "m")
     rig = msgspec.structs.replace(RIG, memory_free_bytes=10**12)
     for quantization in ("gptq", "awq", "int8"):
-        assert "needs quantized files" in problems(EngineSpec("vllm", model=model, quantization=quantization), rig)
+        assert "needs quantized files" in problems(
+            EngineSpec("vllm", model=model, quantization=quantization), rig
+        )
     assert problems(EngineSpec("vllm", model=model, quantization="fp8"), rig) == ""
 
 
 def test_llama_cpp_in_a_container_keeps_the_image_s_own_entrypoint() -> None:
-    spec = EngineSpec("llamacpp", container=ContainerSpec("ghcr.io/ggml-org/llama.cpp:server", accelerator="none"))
+    spec = EngineSpec(
+        "llamacpp",
+        container=ContainerSpec("ghcr.io/ggml-org/llama.cpp:server", accelerator="none"),
+    )
     argv = EnginePlan(spec, RIG, dry=True).launches[0].argv
     assert "--entrypoint" not in argv
     assert argv[argv.index("ghcr.io/ggml-org/llama.cpp:server") + 1] == "--model"
 
 
 @pytest.mark.hostile
-def test_an_engine_that_dies_in_the_warm_up_is_reported_by_its_own_words(tmp_path: Path) -> None:
+def test_an_engine_that_dies_in_the_warm_up_is_reported_by_its_own_words(
+    tmp_path: Path,
+) -> None:
     spec = msgspec.structs.replace(FAKE, args=["fault=die@2"])
     work = WorkloadSpec("random", num_prompts=8, num_warmups=4, input_len=8, output_len=8)
     with pytest.raises(EngineError, match="died with code"):
@@ -534,7 +675,9 @@ def test_an_engine_that_dies_in_the_warm_up_is_reported_by_its_own_words(tmp_pat
 @pytest.mark.engines
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_the_commands_after_are_run_whatever_signal_ends_the_start(
-    tmp_path: Path, number: signal.Signals, killed: Callable[[list[str], str, signal.Signals], str]
+    tmp_path: Path,
+    number: signal.Signals,
+    killed: Callable[[list[str], str, signal.Signals], str],
 ) -> None:
     binary = script(tmp_path / "vllm", "import time\ntime.sleep(600)\n")
     notes = tmp_path / "notes"
@@ -548,7 +691,9 @@ def test_the_commands_after_are_run_whatever_signal_ends_the_start(
         binary,
         f"--engine-after=echo {secret} spx >> {notes}",
     ]
-    reported = killed([*args, "--engine-env", f"HF_TOKEN={secret}", *ARGS], "Starting", number)
+    reported = killed(
+        [*args, "--engine-env", f"HF_TOKEN={secret}", *ARGS], "Starting", number
+    )
     assert notes.read_text() == f"{secret} spx\n"
     assert secret not in reported
     assert not descendants_of(binary)
@@ -556,14 +701,20 @@ def test_the_commands_after_are_run_whatever_signal_ends_the_start(
         assert secret.encode() not in path.read_bytes()
 
 
-def test_commands_before_and_after_are_run_also_where_the_engine_fails(tmp_path: Path) -> None:
+def test_commands_before_and_after_are_run_also_where_the_engine_fails(
+    tmp_path: Path,
+) -> None:
     notes = tmp_path / "notes"
-    spec = msgspec.structs.replace(FAKE, before=[f"echo cpx >> {notes}"], after=[f"echo spx >> {notes}"])
+    spec = msgspec.structs.replace(
+        FAKE, before=[f"echo cpx >> {notes}"], after=[f"echo spx >> {notes}"]
+    )
     with start(spec, tmp_path / "e"):
         assert notes.read_text() == "cpx\n"
     assert notes.read_text() == "cpx\nspx\n"
     binary = script(tmp_path / "vllm", "import sys\nsys.exit(3)\n")
-    failing = EngineSpec("vllm", model="m", binary=binary, before=spec.before, after=spec.after)
+    failing = EngineSpec(
+        "vllm", model="m", binary=binary, before=spec.before, after=spec.after
+    )
     with pytest.raises(EngineError), start(failing, tmp_path / "e"):
         pass
     assert notes.read_text() == "cpx\nspx\ncpx\nspx\n"
@@ -571,7 +722,9 @@ def test_commands_before_and_after_are_run_also_where_the_engine_fails(tmp_path:
 
 def test_a_secret_that_an_engine_logs_does_not_stay_in_the_log(tmp_path: Path) -> None:
     secret = "hf_thisisasecretvalue"
-    spec = msgspec.structs.replace(FAKE, env={"HF_TOKEN": secret, "PYTHONSTARTUP": ""}, before=[f"echo token {secret}"])
+    spec = msgspec.structs.replace(
+        FAKE, env={"HF_TOKEN": secret, "PYTHONSTARTUP": ""}, before=[f"echo token {secret}"]
+    )
     outcome = trial.serve(a_trial(spec), runs=tmp_path, headers={})
     for path in outcome.run.path.rglob("*"):
         assert secret.encode() not in path.read_bytes(), path
@@ -579,7 +732,16 @@ def test_a_secret_that_an_engine_logs_does_not_stay_in_the_log(tmp_path: Path) -
 
 # ---- dyno itself is killed ----
 
-ARGS = ["--num-prompts", "2000", "--random-input-len", "8", "--random-output-len", "64", "--max-concurrency", "2"]
+ARGS = [
+    "--num-prompts",
+    "2000",
+    "--random-input-len",
+    "8",
+    "--random-output-len",
+    "64",
+    "--max-concurrency",
+    "2",
+]
 
 
 @pytest.fixture
@@ -622,7 +784,11 @@ def test_the_commands_after_are_run_by_the_watcher_of_a_dyno_that_is_killed(
     tmp_path: Path, killed: Callable[[list[str], str, signal.Signals], str]
 ) -> None:
     notes = tmp_path / "notes"
-    killed(["--engine", "fake", f"--engine-after=echo spx >> {notes}", *ARGS], "Measuring", signal.SIGKILL)
+    killed(
+        ["--engine", "fake", f"--engine-after=echo spx >> {notes}", *ARGS],
+        "Measuring",
+        signal.SIGKILL,
+    )
     wait_for(lambda: notes.exists() and notes.read_text() == "spx\n")
 
 
@@ -637,7 +803,11 @@ def test_a_slow_start_is_ended_too_when_dyno_is_killed(
         subprocess.call([sys.executable, "-c", "import time; time.sleep(600)", {marker!r}])
         """,
     )
-    killed(["--engine", "vllm", "--model", "m", "--engine-binary", binary, *ARGS], "Starting", signal.SIGKILL)
+    killed(
+        ["--engine", "vllm", "--model", "m", "--engine-binary", binary, *ARGS],
+        "Starting",
+        signal.SIGKILL,
+    )
     wait_for(lambda: not descendants_of(marker))
 
 
@@ -647,7 +817,18 @@ def test_an_engine_that_hangs_on_stop_dies_with_a_dyno_that_is_killed_meanwhile(
 ) -> None:
     name = f"m-{free_port()}"
     binary = script(tmp_path / "vllm", HANGS.replace("model='m'", f"model='{name}'"))
-    args = ["--engine", "vllm", "--model", name, "--engine-binary", binary, "--num-prompts", "4", "--input-len", "4"]
+    args = [
+        "--engine",
+        "vllm",
+        "--model",
+        name,
+        "--engine-binary",
+        binary,
+        "--num-prompts",
+        "4",
+        "--input-len",
+        "4",
+    ]
     killed([*args, "--output-len", "4"], "Stopping", signal.SIGKILL)
     wait_for(lambda: not descendants_of(name))
     (run,) = listed(tmp_path / "runs")
@@ -659,7 +840,9 @@ def test_ctrl_c_under_load_keeps_the_result_and_stops_the_engine(
     tmp_path: Path, killed: Callable[[list[str], str, signal.Signals], str]
 ) -> None:
     name = f"m-{free_port()}"
-    killed(["--engine", "fake", "--served-model-name", name, *ARGS], "Measuring", signal.SIGINT)
+    killed(
+        ["--engine", "fake", "--served-model-name", name, *ARGS], "Measuring", signal.SIGINT
+    )
     assert not descendants_of(name)
     runs = listed(tmp_path / "runs")
     assert len(runs) == 1

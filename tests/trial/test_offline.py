@@ -39,12 +39,25 @@ TINY = EngineSpec("llamacpp")
 
 
 def trial(
-    kind: Any, input_len: int = 16, output_len: int = 4, count: int = 2, engine: EngineSpec = TINY, **how: Any
+    kind: Any,
+    input_len: int = 16,
+    output_len: int = 4,
+    count: int = 2,
+    engine: EngineSpec = TINY,
+    **how: Any,
 ) -> TrialSpec:
-    workload = WorkloadSpec("random", input_len=input_len, output_len=output_len, num_prompts=count)
+    workload = WorkloadSpec(
+        "random", input_len=input_len, output_len=output_len, num_prompts=count
+    )
     spec = OfflineSpec(kind, **how)
     return TrialSpec(
-        TargetSpec("", "openai", ""), workload, LoadSpec(), kind=kind, offline=spec, engine=engine, ignore_eos=True
+        TargetSpec("", "openai", ""),
+        workload,
+        LoadSpec(),
+        kind=kind,
+        offline=spec,
+        engine=engine,
+        ignore_eos=True,
     )
 
 
@@ -57,7 +70,9 @@ def workers(folder: Path) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            mine = any(Path(file.path).is_relative_to(folder) for file in process.open_files())
+            mine = any(
+                Path(file.path).is_relative_to(folder) for file in process.open_files()
+            )
             if mine and any(word.endswith("engines/worker") for word in process.cmdline()):
                 found.append(process)
     return found
@@ -67,12 +82,18 @@ def workers(folder: Path) -> list[psutil.Process]:
 
 
 def test_a_latency_trial_keeps_every_iteration_and_every_request(tmp_path: Path) -> None:
-    (outcome,) = measured(tmp_path, trial("latency", 16, 6, 3, iterations=4, warmup_iterations=2))
+    (outcome,) = measured(
+        tmp_path, trial("latency", 16, 6, 3, iterations=4, warmup_iterations=2)
+    )
     assert [it.warmup for it in outcome.iterations] == [True] * 2 + [False] * 4
     for it in outcome.iterations:
-        assert [(a.prompt_tokens, a.output_tokens, a.cached_tokens) for a in it.answers] == [(16, 6, 0)] * 3
+        assert [
+            (a.prompt_tokens, a.output_tokens, a.cached_tokens) for a in it.answers
+        ] == [(16, 6, 0)] * 3
         for a in it.answers:
-            assert a.start_ns is not None and a.first_ns is not None and a.end_ns is not None
+            assert (
+                a.start_ns is not None and a.first_ns is not None and a.end_ns is not None
+            )
             assert 0 <= a.start_ns <= a.first_ns <= a.end_ns <= it.end_ns - it.start_ns
     o = outcome.result.offline
     assert o is not None
@@ -111,10 +132,14 @@ def test_all_prompts_of_a_throughput_trial_are_handed_over_at_once_and_worked_on
     assert {f.code for f in outcome.result.findings} >= {"statistics.few_iterations"}
 
 
-def test_every_iteration_has_prompts_of_its_own_and_the_same_seed_has_the_same(tmp_path: Path) -> None:
+def test_every_iteration_has_prompts_of_its_own_and_the_same_seed_has_the_same(
+    tmp_path: Path,
+) -> None:
     def jobs(seed: int) -> list[Any]:
         t = trial("latency", 16, 4, 2)
-        t = msgspec.structs.replace(t, workload=msgspec.structs.replace(t.workload, seed=seed))
+        t = msgspec.structs.replace(
+            t, workload=msgspec.structs.replace(t.workload, seed=seed)
+        )
         worker = type("W", (), {"ready": type("R", (), {"vocab": 500, "special": [0, 1]})})
         batches = offline.Batches(t, worker, Watcher())  # type: ignore[arg-type]
         return [batches.job(i, False)["prompts"] for i in range(2)]
@@ -133,12 +158,20 @@ def test_a_micro_test_at_a_depth_counts_its_own_tokens_alone(tmp_path: Path) -> 
         trial("micro", 16, 8, 1, iterations=2),
     )
     measured_ones = [it for it in deep.iterations if not it.warmup]
-    assert [(it.answers[0].prompt_tokens, it.answers[0].cached_tokens) for it in measured_ones] == [(96, 64)] * 2
+    assert [
+        (it.answers[0].prompt_tokens, it.answers[0].cached_tokens) for it in measured_ones
+    ] == [(96, 64)] * 2
     assert deep.result.offline and deep.result.offline.decode_speed is None
-    assert deep.result.offline.speed == pytest.approx(deep.result.offline.prefill_speed.mean)  # type: ignore[union-attr]
+    assert deep.result.offline.speed == pytest.approx(
+        deep.result.offline.prefill_speed.mean
+    )  # type: ignore[union-attr]
     assert generated.result.offline and generated.result.offline.prefill_speed is None
     assert [it.answers[0].decoded_tokens for it in generated.iterations] == [8] * 3
-    assert mixed.result.offline and mixed.result.offline.prefill_speed and mixed.result.offline.decode_speed
+    assert (
+        mixed.result.offline
+        and mixed.result.offline.prefill_speed
+        and mixed.result.offline.decode_speed
+    )
 
 
 def test_what_a_draft_model_proposes_is_counted(tmp_path: Path) -> None:
@@ -148,41 +181,66 @@ def test_what_a_draft_model_proposes_is_counted(tmp_path: Path) -> None:
         tmp_path,
         *(
             msgspec.structs.replace(
-                trial("latency", 16, 24, 1, engine, iterations=2, warmup_iterations=1), sampling=greedy
+                trial("latency", 16, 24, 1, engine, iterations=2, warmup_iterations=1),
+                sampling=greedy,
             )
             for engine in (TINY, drafted)
         ),
     )
     assert plain.result.offline and plain.result.offline.speculation is None
     printed = spoken.result.offline and spoken.result.offline.speculation
-    assert printed and 0 < printed.accepted_tokens <= printed.drafted_tokens <= 3 * printed.drafts
+    assert (
+        printed
+        and 0 < printed.accepted_tokens <= printed.drafted_tokens <= 3 * printed.drafts
+    )
     assert 1 < printed.tokens_per_step <= 4 and 0 < printed.acceptance <= 1
     assert spoken.result.offline and spoken.result.offline.output_tokens == 48
 
 
 def test_prompts_of_a_dataset_go_to_the_engine_as_text(tmp_path: Path) -> None:
     file = tmp_path / "own.jsonl"
-    file.write_text('{"prompt": "The wind turns."}\n{"prompt": "A longer one about the sea and its ships."}\n')
+    file.write_text(
+        '{"prompt": "The wind turns."}\n{"prompt": "A longer one about the sea and its ships."}\n'
+    )
     t = trial("throughput", count=2)
     w = msgspec.structs.replace(t.workload, dataset="custom", path=str(file), output_len=5)
     (outcome,) = measured(tmp_path, msgspec.structs.replace(t, workload=w))
     lengths = [a.prompt_tokens for a in outcome.iterations[0].answers]
-    assert 0 < lengths[0] < lengths[1] and [a.output_tokens for a in outcome.iterations[0].answers] == [5, 5]
+    assert 0 < lengths[0] < lengths[1] and [
+        a.output_tokens for a in outcome.iterations[0].answers
+    ] == [5, 5]
 
 
-def test_what_prompts_share_comes_from_the_cache_only_where_that_is_asked_for(tmp_path: Path) -> None:
+def test_what_prompts_share_comes_from_the_cache_only_where_that_is_asked_for(
+    tmp_path: Path,
+) -> None:
     def shared(cache: bool | None) -> TrialSpec:
-        t = trial("throughput", 16, 4, 4, EngineSpec("llamacpp", max_num_seqs=2, prefix_caching=cache))
-        return msgspec.structs.replace(t, workload=msgspec.structs.replace(t.workload, prefix_len=64))
+        t = trial(
+            "throughput",
+            16,
+            4,
+            4,
+            EngineSpec("llamacpp", max_num_seqs=2, prefix_caching=cache),
+        )
+        return msgspec.structs.replace(
+            t, workload=msgspec.structs.replace(t.workload, prefix_len=64)
+        )
 
     off, on = measured(tmp_path, shared(None), shared(True))
     assert [a.cached_tokens for a in off.iterations[0].answers] == [0] * 4
-    assert [a.cached_tokens for a in on.iterations[0].answers] == [0, 0, 64, 64], "two slots: the third finds it there"
+    assert [a.cached_tokens for a in on.iterations[0].answers] == [0, 0, 64, 64], (
+        "two slots: the third finds it there"
+    )
 
 
 def test_a_misspelt_variable_is_a_finding_of_the_result(tmp_path: Path) -> None:
-    (outcome,) = measured(tmp_path, trial("throughput", engine=EngineSpec("llamacpp", env={"OMP_NUM_THREAD": "1"})))
-    (finding,) = [f for f in outcome.result.findings if f.code == "engine.misspelt_variable"]
+    (outcome,) = measured(
+        tmp_path,
+        trial("throughput", engine=EngineSpec("llamacpp", env={"OMP_NUM_THREAD": "1"})),
+    )
+    (finding,) = [
+        f for f in outcome.result.findings if f.code == "engine.misspelt_variable"
+    ]
     assert finding.level == "doubt" and "Did you mean OMP_NUM_THREADS?" in finding.text
 
 
@@ -191,11 +249,15 @@ def test_a_misspelt_variable_is_a_finding_of_the_result(tmp_path: Path) -> None:
 PAIR = EngineSpec("llamacpp", replicas=2)
 
 
-def test_replicas_share_the_prompts_and_one_iteration_spans_all_of_them(tmp_path: Path) -> None:
+def test_replicas_share_the_prompts_and_one_iteration_spans_all_of_them(
+    tmp_path: Path,
+) -> None:
     alone = trial("throughput", 16, 4, 7, iterations=2, warmup_iterations=1)
     pair = trial("throughput", 16, 4, 7, PAIR, iterations=2, warmup_iterations=1)
     one, two = measured(tmp_path, alone, pair)
-    assert one.manifest.workload_sha256 == two.manifest.workload_sha256, "the same prompts, shared out"
+    assert one.manifest.workload_sha256 == two.manifest.workload_sha256, (
+        "the same prompts, shared out"
+    )
     for it in two.iterations:
         assert [part.requests for part in it.parts] == [4, 3] and len(it.answers) == 7
         assert it.start_ns == min(part.start_ns for part in it.parts)
@@ -204,23 +266,43 @@ def test_replicas_share_the_prompts_and_one_iteration_spans_all_of_them(tmp_path
         for i, a in enumerate(it.answers):
             part = it.parts[i >= 4]
             assert a.start_ns is not None and a.end_ns is not None
-            assert part.start_ns <= it.start_ns + a.start_ns <= it.start_ns + a.end_ns <= part.end_ns
+            assert (
+                part.start_ns
+                <= it.start_ns + a.start_ns
+                <= it.start_ns + a.end_ns
+                <= part.end_ns
+            )
     o = two.result.offline
     assert o is not None and (o.requests, o.completed, o.output_tokens) == (7, 14, 56)
-    assert [(r.completed, r.input_tokens, r.output_tokens) for r in o.replicas] == [(8, 128, 32), (6, 96, 24)]
+    assert [(r.completed, r.input_tokens, r.output_tokens) for r in o.replicas] == [
+        (8, 128, 32),
+        (6, 96, 24),
+    ]
     assert o.output_throughput.mean <= sum(r.output_throughput.mean for r in o.replicas)
     facts = two.run.engine()
     assert facts is not None and len({launch.port for launch in facts.launches}) == 2
-    assert sorted(p.name for p in two.run.path.glob("engine*.log")) == ["engine-2.log", "engine.log"]
+    assert sorted(p.name for p in two.run.path.glob("engine*.log")) == [
+        "engine-2.log",
+        "engine.log",
+    ]
     assert "load.replicas_share_cpu" in {f.code for f in two.result.findings}
     assert reopened(two.run).result == two.result and workers(tmp_path) == []
-    assert one.result.offline is not None and one.result.offline.replicas == one.iterations[0].parts == []
+    assert (
+        one.result.offline is not None
+        and one.result.offline.replicas == one.iterations[0].parts == []
+    )
 
 
-def test_each_replica_has_a_batch_of_its_own_where_latency_is_measured(tmp_path: Path) -> None:
-    (outcome,) = measured(tmp_path, trial("latency", 16, 4, 3, PAIR, iterations=2, warmup_iterations=0))
+def test_each_replica_has_a_batch_of_its_own_where_latency_is_measured(
+    tmp_path: Path,
+) -> None:
+    (outcome,) = measured(
+        tmp_path, trial("latency", 16, 4, 3, PAIR, iterations=2, warmup_iterations=0)
+    )
     assert outcome.manifest.target.slots == 3
-    assert [[part.requests for part in it.parts] for it in outcome.iterations] == [[3, 3]] * 2
+    assert [[part.requests for part in it.parts] for it in outcome.iterations] == [
+        [3, 3]
+    ] * 2
     assert outcome.result.offline is not None and outcome.result.offline.completed == 12
     assert "load.slots" not in {f.code for f in outcome.result.findings}
 
@@ -237,7 +319,9 @@ def stand_in(tmp_path: Path) -> Iterator[Any]:
         package = site / "vllm"
         (package / "engine").mkdir(parents=True)
         (site / f"vllm-{version}.dist-info").mkdir()
-        (site / f"vllm-{version}.dist-info" / "METADATA").write_text(f"Name: vllm\nVersion: {version}\n")
+        (site / f"vllm-{version}.dist-info" / "METADATA").write_text(
+            f"Name: vllm\nVersion: {version}\n"
+        )
         (package / "engine" / "__init__.py").touch()
         (package / "engine" / "arg_utils.py").write_text(
             textwrap.dedent("""
@@ -285,9 +369,12 @@ def stand_in(tmp_path: Path) -> Iterator[Any]:
             """)
             + textwrap.dedent(body)
         )
-        return EngineSpec("vllm", model="some/model", python=sys.executable, env={"PYTHONPATH": str(site)})
+        return EngineSpec(
+            "vllm", model="some/model", python=sys.executable, env={"PYTHONPATH": str(site)}
+        )
 
-    os.environ["PYTHONPATH"] = str(site)  # as far as dyno asks the interpreter for the engine's version
+    # as far as dyno asks the interpreter for the engine's version
+    os.environ["PYTHONPATH"] = str(site)
     yield make
     del os.environ["PYTHONPATH"]
     assert workers(tmp_path) == []
@@ -299,12 +386,19 @@ def doubts(outcome: Any) -> list[str]:
     return [code for code in found if not code.startswith(("statistics.", "client."))]
 
 
-def test_an_engine_that_tells_no_times_gives_the_latency_and_no_split(stand_in: Any, tmp_path: Path) -> None:
-    (outcome,) = measured(tmp_path, trial("latency", engine=stand_in(""), iterations=5, warmup_iterations=0))
+def test_an_engine_that_tells_no_times_gives_the_latency_and_no_split(
+    stand_in: Any, tmp_path: Path
+) -> None:
+    (outcome,) = measured(
+        tmp_path, trial("latency", engine=stand_in(""), iterations=5, warmup_iterations=0)
+    )
     o = outcome.result.offline
     assert o and o.latency.count == 5 and o.latency.mean >= 10
     assert o.prefill_ms is o.decode_ms is o.tpot_ms is o.in_flight_mean is None
-    assert outcome.manifest.target.dtype == "bfloat16" and outcome.manifest.target.kv_cache_tokens == 160
+    assert (
+        outcome.manifest.target.dtype == "bfloat16"
+        and outcome.manifest.target.kv_cache_tokens == 160
+    )
 
 
 def test_a_short_output_shows(stand_in: Any, tmp_path: Path) -> None:
@@ -316,11 +410,15 @@ def test_a_short_output_shows(stand_in: Any, tmp_path: Path) -> None:
     (outcome,) = measured(tmp_path, trial("throughput", 8, 10, 4, stand_in(body)))
     o = outcome.result.offline
     assert o and (o.output_tokens, o.wanted_output_tokens) == (20, 40)
-    assert o.output_throughput.mean == pytest.approx(5 * o.request_throughput.mean), "as produced, not as asked"
+    assert o.output_throughput.mean == pytest.approx(5 * o.request_throughput.mean), (
+        "as produced, not as asked"
+    )
     assert doubts(outcome) == ["tokens.output_short"]
 
 
-def test_an_answer_that_the_engine_aborts_is_failed_offline_too(stand_in: Any, tmp_path: Path) -> None:
+def test_an_answer_that_the_engine_aborts_is_failed_offline_too(
+    stand_in: Any, tmp_path: Path
+) -> None:
     body = """
     class LLM(LLM):
         def answer(self, prompt, wanted, metrics=None):
@@ -345,11 +443,17 @@ def test_a_first_iteration_that_is_slow_is_reported(stand_in: Any, tmp_path: Pat
             time.sleep(1.0 if not self.calls else 0.0)
             return super().generate(prompts, sampling, use_tqdm)
     """
-    (outcome,) = measured(tmp_path, trial("latency", engine=stand_in(body), iterations=6, warmup_iterations=0))
-    assert "statistics.first_iteration" in {f.code for f in outcome.result.findings if f.level == "doubt"}
+    (outcome,) = measured(
+        tmp_path, trial("latency", engine=stand_in(body), iterations=6, warmup_iterations=0)
+    )
+    assert "statistics.first_iteration" in {
+        f.code for f in outcome.result.findings if f.level == "doubt"
+    }
 
 
-def test_wall_times_of_older_versions_are_placed_on_the_iterations_own_clock(stand_in: Any, tmp_path: Path) -> None:
+def test_wall_times_of_older_versions_are_placed_on_the_iterations_own_clock(
+    stand_in: Any, tmp_path: Path
+) -> None:
     body = """
     class LLM(LLM):
         def generate(self, prompts, sampling, use_tqdm):
@@ -359,13 +463,17 @@ def test_wall_times_of_older_versions_are_placed_on_the_iterations_own_clock(sta
             return [self.answer(p, s.max_tokens, stamps) for p, s in zip(prompts, sampling)]
     """
     spec = stand_in(body, "0.6.3")
-    (outcome,) = measured(tmp_path, trial("latency", 8, 11, 2, spec, iterations=2, warmup_iterations=0))
+    (outcome,) = measured(
+        tmp_path, trial("latency", 8, 11, 2, spec, iterations=2, warmup_iterations=0)
+    )
     o = outcome.result.offline
     assert o and o.prefill_ms and o.prefill_ms.mean == pytest.approx(10, abs=0.5)
     assert o.tpot_ms and o.tpot_ms.mean == pytest.approx(2, abs=0.1)
 
 
-def test_a_crash_while_it_loads_is_reported_with_its_last_lines(stand_in: Any, tmp_path: Path) -> None:
+def test_a_crash_while_it_loads_is_reported_with_its_last_lines(
+    stand_in: Any, tmp_path: Path
+) -> None:
     body = """
     class LLM(LLM):
         def loaded(self):
@@ -373,12 +481,18 @@ def test_a_crash_while_it_loads_is_reported_with_its_last_lines(stand_in: Any, t
     """
     with pytest.raises(EngineError) as printed:
         measured(tmp_path, trial("latency", engine=stand_in(body)))
-    assert "vLLM exited with code 1" in str(printed.value) and "while loading" in str(printed.value)
-    assert "Tried to allocate 20 GiB" in str(printed.value) and "Lower --max-model-len" in str(printed.value)
+    assert "vLLM exited with code 1" in str(printed.value) and "while loading" in str(
+        printed.value
+    )
+    assert "Tried to allocate 20 GiB" in str(
+        printed.value
+    ) and "Lower --max-model-len" in str(printed.value)
     assert "engine.log" in str(printed.value)
 
 
-def test_a_crash_in_the_middle_is_reported_and_leaves_no_result(stand_in: Any, tmp_path: Path) -> None:
+def test_a_crash_in_the_middle_is_reported_and_leaves_no_result(
+    stand_in: Any, tmp_path: Path
+) -> None:
     body = """
     class LLM(LLM):
         def generate(self, prompts, sampling, use_tqdm):
@@ -387,14 +501,21 @@ def test_a_crash_in_the_middle_is_reported_and_leaves_no_result(stand_in: Any, t
                 os._exit(3)
             return super().generate(prompts, sampling, use_tqdm)
     """
-    with pytest.raises(EngineError, match=r"exited with code 3 during a measurement.*the engine core died"):
-        measured(tmp_path, trial("latency", engine=stand_in(body), iterations=5, warmup_iterations=0))
+    with pytest.raises(
+        EngineError, match=r"exited with code 3 during a measurement.*the engine core died"
+    ):
+        measured(
+            tmp_path,
+            trial("latency", engine=stand_in(body), iterations=5, warmup_iterations=0),
+        )
     (folder,) = (tmp_path / "runs").iterdir()
     assert not Run(folder).whole and len(list(Run(folder).iterations())) == 2
 
 
 @pytest.mark.hostile
-def test_a_replica_that_dies_stops_the_others_at_once(stand_in: Any, tmp_path: Path) -> None:
+def test_a_replica_that_dies_stops_the_others_at_once(
+    stand_in: Any, tmp_path: Path
+) -> None:
     body = f"""
     try:
         os.close(os.open("{tmp_path}/first", os.O_CREAT | os.O_EXCL))
@@ -411,7 +532,10 @@ def test_a_replica_that_dies_stops_the_others_at_once(stand_in: Any, tmp_path: P
     """
     spec = msgspec.structs.replace(stand_in(body), replicas=2)
     begun = time.monotonic()
-    with pytest.raises(EngineError, match=r"copy \d\) exited with code 3 .*stopped the other copies.*engine core died"):
+    with pytest.raises(
+        EngineError,
+        match=r"copy \d\) exited with code 3 .*stopped the other copies.*engine core died",
+    ):
         measured(tmp_path, trial("latency", engine=spec, iterations=5, warmup_iterations=0))
     assert time.monotonic() < begun + 300
     (folder,) = (tmp_path / "runs").iterdir()
@@ -430,8 +554,12 @@ def test_no_replica_begins_before_all_are_prepared(stand_in: Any, tmp_path: Path
             return super().generate(prompts, sampling, use_tqdm)
     """
     spec = msgspec.structs.replace(stand_in(body), replicas=3)
-    measured(tmp_path, trial("throughput", 8, 4, 9, spec, iterations=2, warmup_iterations=0))
-    assert (tmp_path / "order").read_text().split() == (["prepared"] * 3 + ["begun"] * 3) * 2
+    measured(
+        tmp_path, trial("throughput", 8, 4, 9, spec, iterations=2, warmup_iterations=0)
+    )
+    assert (tmp_path / "order").read_text().split() == (
+        ["prepared"] * 3 + ["begun"] * 3
+    ) * 2
 
 
 def test_an_iteration_that_doesnt_end_is_given_up(stand_in: Any, tmp_path: Path) -> None:
@@ -444,12 +572,18 @@ def test_an_iteration_that_doesnt_end_is_given_up(stand_in: Any, tmp_path: Path)
         measured(tmp_path, trial("latency", engine=stand_in(body), timeout_s=0.3))
 
 
-def test_a_banner_of_the_interpreters_wrapper_is_no_answer(stand_in: Any, tmp_path: Path) -> None:
+def test_a_banner_of_the_interpreters_wrapper_is_no_answer(
+    stand_in: Any, tmp_path: Path
+) -> None:
     wrapper = tmp_path / "python"
-    wrapper.write_text(f'#!/bin/sh\necho "== somebody\'s banner =="\nexec {sys.executable} "$@"\n')
+    wrapper.write_text(
+        f'#!/bin/sh\necho "== somebody\'s banner =="\nexec {sys.executable} "$@"\n'
+    )
     wrapper.chmod(0o755)
     spec = msgspec.structs.replace(stand_in(""), python=str(wrapper))
-    (outcome,) = measured(tmp_path, trial("latency", engine=spec, iterations=1, warmup_iterations=0))
+    (outcome,) = measured(
+        tmp_path, trial("latency", engine=spec, iterations=1, warmup_iterations=0)
+    )
     assert outcome.run.engine().version == "0.24.0"  # type: ignore[union-attr]
     assert "somebody's banner" in (outcome.run.path / "engine.log").read_text()
 
@@ -461,19 +595,28 @@ def test_speculation_that_drafts_nothing_is_reported(stand_in: Any, tmp_path: Pa
             names = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
             return [S(name="vllm:spec_decode_" + name, value=0) for name in names]
     """
-    (outcome,) = measured(tmp_path, trial("latency", engine=stand_in(body), iterations=3, warmup_iterations=0))
+    (outcome,) = measured(
+        tmp_path, trial("latency", engine=stand_in(body), iterations=3, warmup_iterations=0)
+    )
     assert doubts(outcome) == ["engine.no_drafts"]
 
 
-def test_what_isnt_what_was_asked_for_is_not_measured(stand_in: Any, tmp_path: Path) -> None:
-    spec = msgspec.structs.replace(stand_in(""), kv_cache_dtype=None, version="0.24.0", quantization="gptq")
+def test_what_isnt_what_was_asked_for_is_not_measured(
+    stand_in: Any, tmp_path: Path
+) -> None:
+    spec = msgspec.structs.replace(
+        stand_in(""), kv_cache_dtype=None, version="0.24.0", quantization="gptq"
+    )
     with pytest.raises(EngineError, match=r"not what was asked for.*Nothing was measured"):
         measured(tmp_path, trial("latency", engine=spec))
 
 
 @pytest.mark.hostile
 def test_a_study_tries_a_crashed_offline_trial_once_more_and_goes_on(
-    stand_in: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    stand_in: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     body = """
     class LLM(LLM):
@@ -507,16 +650,37 @@ def test_a_study_tries_a_crashed_offline_trial_once_more_and_goes_on(
     printed = capsys.readouterr()
     folder = StudyFolder(tmp_path / "runs" / "s")
     assert len(folder.done()) == 2
-    assert "failed v, w, l batch_size=3" in printed.out and "exited with code 9 during a measurement" in printed.out
+    assert (
+        "failed v, w, l batch_size=3" in printed.out
+        and "exited with code 9 during a measurement" in printed.out
+    )
     assert "engine.second_attempt" in printed.out
-    assert main(["run", "s.toml", "--plain", "--no-report"]) == 1, "what failed is tried again, what is done is kept"
+    assert main(["run", "s.toml", "--plain", "--no-report"]) == 1, (
+        "what failed is tried again, what is done is kept"
+    )
     assert len(folder.done()) == 2
 
 
 def _bench(tmp_path: Path, *flags: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "dyno", "bench", "latency", "--input-len", "16", "--output-len", "16", *flags]
+    command = [
+        sys.executable,
+        "-m",
+        "dyno",
+        "bench",
+        "latency",
+        "--input-len",
+        "16",
+        "--output-len",
+        "16",
+        *flags,
+    ]
     return subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
 
 
@@ -564,7 +728,10 @@ def test_a_killed_dyno_leaves_no_worker_and_what_it_measured_can_be_shown(
 @pytest.mark.parametrize(
     ("engine", "printed"),
     [
-        (EngineSpec("tgi", model="m"), "TGI can't be measured offline: vllm, llamacpp and transformers can"),
+        (
+            EngineSpec("tgi", model="m"),
+            "TGI can't be measured offline: vllm, llamacpp and transformers can",
+        ),
         (EngineSpec("openai"), "is not started by dyno"),
         (EngineSpec("llamacpp", max_model_len=16), "they would fail"),
         (EngineSpec("llamacpp", tensor_parallel=2), "can't use several devices"),
@@ -579,10 +746,15 @@ def test_what_cant_be_done_offline_is_said_before_anything_starts(
 
 
 def test_a_micro_test_has_one_copy_and_each_copy_needs_a_prompt(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"A micro test measures a single request.*remove replicas"):
+    with pytest.raises(
+        UsageError, match=r"A micro test measures a single request.*remove replicas"
+    ):
         measured(tmp_path, trial("micro", 16, 0, 1, EngineSpec("llamacpp", replicas=2)))
     with pytest.raises(UsageError, match="2 prompts can't be shared by 3 replicas"):
-        measured(tmp_path, trial("throughput", count=2, engine=EngineSpec("llamacpp", replicas=3)))
+        measured(
+            tmp_path,
+            trial("throughput", count=2, engine=EngineSpec("llamacpp", replicas=3)),
+        )
 
 
 def test_llama_bench_is_asked_for_only_where_there_is_one(tmp_path: Path) -> None:
@@ -592,8 +764,14 @@ def test_llama_bench_is_asked_for_only_where_there_is_one(tmp_path: Path) -> Non
 
 def test_in_a_container_the_worker_is_mounted_and_its_stdin_is_held_open() -> None:
     box = ContainerSpec("rocm/vllm-dev:main", tool="docker", accelerator="amd")
-    spec = EngineSpec("vllm", model="org/model", tensor_parallel=8, container=box, version="0.6.3")
-    (command,) = [line for line in offline.lines(trial("latency", engine=spec)) if line.startswith("docker run")]
+    spec = EngineSpec(
+        "vllm", model="org/model", tensor_parallel=8, container=box, version="0.6.3"
+    )
+    (command,) = [
+        line
+        for line in offline.lines(trial("latency", engine=spec))
+        if line.startswith("docker run")
+    ]
     words = shlex.split(command)
     worker = next(w for w in words if w.endswith("engines/worker"))
     assert "--interactive" in words and f"--volume={worker}:{worker}:ro" in words
@@ -632,15 +810,24 @@ def llama_bench(tmp_path: Path, lie: str) -> Path:
     folder.mkdir()
     for name, text in {
         "llama-server": '#!/bin/sh\necho "version: 6327 (79c1160b)"\n',
-        "llama-bench": LLAMA_BENCH.format(python=sys.executable, log=str(folder / "asked"), lie=lie),
+        "llama-bench": LLAMA_BENCH.format(
+            python=sys.executable, log=str(folder / "asked"), lie=lie
+        ),
     }.items():
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
     return folder
 
 
-def test_a_llama_bench_beside_the_server_runs_the_micro_tests(llama_bench: Path, tmp_path: Path) -> None:
-    spec = EngineSpec("llamacpp", binary=str(llama_bench / "llama-server"), args=["-fa", "1"], kv_cache_dtype="q8_0")
+def test_a_llama_bench_beside_the_server_runs_the_micro_tests(
+    llama_bench: Path, tmp_path: Path
+) -> None:
+    spec = EngineSpec(
+        "llamacpp",
+        binary=str(llama_bench / "llama-server"),
+        args=["-fa", "1"],
+        kv_cache_dtype="q8_0",
+    )
     prompt, generated, mixed = measured(
         tmp_path,
         trial("micro", 512, 0, 1, spec, iterations=3, depth=64),
@@ -651,28 +838,51 @@ def test_a_llama_bench_beside_the_server_runs_the_micro_tests(llama_bench: Path,
     first, second, third = (llama_bench / "asked").read_text().splitlines()
     assert first == f"-m {tiny} -ctk q8_0 -ctv q8_0 -fa 1 -p 512 -n 0 -d 64 -r 3 -o jsonl"
     assert "-p 0 -n 128 -r 3" in second and "-pg 512,128 -p 0 -n 0 -r 3" in third
-    assert [len(o.iterations) for o in (prompt, generated, mixed)] == [3, 3, 3], "it warms up by itself"
-    assert prompt.result.offline and prompt.result.offline.speed == pytest.approx(512 / 0.02, rel=1e-3)
-    assert generated.result.offline and generated.result.offline.speed == pytest.approx(128 / 0.02, rel=1e-3)
-    assert mixed.result.offline and mixed.result.offline.speed == pytest.approx(640 / 0.02, rel=1e-3)
+    assert [len(o.iterations) for o in (prompt, generated, mixed)] == [3, 3, 3], (
+        "it warms up by itself"
+    )
+    assert prompt.result.offline and prompt.result.offline.speed == pytest.approx(
+        512 / 0.02, rel=1e-3
+    )
+    assert generated.result.offline and generated.result.offline.speed == pytest.approx(
+        128 / 0.02, rel=1e-3
+    )
+    assert mixed.result.offline and mixed.result.offline.speed == pytest.approx(
+        640 / 0.02, rel=1e-3
+    )
     assert prompt.iterations[0].reported["n_threads"] == 16
-    whole = host.busy_s() is not None  # of a part of a machine nothing is known of the others
+    # of a part of a machine nothing is known of the others
+    whole = host.busy_s() is not None
     assert (prompt.iterations[0].others_cpu is not None) == whole
     first, *_, last = prompt.iterations
     assert (first.answers[0].prompt_tokens, first.answers[0].cached_tokens) == (576, 64)
-    assert last.end_ns - first.start_ns == 60_000_003 and 0 <= time.monotonic_ns() - last.end_ns < 60e9
+    assert (
+        last.end_ns - first.start_ns == 60_000_003
+        and 0 <= time.monotonic_ns() - last.end_ns < 60e9
+    )
     assert generated.result.roofline is not None, "from its own file to its shares"
     decode = next(s for s in generated.result.roofline.shares if s.what == "decode")
-    assert "of 1.000 × 64.00 tokens" in decode.about, "half of what is generated, on average"
+    assert "of 1.000 × 64.00 tokens" in decode.about, (
+        "half of what is generated, on average"
+    )
     kv = generated.result.roofline.kv_bytes
     assert kv == pytest.approx(2 * 6 * 2 * 64 * 34 / 32), "keys and values of q8_0"
 
 
-def test_what_llama_bench_reports_is_what_was_asked_for(llama_bench: Path, tmp_path: Path) -> None:
+def test_what_llama_bench_reports_is_what_was_asked_for(
+    llama_bench: Path, tmp_path: Path
+) -> None:
     words = ["--flash-attn", "on", "-t", "4", "--no-mmap"]
-    spec = EngineSpec("llamacpp", binary=str(llama_bench / "llama-server"), args=words, kv_cache_dtype="q8_0")
+    spec = EngineSpec(
+        "llamacpp",
+        binary=str(llama_bench / "llama-server"),
+        args=words,
+        kv_cache_dtype="q8_0",
+    )
     [outcome] = measured(tmp_path, trial("micro", 16, 0, 1, spec, depth=8))
-    assert "-fa 1 -t 4 -mmp 0 " in (llama_bench / "asked").read_text(), "as build 6327 spells it"
+    assert "-fa 1 -t 4 -mmp 0 " in (llama_bench / "asked").read_text(), (
+        "as build 6327 spells it"
+    )
     assert outcome.iterations[0].reported["flash_attn"] is True
     assert "engine.not_as_said" not in [f.code for f in outcome.result.findings]
     assert outcome.run.engine().version == "6327"  # type: ignore[union-attr]
@@ -681,8 +891,14 @@ def test_what_llama_bench_reports_is_what_was_asked_for(llama_bench: Path, tmp_p
 @pytest.mark.parametrize(
     ("lie", "sentence"),
     [
-        ('{"flash_attn": false}', "-fa 1 was asked for, but llama-bench reports flash_attn 0."),
-        ('{"type_v": "f16"}', "-ctv q8_0 was asked for, but llama-bench reports type_v f16."),
+        (
+            '{"flash_attn": false}',
+            "-fa 1 was asked for, but llama-bench reports flash_attn 0.",
+        ),
+        (
+            '{"type_v": "f16"}',
+            "-ctv q8_0 was asked for, but llama-bench reports type_v f16.",
+        ),
         ('{"n_depth": 0}', "-d 8 was asked for, but llama-bench reports n_depth 0."),
         ('{"model_filename": "other.gguf"}', "reports model_filename other.gguf."),
         ('{"build_number": 6401}', "the setting asks for version 6327, but this is 6401."),
@@ -692,7 +908,11 @@ def test_a_llama_bench_that_did_something_else_makes_a_void_result(
     llama_bench: Path, tmp_path: Path, sentence: str
 ) -> None:
     spec = EngineSpec(
-        "llamacpp", binary=str(llama_bench / "llama-server"), args=["-fa", "1"], kv_cache_dtype="q8_0", version="6327"
+        "llamacpp",
+        binary=str(llama_bench / "llama-server"),
+        args=["-fa", "1"],
+        kv_cache_dtype="q8_0",
+        version="6327",
     )
     [outcome] = measured(tmp_path, trial("micro", 16, 0, 1, spec, depth=8))
     [finding] = [f for f in outcome.result.findings if f.code == "engine.not_as_said"]
@@ -701,17 +921,25 @@ def test_a_llama_bench_that_did_something_else_makes_a_void_result(
 
 
 @pytest.mark.parametrize("lie", ['{"build_number": 6401}'])
-def test_the_build_is_the_one_that_llama_bench_reports(llama_bench: Path, tmp_path: Path) -> None:
+def test_the_build_is_the_one_that_llama_bench_reports(
+    llama_bench: Path, tmp_path: Path
+) -> None:
     spec = EngineSpec("llamacpp", binary=str(llama_bench / "llama-server"))
-    first, second = measured(tmp_path, trial("micro", 16, 0, 1, spec), trial("micro", 0, 4, 1, spec))
+    first, second = measured(
+        tmp_path, trial("micro", 16, 0, 1, spec), trial("micro", 0, 4, 1, spec)
+    )
     assert [o.run.engine().version for o in (first, second)] == ["6401", "6401"]  # type: ignore[union-attr]
 
 
-def test_a_llama_bench_that_fails_is_reported_with_its_last_lines(llama_bench: Path, tmp_path: Path) -> None:
+def test_a_llama_bench_that_fails_is_reported_with_its_last_lines(
+    llama_bench: Path, tmp_path: Path
+) -> None:
     bad = tmp_path / "bad.gguf"
     bad.write_bytes(build("F16").read_bytes())
     spec = EngineSpec("llamacpp", model=str(bad), binary=str(llama_bench / "llama-server"))
-    with pytest.raises(EngineError, match=r"llama-bench exited with code 1.*failed to load model"):
+    with pytest.raises(
+        EngineError, match=r"llama-bench exited with code 1.*failed to load model"
+    ):
         measured(tmp_path, trial("micro", 16, 0, 1, spec))
     log = next((tmp_path / "runs").glob("*/engine.log")).read_text()
     assert "failed to load model" in log

@@ -37,7 +37,9 @@ class Words:
 
 
 def make(path: Path, **fields: Any) -> Workload:
-    return prompts.make(WorkloadSpec("agents", path=str(path), **fields), ApproximateTokenizer())
+    return prompts.make(
+        WorkloadSpec("agents", path=str(path), **fields), ApproximateTokenizer()
+    )
 
 
 def turns(path: Path, **fields: Any) -> list[Turn]:
@@ -51,17 +53,30 @@ def written(folder: Path, *values: Any) -> Path:
 
 
 def rows(*messages: dict[str, Any]) -> list[dict[str, Any]]:
-    return [{"conversation_id": "c", "turn": i, **message} for i, message in enumerate(messages, 1)]
+    return [
+        {"conversation_id": "c", "turn": i, **message}
+        for i, message in enumerate(messages, 1)
+    ]
 
 
-CALL = {"id": "call-1", "type": "function", "function": {"name": "bash", "arguments": '{"command": "ls"}'}}
+CALL = {
+    "id": "call-1",
+    "type": "function",
+    "function": {"name": "bash", "arguments": '{"command": "ls"}'},
+}
 
 
 def span(name: str, start: float, end: float, **fields: Any) -> dict[str, Any]:
     messages = fields.pop("messages", [{"role": "user", "content": f"question of {name}"}])
     answer = fields.pop("answer", f"answer of {name}")
-    attributes = {"gen_ai.input.messages": json.dumps(messages), "gen_ai.output.text": answer}
-    times = {k: f"2026-02-25T10:00:{s:09.6f}" for k, s in (("start_time", start), ("end_time", end))}
+    attributes = {
+        "gen_ai.input.messages": json.dumps(messages),
+        "gen_ai.output.text": answer,
+    }
+    times = {
+        k: f"2026-02-25T10:00:{s:09.6f}"
+        for k, s in (("start_time", start), ("end_time", end))
+    }
     return {"trace_id": "t", "span_id": name, "attributes": attributes, **times, **fields}
 
 
@@ -76,8 +91,15 @@ def test_mlperfs_rows_become_sessions_with_tools_waits_and_recorded_answers() ->
     first, second = requests[:2]
     assert [m["role"] for m in first.messages] == ["system", "user"] and first.after == []
     assert [m["role"] for m in second.messages] == ["tool"]
-    assert second.after == [0] and second.history == 0 and second.wait_s == pytest.approx(0.36833)
-    assert first.answer and first.answer["tool_calls"][0]["id"] == second.messages[0]["tool_call_id"]
+    assert (
+        second.after == [0]
+        and second.history == 0
+        and second.wait_s == pytest.approx(0.36833)
+    )
+    assert (
+        first.answer
+        and first.answer["tool_calls"][0]["id"] == second.messages[0]["tool_call_id"]
+    )
     assert all(r.body["tools"][0]["function"]["name"] == "bash" for r in requests)
     assert second.prompt_tokens > first.prompt_tokens + first.output_tokens
 
@@ -93,7 +115,11 @@ def test_a_gzipped_file_and_a_folder_of_files_are_read_alike(tmp_path: Path) -> 
 
 def test_a_line_of_messages_and_tools_is_a_request_of_its_own(tmp_path: Path) -> None:
     tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
-    line = {"messages": [{"role": "user", "content": "When is the concert?"}], "tools": tools, "subset": "simple"}
+    line = {
+        "messages": [{"role": "user", "content": "When is the concert?"}],
+        "tools": tools,
+        "subset": "simple",
+    }
     requests = turns(written(tmp_path, line, line))
     assert [(r.session, r.after, r.messages, r.body) for r in requests] == [(0, [], [], {"tools": tools}),
                                                                             (1, [], [], {"tools": tools})]  # fmt: skip
@@ -117,7 +143,10 @@ def test_spans_that_go_on_with_a_conversation_hold_its_history() -> None:
 
 
 def test_sub_agents_that_overlap_dont_wait_for_one_another(tmp_path: Path) -> None:
-    agents = [span("agent-a", 2, 8, parent_span_id="root"), span("agent-b", 2, 9, parent_span_id="root")]
+    agents = [
+        span("agent-a", 2, 8, parent_span_id="root"),
+        span("agent-b", 2, 9, parent_span_id="root"),
+    ]
     root = span("root", 0, 20)
     for outer in (root, *agents):
         outer["attributes"] = {}
@@ -142,23 +171,45 @@ def test_sub_agents_that_overlap_dont_wait_for_one_another(tmp_path: Path) -> No
 def test_otlps_own_form_and_the_conventions_parts_are_read(tmp_path: Path) -> None:
     parts = [
         {"role": "user", "parts": [{"type": "text", "content": "list the files"}]},
-        {"role": "assistant", "parts": [{"type": "tool_call", "id": "1", "name": "ls", "arguments": {"path": "."}}]},
-        {"role": "tool", "parts": [{"type": "tool_call_response", "id": "1", "response": "a b"}]},
+        {
+            "role": "assistant",
+            "parts": [
+                {"type": "tool_call", "id": "1", "name": "ls", "arguments": {"path": "."}}
+            ],
+        },
+        {
+            "role": "tool",
+            "parts": [{"type": "tool_call_response", "id": "1", "response": "a b"}],
+        },
     ]
     attributes = {"gen_ai.input.messages": parts, "gen_ai.usage.output_tokens": "5"}
     otlp = [{"key": k, "value": {"stringValue": v if isinstance(v, str) else json.dumps(v)}}
             for k, v in attributes.items()]  # fmt: skip
-    raw = {"traceId": "t", "spanId": "s", "startTimeUnixNano": "1000000000", "endTimeUnixNano": "2000000000"}
-    path = written(tmp_path, {"resourceSpans": [{"scopeSpans": [{"spans": [{**raw, "attributes": otlp}]}]}]})
+    raw = {
+        "traceId": "t",
+        "spanId": "s",
+        "startTimeUnixNano": "1000000000",
+        "endTimeUnixNano": "2000000000",
+    }
+    path = written(
+        tmp_path,
+        {"resourceSpans": [{"scopeSpans": [{"spans": [{**raw, "attributes": otlp}]}]}]},
+    )
     (request,) = turns(path)
     assert [m["role"] for m in request.messages] == ["user", "assistant", "tool"]
-    assert request.messages[1]["tool_calls"][0]["function"] == {"name": "ls", "arguments": '{"path":"."}'}
+    assert request.messages[1]["tool_calls"][0]["function"] == {
+        "name": "ls",
+        "arguments": '{"path":"."}',
+    }
     assert request.messages[2] == {"role": "tool", "tool_call_id": "1", "content": "a b"}
     assert request.output_tokens == 5
 
 
 def test_tracelabs_rounds_share_the_prefixes_that_the_cache_split_says() -> None:
-    raw = [json.loads(line) for line in (FIXTURES / "tracelab_rounds.jsonl").read_text().splitlines()]
+    raw = [
+        json.loads(line)
+        for line in (FIXTURES / "tracelab_rounds.jsonl").read_text().splitlines()
+    ]
     spec = WorkloadSpec("agents", path=str(FIXTURES / "tracelab_rounds.jsonl"))
     requests = prompts.make(spec, Words()).requests  # type: ignore[arg-type]
     texts = [r.prompt.split() for r in requests if isinstance(r.prompt, str)]
@@ -169,7 +220,9 @@ def test_tracelabs_rounds_share_the_prefixes_that_the_cache_split_says() -> None
             shared = next((k for k, (a, b) in pairs if a != b), len(texts[i - 1]))
             wanted = min(row["prefix_tokens"], len(texts[i - 1]))
             assert wanted <= shared <= wanted + 4, "words after it agree by chance"
-    assert [r.wait_s for r in requests[:3] if isinstance(r, Turn)] == pytest.approx([0, 19.291, 12.688])
+    assert [r.wait_s for r in requests[:3] if isinstance(r, Turn)] == pytest.approx(
+        [0, 19.291, 12.688]
+    )
 
 
 def test_block_traces_share_blocks_and_their_sub_agents_run_beside_one_another() -> None:
@@ -178,15 +231,24 @@ def test_block_traces_share_blocks_and_their_sub_agents_run_beside_one_another()
     assert [r.after for r in requests] == [[], [0], [0], [1], [2, 3]]
     assert [r.wait_s for r in requests] == pytest.approx([0, 2, 3, 1, 3])
     first, one, two, _, last = (str(r.prompt) for r in requests)
-    assert last.startswith(first[: 32 * 4]) and one[: 16 * 4] == two[: 16 * 4] != one[4 : 17 * 4]
+    assert (
+        last.startswith(first[: 32 * 4])
+        and one[: 16 * 4] == two[: 16 * 4] != one[4 : 17 * 4]
+    )
     other = json.loads((FIXTURES / "block_trace.json").read_text()) | {"id": "trace_b"}
     assert other["hash_id_scope"] == "local"
 
 
 def test_the_same_file_makes_the_same_prompts_again() -> None:
-    for name in ("block_trace.json", "tracelab_rounds.jsonl", "otel_parallel_requests.json"):
+    for name in (
+        "block_trace.json",
+        "tracelab_rounds.jsonl",
+        "otel_parallel_requests.json",
+    ):
         assert make(FIXTURES / name).sha256 == make(FIXTURES / name).sha256
-        assert len({make(FIXTURES / name, seed=s).sha256 for s in (0, 1)}) == (1 if "otel" in name else 2)
+        assert len({make(FIXTURES / name, seed=s).sha256 for s in (0, 1)}) == (
+            1 if "otel" in name else 2
+        )
 
 
 # ---- against a server ----
@@ -195,14 +257,23 @@ def test_the_same_file_makes_the_same_prompts_again() -> None:
 def test_the_servers_log_confirms_the_order_of_an_agents_branches(fake: StartFake) -> None:
     engine = fake(bodies=True, first_ms=10.0, gap_ms=2.0)
     requests = turns(FIXTURES / "otel_multi_agent_research.json", output_len=60)
-    driven = drive(engine.base_url, requests, LoadSpec(max_concurrency=1, speedup=50), backend="openai-chat")
+    driven = drive(
+        engine.base_url,
+        requests,
+        LoadSpec(max_concurrency=1, speedup=50),
+        backend="openai-chat",
+    )
     assert driven.client.outcome == "complete" and not any(r.error for r in driven.records)
     log = engine.log()
     spans = {}
-    for body, times in zip(log["bodies"], sorted(log["streams"], key=lambda s: s[0]), strict=True):
+    for body, times in zip(
+        log["bodies"], sorted(log["streams"], key=lambda s: s[0]), strict=True
+    ):
         last = body["messages"][-1]["content"]
         (number,) = [
-            i for i, r in enumerate(requests) if (r.messages or [{"content": r.prompt}])[-1]["content"] == last
+            i
+            for i, r in enumerate(requests)
+            if (r.messages or [{"content": r.prompt}])[-1]["content"] == last
         ]
         spans[number] = times[0], times[-1]
     assert len(spans) == len(requests) == 12
@@ -210,17 +281,36 @@ def test_the_servers_log_confirms_the_order_of_an_agents_branches(fake: StartFak
         for parent in request.after:
             assert spans[parent][1] <= spans[i][0], f"{parent} ended before {i} arrived"
     for branches in ([1, 2, 3], [6, 7, 8]):
-        assert max(spans[i][0] for i in branches) < min(spans[i][1] for i in branches), "branches overlap"
+        assert max(spans[i][0] for i in branches) < min(spans[i][1] for i in branches), (
+            "branches overlap"
+        )
 
 
-def test_tool_calls_are_sent_as_tools_and_their_results_as_tool_messages(fake: StartFake) -> None:
+def test_tool_calls_are_sent_as_tools_and_their_results_as_tool_messages(
+    fake: StartFake,
+) -> None:
     engine = fake(bodies=True)
     requests = turns(FIXTURES / "mlperf_coding.jsonl", output_len=4)
-    drive(engine.base_url, requests, LoadSpec(speedup=100), backend="openai-chat", answers="recorded")
-    bodies = [b for b in engine.log()["bodies"] if "django__django-16899" in json.dumps(b) or b["tools"]]
+    drive(
+        engine.base_url,
+        requests,
+        LoadSpec(speedup=100),
+        backend="openai-chat",
+        answers="recorded",
+    )
+    bodies = [
+        b
+        for b in engine.log()["bodies"]
+        if "django__django-16899" in json.dumps(b) or b["tools"]
+    ]
     longest = max(bodies, key=lambda b: len(b["messages"]))
-    assert [m["role"] for m in longest["messages"]] == ["system", "user"] + ["assistant", "tool"] * 3
-    for answer, result in zip(longest["messages"][2::2], longest["messages"][3::2], strict=True):
+    assert [m["role"] for m in longest["messages"]] == ["system", "user"] + [
+        "assistant",
+        "tool",
+    ] * 3
+    for answer, result in zip(
+        longest["messages"][2::2], longest["messages"][3::2], strict=True
+    ):
         assert result["tool_call_id"] in [call["id"] for call in answer["tool_calls"]]
     assert all(b["tools"][0]["type"] == "function" for b in bodies) and len(bodies) == 8
 
@@ -264,7 +354,9 @@ def test_speedup_divides_tool_waits(fake: StartFake) -> None:
          "prefix_tokens (6) is more than input_tokens_total (5)"),
     ],
 )  # fmt: skip
-def test_a_bad_file_is_refused_by_name_and_place(tmp_path: Path, values: list[Any], message: str) -> None:
+def test_a_bad_file_is_refused_by_name_and_place(
+    tmp_path: Path, values: list[Any], message: str
+) -> None:
     with pytest.raises(WorkloadError) as caught:
         make(written(tmp_path, *values))
     assert message in str(caught.value) and "agents.jsonl" in str(caught.value)
@@ -287,7 +379,9 @@ def _empty(folder: Path) -> Path:
 
 
 def test_server_answers_are_refused_where_tools_answered() -> None:
-    with pytest.raises(WorkloadError, match="results of tools, which belong to the recorded answers"):
+    with pytest.raises(
+        WorkloadError, match="results of tools, which belong to the recorded answers"
+    ):
         make(FIXTURES / "mlperf_coding.jsonl", answers="server")
 
 

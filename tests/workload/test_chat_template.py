@@ -21,7 +21,8 @@ from dyno.workload.tokenizer import ApproximateTokenizer, Tokenizer, local
 
 pytestmark = pytest.mark.real  # starts processes, uses sockets or takes seconds
 
-SHELL = "<|begin_of_text|><|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"  # of dyno-5m
+# of dyno-5m
+SHELL = "<|begin_of_text|><|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 LLAMA = """
 {%- for m in messages %}
     {%- set text = '<|start_header_id|>' + m['role'] + '<|end_header_id|>\\n\\n' + m['content'] | trim + '<|eot_id|>' %}
@@ -49,7 +50,9 @@ OTHERS = """
 def render(text: str, *messages: tuple[str, str], **variables: str) -> str:
     template = ChatTemplate(text, variables)
     try:
-        return template.render([{"role": role, "content": content} for role, content in messages])
+        return template.render(
+            [{"role": role, "content": content} for role, content in messages]
+        )
     finally:
         template.close()
 
@@ -64,7 +67,9 @@ def render(text: str, *messages: tuple[str, str], **variables: str) -> str:
         (OTHERS, '\n{"role": "user", "content": " Hi é <b>\\n"}4False'),
     ],
 )  # fmt: skip
-def test_templates_are_rendered_as_their_models_expect(template: str, expected: str) -> None:
+def test_templates_are_rendered_as_their_models_expect(
+    template: str, expected: str
+) -> None:
     assert render(template, ("user", " Hi é <b>\n"), bos_token="<s>") == expected
 
 
@@ -77,7 +82,9 @@ def test_llama_cpp_renders_the_same_text(tmp_path: Path) -> None:
     from dyno.trial.engine_plan import EnginePlan
     from dyno.trial.fleet import running
 
-    spec = EngineSpec("llamacpp", model=str(model.build("Q4_0")), max_num_seqs=1, max_model_len=256)
+    spec = EngineSpec(
+        "llamacpp", model=str(model.build("Q4_0")), max_num_seqs=1, max_model_len=256
+    )
     plan = EnginePlan(spec, Rig("test", "0", "any", "cpu", 2))
     with running(plan, tmp_path, {}, lambda _: None, lambda _: None) as fleet:
         client = Client(Url(fleet.engines[0].base_url), {})
@@ -106,7 +113,10 @@ def test_llama_cpp_renders_the_same_text(tmp_path: Path) -> None:
         ("{{ raise_exception('no such role') }}", "no such role"),
         ("{{ 'a' * 5000000 }}", "5,000,000 characters"),
         ("{{ 'a' * 10 ** 11 }}", "MemoryError"),
-        ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "too long"),
+        (
+            "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+            "too long",
+        ),
         ("{% include '/etc/passwd' %}", "TypeError"),
     ],
 )
@@ -115,7 +125,9 @@ def test_a_template_that_does_more_than_it_should_is_an_error_in_a_sentence(
 ) -> None:
     monkeypatch.setattr(chat_template, "SECONDS", 1)
     began = time.monotonic()
-    with pytest.raises(WorkloadError, match="The model's chat template can't be rendered: ") as error:
+    with pytest.raises(
+        WorkloadError, match="The model's chat template can't be rendered: "
+    ) as error:
         render(template, ("user", "hi"))
     assert why in str(error.value) and "--skip-chat-template" in str(error.value)
     assert time.monotonic() - began < 60
@@ -126,7 +138,9 @@ def test_a_template_sees_no_variable_of_the_user(monkeypatch: pytest.MonkeyPatch
     template = ChatTemplate("{{ messages[0].content }}")
     assert template.render([{"role": "user", "content": "x"}]) == "x"
     assert template._process is not None
-    assert b"sk-0123456789" not in Path(f"/proc/{template._process.pid}/environ").read_bytes()
+    assert (
+        b"sk-0123456789" not in Path(f"/proc/{template._process.pid}/environ").read_bytes()
+    )
     template.close()
 
 
@@ -161,13 +175,37 @@ def test_custom_prompts_get_the_template_that_vllm_gives_them(
 
     def sent(*words: str) -> tuple[set[str], dict[str, Any]]:
         before = len(server.log()["bodies"])
-        command = ["bench", "serve", "--base-url", server.base_url, "--runs", str(tmp_path / "runs"), "--json"]
-        command += ["--dataset-name", "custom", "--dataset-path", str(file), "--num-prompts", "2"]
-        command += ["--custom-output-len", "2", "--no-correctness-check", "--ready-check-timeout-sec", "0", *words]
+        command = [
+            "bench",
+            "serve",
+            "--base-url",
+            server.base_url,
+            "--runs",
+            str(tmp_path / "runs"),
+            "--json",
+        ]
+        command += [
+            "--dataset-name",
+            "custom",
+            "--dataset-path",
+            str(file),
+            "--num-prompts",
+            "2",
+        ]
+        command += [
+            "--custom-output-len",
+            "2",
+            "--no-correctness-check",
+            "--ready-check-timeout-sec",
+            "0",
+            *words,
+        ]
         assert main(command) == 0
         result = json.loads(capsys.readouterr().out)
         bodies = server.log()["bodies"][before:]
-        return {b["prompt"] if "prompt" in b else b["messages"][0]["content"] for b in bodies}, result
+        return {
+            b["prompt"] if "prompt" in b else b["messages"][0]["content"] for b in bodies
+        }, result
 
     prompts, result = sent("--tokenizer", str(folder))
     assert prompts == {SHELL.format(text) for text in plain}
@@ -176,7 +214,9 @@ def test_custom_prompts_get_the_template_that_vllm_gives_them(
     counter = local(str(folder))
     [file_of_requests] = (tmp_path / "runs").glob("*/requests.jsonl")
     stored = [json.loads(line) for line in file_of_requests.read_text().splitlines()]
-    assert {r["prompt"]: r["prompt_tokens"] for r in stored} == {text: counter.count(text) for text in prompts}
+    assert {r["prompt"]: r["prompt_tokens"] for r in stored} == {
+        text: counter.count(text) for text in prompts
+    }
     assert sent("--tokenizer", str(folder), "--skip-chat-template")[0] == plain
     assert sent("--tokenizer", str(folder), "--backend", "openai-chat")[0] == plain
     # The fake engine has no template: then it is said.
@@ -189,9 +229,13 @@ def _notes(result: dict[str, Any]) -> list[str]:
     return [f["code"] for f in result["dyno"]["findings"] if "template" in f["code"]]
 
 
-def test_a_study_has_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake: StartFake) -> None:
+def test_a_study_has_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake: StartFake
+) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("p.jsonl").write_text('{"prompt": "one", "output_tokens": 2}\n{"prompt": "two", "output_tokens": 2}\n')
+    Path("p.jsonl").write_text(
+        '{"prompt": "one", "output_tokens": 2}\n{"prompt": "two", "output_tokens": 2}\n'
+    )
     study = """
         [engines.server]
         kind = "openai"
@@ -209,17 +253,26 @@ def test_a_study_has_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fa
     """
     Path("s.toml").write_text(study.replace("URL", fake(first_ms=1, gap_ms=1).base_url))
     assert main(["run", "s.toml", "--no-report"]) == 0
-    found = [json.loads(p.read_text())["findings"] for p in sorted(Path("runs/s/trials").glob("*/summary.json"))]
-    assert sorted(any(f["code"] == "load.no_chat_template" for f in some) for some in found) == [False, True]
+    found = [
+        json.loads(p.read_text())["findings"]
+        for p in sorted(Path("runs/s/trials").glob("*/summary.json"))
+    ]
+    assert sorted(
+        any(f["code"] == "load.no_chat_template" for f in some) for some in found
+    ) == [False, True]
 
 
 def test_a_sonnet_is_templated_and_no_longer_than_asked_for(tokenizer: Tokenizer) -> None:
-    spec = WorkloadSpec("sonnet", num_prompts=5, input_len=400, output_len=10, prefix_len=100)
+    spec = WorkloadSpec(
+        "sonnet", num_prompts=5, input_len=400, output_len=10, prefix_len=100
+    )
     work = make(spec, tokenizer)
     start, end = SHELL.split("{}")
     for request in work.requests:
         assert isinstance(request.prompt, str)
-        assert request.prompt.startswith(start + "Pick as many lines") and request.prompt.endswith(end)
+        assert request.prompt.startswith(
+            start + "Pick as many lines"
+        ) and request.prompt.endswith(end)
         assert request.prompt_tokens == tokenizer.count(request.prompt) <= 400
     assert work.template == "applied"
     assert make(spec, ApproximateTokenizer()).template == "missing"
@@ -240,7 +293,12 @@ def test_a_sonnet_is_templated_and_no_longer_than_asked_for(tokenizer: Tokenizer
     ],
 )  # fmt: skip
 def test_questions_of_the_hub_are_templated_and_conversations_are_not(
-    folder_name: str, row: dict[str, Any], prompt: str, output_tokens: int | None, tokenizer: Tokenizer, tmp_path: Path
+    folder_name: str,
+    row: dict[str, Any],
+    prompt: str,
+    output_tokens: int | None,
+    tokenizer: Tokenizer,
+    tmp_path: Path,
 ) -> None:
     path = tmp_path / f"datasets--{folder_name}"
     path.mkdir()
@@ -249,7 +307,10 @@ def test_questions_of_the_hub_are_templated_and_conversations_are_not(
     assert request.prompt == prompt
     if output_tokens is not None:
         assert request.output_tokens == output_tokens
-    skipped = make(WorkloadSpec("hf", path=str(path), num_prompts=1, skip_chat_template=True), tokenizer)
+    skipped = make(
+        WorkloadSpec("hf", path=str(path), num_prompts=1, skip_chat_template=True),
+        tokenizer,
+    )
     assert skipped.requests[0].prompt in prompt and skipped.template is None
 
 
@@ -262,7 +323,9 @@ def test_questions_of_the_hub_are_templated_and_conversations_are_not(
         {"bos_token": "<s>"},
     ],
 )  # fmt: skip
-def test_a_template_is_found_in_each_place_where_models_have_it(config: dict[str, Any], tmp_path: Path) -> None:
+def test_a_template_is_found_in_each_place_where_models_have_it(
+    config: dict[str, Any], tmp_path: Path
+) -> None:
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     if "chat_template" not in config:
         assert chat_template.beside(tmp_path) is None

@@ -32,7 +32,10 @@ from dyno.workload.tokenizer import ApproximateTokenizer, Tokenizer, local
 pytestmark = pytest.mark.real  # starts processes, uses sockets or takes seconds
 
 FOLDER = Path(__file__).parents[1] / "fixtures" / "traces"
-FILES = {name: FOLDER / f"{name}.{'csv' if name in ('azure', 'burstgpt') else 'jsonl'}" for name in FORMATS}
+FILES = {
+    name: FOLDER / f"{name}.{'csv' if name in ('azure', 'burstgpt') else 'jsonl'}"
+    for name in FORMATS
+}
 MOONCAKE = [json.loads(line) for line in FILES["mooncake"].read_text().splitlines()]
 TOKENIZER = Path(dyno.__file__).parent / "engines" / "dyno-5m"
 
@@ -42,7 +45,9 @@ def tokenizer() -> Tokenizer:
     return local(str(TOKENIZER))
 
 
-def traced(name: str, path: Path | None = None, tokenizer: Tokenizer | None = None, **fields: Any) -> Workload:
+def traced(
+    name: str, path: Path | None = None, tokenizer: Tokenizer | None = None, **fields: Any
+) -> Workload:
     spec = WorkloadSpec(name, path=str(path or FILES[name]), **{"num_prompts": 0, **fields})
     return make(spec, tokenizer or ApproximateTokenizer())
 
@@ -59,7 +64,13 @@ def lines(path: Path, *rows: dict[str, Any]) -> Path:
 
 
 def row(time: Any = 0, input_: Any = 20, output: Any = 3, **more: Any) -> dict[str, Any]:
-    return {"timestamp": time, "input_length": input_, "output_length": output, "hash_ids": [1], **more}
+    return {
+        "timestamp": time,
+        "input_length": input_,
+        "output_length": output,
+        "hash_ids": [1],
+        **more,
+    }
 
 
 # ---- formats ----
@@ -71,24 +82,45 @@ def test_each_format_keeps_its_times_and_lengths() -> None:
         "mooncake": 60, "azure": 100, "burstgpt": 2, "bailian": 3,
     }  # fmt: skip
     assert work["mooncake"].starts_s == [entry["timestamp"] / 1000 for entry in MOONCAKE]
-    assert [r.output_tokens for r in work["mooncake"].requests] == [entry["output_length"] for entry in MOONCAKE]
-    assert work["azure"].starts_s is not None and work["azure"].starts_s[1] == pytest.approx(4.314579, abs=1e-6)
-    assert work["burstgpt"].starts_s == [0, 3]  # GPT-4's alone, and of these the one that failed is skipped
+    assert [r.output_tokens for r in work["mooncake"].requests] == [
+        entry["output_length"] for entry in MOONCAKE
+    ]
+    assert work["azure"].starts_s is not None and work["azure"].starts_s[
+        1
+    ] == pytest.approx(4.314579, abs=1e-6)
+    # GPT-4's alone, and of these the one that failed is skipped
+    assert work["burstgpt"].starts_s == [0, 3]
     assert work["burstgpt"].dropped == {"requests without input or output tokens": 1}
     assert work["bailian"].starts_s == pytest.approx([0, 1.25, 60.864])
 
 
 def test_a_timed_trace_names_its_own_columns(tmp_path: Path) -> None:
-    path = lines(tmp_path / "t.jsonl", *({"t": t, "in": 9, "out": 2, "blocks": [5, 6, 7]} for t in (3000, 4500)))
-    labels = {"timestamp": "t", "input_length": "in", "output_length": "out", "hash_ids": "blocks"}
+    path = lines(
+        tmp_path / "t.jsonl",
+        *({"t": t, "in": 9, "out": 2, "blocks": [5, 6, 7]} for t in (3000, 4500)),
+    )
+    labels = {
+        "timestamp": "t",
+        "input_length": "in",
+        "output_length": "out",
+        "hash_ids": "blocks",
+    }
     fields = {f"timed_trace_label_{name}": label for name, label in labels.items()}
-    w = traced("timed_trace", path, timed_trace_sec_multiplier=0.001, timed_trace_chunk_hash_size=3, **fields)
+    w = traced(
+        "timed_trace",
+        path,
+        timed_trace_sec_multiplier=0.001,
+        timed_trace_chunk_hash_size=3,
+        **fields,
+    )
     assert w.starts_s == [0, 1.5] and len({r.prompt for r in w.requests}) == 1
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "json", "csv", "parquet"])
 @pytest.mark.parametrize("packed", [False, True])
-def test_every_kind_of_file_gives_the_same_requests(kind: str, packed: bool, tmp_path: Path) -> None:
+def test_every_kind_of_file_gives_the_same_requests(
+    kind: str, packed: bool, tmp_path: Path
+) -> None:
     path = tmp_path / f"trace.{kind}"
     with duckdb.connect() as db:
         db.execute("CREATE TABLE t AS SELECT * FROM read_json(?)", [str(FILES["mooncake"])])
@@ -117,7 +149,10 @@ def test_parquet_has_times_with_a_zone_and_without(tmp_path: Path) -> None:
 
 
 def shared_blocks(a: list[int], b: list[int]) -> int:
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    return next(
+        (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y),
+        min(len(a), len(b)),
+    )
 
 
 def test_prompts_share_exactly_the_recorded_blocks(tokenizer: Tokenizer) -> None:
@@ -166,9 +201,16 @@ def test_prompts_are_the_same_in_every_process() -> None:
         env = {**os.environ, "PYTHONHASHSEED": seed}
         words = [sys.executable, "-c", code, str(FILES["mooncake"]), str(TOKENIZER)]
         digests.add(
-            hashlib.sha256(subprocess.run(words, env=env, stdout=subprocess.PIPE, check=True).stdout).hexdigest()
+            hashlib.sha256(
+                subprocess.run(words, env=env, stdout=subprocess.PIPE, check=True).stdout
+            ).hexdigest()
         )
-    here = "".join(str(r.prompt) for r in traced("mooncake", tokenizer=local(str(TOKENIZER)), num_prompts=20).requests)
+    here = "".join(
+        str(r.prompt)
+        for r in traced(
+            "mooncake", tokenizer=local(str(TOKENIZER)), num_prompts=20
+        ).requests
+    )
     assert digests == {hashlib.sha256(here.encode()).hexdigest()}
     # On another machine as well: the words' order is SHAKE's, the words are the tokenizer's.
     assert digests == {"e0eb5348be3d9855670f84b74a9bd0e7dcc5d541e34afde6047cea75046e3eed"}
@@ -176,7 +218,10 @@ def test_prompts_are_the_same_in_every_process() -> None:
 
 def test_another_seed_gives_other_prompts_with_the_same_sharing() -> None:
     a, b = (traced("bailian", seed=seed).requests for seed in (0, 1))
-    assert all(x.prompt != y.prompt and x.prompt_tokens == y.prompt_tokens for x, y in zip(a, b, strict=True))
+    assert all(
+        x.prompt != y.prompt and x.prompt_tokens == y.prompt_tokens
+        for x, y in zip(a, b, strict=True)
+    )
 
 
 def test_traces_without_hash_ids_share_nothing() -> None:
@@ -185,7 +230,10 @@ def test_traces_without_hash_ids_share_nothing() -> None:
 
 
 def test_lengths_scale_with_their_blocks(tokenizer: Tokenizer) -> None:
-    whole, part = (traced("mooncake", tokenizer=tokenizer, trace_length_scale=f).requests for f in (1, 1 / 16))
+    whole, part = (
+        traced("mooncake", tokenizer=tokenizer, trace_length_scale=f).requests
+        for f in (1, 1 / 16)
+    )
     assert [r.prompt_tokens for r in part] == [round(r.prompt_tokens / 16) for r in whole]
     a, b = (tokenizer.encode(str(part[i].prompt)) for i in (0, 1))
     assert 32 <= shared_blocks(a, b) < 64  # the first block of 512 became one of 32
@@ -218,8 +266,12 @@ def test_an_empty_window_says_how_long_the_trace_is() -> None:
 
 def test_long_requests_are_skipped_where_asked() -> None:
     w = traced("mooncake", trace_max_tokens=8000)
-    assert 0 < len(w.requests) < 60 and all(r.prompt_tokens + r.output_tokens <= 8000 for r in w.requests)
-    assert w.dropped == {"requests with more than 8000 tokens (--trace-max-tokens)": 60 - len(w.requests)}
+    assert 0 < len(w.requests) < 60 and all(
+        r.prompt_tokens + r.output_tokens <= 8000 for r in w.requests
+    )
+    assert w.dropped == {
+        "requests with more than 8000 tokens (--trace-max-tokens)": 60 - len(w.requests)
+    }
     assert "No request" in wrong(FILES["mooncake"], trace_max_tokens=2)
 
 
@@ -227,9 +279,13 @@ def test_long_requests_are_skipped_where_asked() -> None:
 
 
 def test_rows_out_of_order_are_sorted_and_counted(tmp_path: Path) -> None:
-    w = traced("mooncake", lines(tmp_path / "t", row(2000, 30), row(1000, 20), row(3000, 40)))
+    w = traced(
+        "mooncake", lines(tmp_path / "t", row(2000, 30), row(1000, 20), row(3000, 40))
+    )
     assert [r.prompt_tokens for r in w.requests] == [20, 30, 40] and w.starts_s == [0, 1, 2]
-    assert [str(Dropped(*pair)) for pair in w.dropped.items()] == ["1 rows out of order were sorted by time"]
+    assert [str(Dropped(*pair)) for pair in w.dropped.items()] == [
+        "1 rows out of order were sorted by time"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -245,7 +301,10 @@ def test_rows_out_of_order_are_sorted_and_counted(tmp_path: Path) -> None:
         (row(1, hash_ids="a"), "line 2: the hash ids are 'a'"),
         (row(1, hash_ids=[[1]]), "line 2: the hash ids are '[[1]]'"),
         (row(1, hash_ids=7), "line 2: the hash ids are '7'"),
-        ({"t": 1, "input_length": 2}, "line 2: no timestamp or output_length. It has t, input_length."),
+        (
+            {"t": 1, "input_length": 2},
+            "line 2: no timestamp or output_length. It has t, input_length.",
+        ),
         (row(1.7e15), "line 2: timestamp is 1700000000000000.0, which isn't in seconds."),
     ],
 )
@@ -260,7 +319,10 @@ def test_a_bad_file_is_named(tmp_path: Path) -> None:
     for data, said in (
         (b"", "is empty"),
         (b'{"timestamp": 1', "line 1: "),
-        (b"a,b\n1,2\n", "line 2: no timestamp or input_length or output_length. It has a, b."),
+        (
+            b"a,b\n1,2\n",
+            "line 2: no timestamp or input_length or output_length. It has a, b.",
+        ),
         (b"\xff\xfe\x00", "no requests"),
         (b"PAR1 and more", "is not readable Parquet"),
         (gzip.compress(b'{"timestamp": 1}')[:-9], "can't be decompressed"),
@@ -273,11 +335,17 @@ def test_a_bad_file_is_named(tmp_path: Path) -> None:
 
 
 def test_a_date_that_is_none_is_named(tmp_path: Path) -> None:
-    (path := tmp_path / "t.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-13-99 00:00:00,1,2\n")
-    assert "line 2: TIMESTAMP is '2023-13-99 00:00:00', not a date and time." in wrong(path, "azure")
+    (path := tmp_path / "t.csv").write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-13-99 00:00:00,1,2\n"
+    )
+    assert "line 2: TIMESTAMP is '2023-13-99 00:00:00', not a date and time." in wrong(
+        path, "azure"
+    )
 
 
-def test_more_tokens_than_memory_holds_are_refused_before_they_are_made(tmp_path: Path) -> None:
+def test_more_tokens_than_memory_holds_are_refused_before_they_are_made(
+    tmp_path: Path,
+) -> None:
     path = lines(tmp_path / "t", *[row(0, 90_000_000)] * 3)
     assert "270,000,000 tokens" in wrong(path) and "--num-prompts" in wrong(path)
 
@@ -286,7 +354,9 @@ def test_more_tokens_than_memory_holds_are_refused_before_they_are_made(tmp_path
 
 
 @pytest.mark.parametrize(("name", "speedup"), [("mooncake", 4.0), ("azure", 20.0)])
-def test_requests_are_sent_at_the_times_of_the_trace(name: str, speedup: float, fake: StartFake) -> None:
+def test_requests_are_sent_at_the_times_of_the_trace(
+    name: str, speedup: float, fake: StartFake
+) -> None:
     w = traced(name, output_len=2)
     assert w.starts_s is not None
     engine = fake(first_ms=1, gap_ms=1)
@@ -299,7 +369,10 @@ def test_requests_are_sent_at_the_times_of_the_trace(name: str, speedup: float, 
     assert of_the_best(late_ms) < 20  # a machine that others use keeps some of them waiting
     # By the server's own clock: what lies apart in the trace arrives in this order, with these gaps.
     arrived_ms = sorted(entry[0] / 1e6 for entry in engine.log()["streams"])
-    errors = [abs((arrived_ms[i] - arrived_ms[0]) - (due_ms[i] - due_ms[0])) for i in range(len(due_ms))]
+    errors = [
+        abs((arrived_ms[i] - arrived_ms[0]) - (due_ms[i] - due_ms[0]))
+        for i in range(len(due_ms))
+    ]
     assert of_the_best(errors) < 50
 
 
@@ -311,11 +384,20 @@ def of_the_best(errors: list[float]) -> float:
 def test_sent_prompts_are_the_trace_s(fake: StartFake) -> None:
     w = traced("bailian", output_len=2)
     engine = fake(bodies=True)
-    drive(engine.base_url, w.requests, LoadSpec(arrivals="recorded", speedup=1000), starts_s=w.starts_s)
-    assert {body["prompt"] for body in engine.log()["bodies"]} == {r.prompt for r in w.requests}
+    drive(
+        engine.base_url,
+        w.requests,
+        LoadSpec(arrivals="recorded", speedup=1000),
+        starts_s=w.starts_s,
+    )
+    assert {body["prompt"] for body in engine.log()["bodies"]} == {
+        r.prompt for r in w.requests
+    }
 
 
-def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+def run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], *words: str
+) -> tuple[int, str, str]:
     try:
         code: Any = main(["bench", "serve", "--runs", str(tmp_path / "runs"), *words])
     except SystemExit as e:
@@ -326,8 +408,20 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tupl
 def test_the_command_reports_how_late_the_replay_was(
     fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--base-url", fake(first_ms=1, gap_ms=1).base_url, "--dataset-name", "mooncake"]
-    words += ["--dataset-path", str(FILES["mooncake"]), "--speedup", "20", "--output-len", "2"]
+    words = [
+        "--base-url",
+        fake(first_ms=1, gap_ms=1).base_url,
+        "--dataset-name",
+        "mooncake",
+    ]
+    words += [
+        "--dataset-path",
+        str(FILES["mooncake"]),
+        "--speedup",
+        "20",
+        "--output-len",
+        "2",
+    ]
     code, out, err = run(tmp_path, capsys, *words, "--json")
     result = json.loads(out)
     replay = result["dyno"]["replay"]
@@ -340,14 +434,28 @@ def test_the_command_reports_how_late_the_replay_was(
     assert replay["sent_rps"] * (span_s - late_s) <= 1.001 * 59
     assert "Generating all prompts (mooncake)" in err
     _, out, _ = run(tmp_path, capsys, *words, "--num-prompts", "5")
-    assert "Request rate, recorded / sent (req/s):" in out and "Replay delay, mean / p99 / max (ms):" in out
+    assert (
+        "Request rate, recorded / sent (req/s):" in out
+        and "Replay delay, mean / p99 / max (ms):" in out
+    )
 
 
-@pytest.mark.parametrize("name", ["mooncake", pytest.param("azure", marks=pytest.mark.engines)])  # slow
+# slow
+@pytest.mark.parametrize(
+    "name", ["mooncake", pytest.param("azure", marks=pytest.mark.engines)]
+)
 def test_a_replay_that_is_offered_and_not_served_says_both_rates_and_has_no_steady_window(
     name: str, fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--dataset-name", name, "--dataset-path", str(FILES[name]), "--output-len", "4", "--no-correctness-check"]
+    words = [
+        "--dataset-name",
+        name,
+        "--dataset-path",
+        str(FILES[name]),
+        "--output-len",
+        "4",
+        "--no-correctness-check",
+    ]
     # 60 requests in 0.31 s, or 100 in 1.4, to a server that needs 24 ms for each.
     slow = ["--base-url", fake(first_ms=12, gap_ms=4, slots=1).base_url, "--speedup", "30"]
     code, out, _ = run(tmp_path, capsys, *words, *slow)
@@ -355,7 +463,8 @@ def test_a_replay_that_is_offered_and_not_served_says_both_rates_and_has_no_stea
     text = " ".join(out.split())
     assert code == 0 and "Verdict: doubtful" in text and "Steady window" not in text
     assert re.search(
-        rf"load.rate_not_reached: {offered} requests/s offered, [\d.]+ served\. The last request was due", text
+        rf"load.rate_not_reached: {offered} requests/s offered, [\d.]+ served\. The last request was due",
+        text,
     )
     assert "statistics.ramp_and_drain" not in text
     _, out, _ = run(tmp_path, capsys, *words, *slow, "--json")
@@ -365,18 +474,46 @@ def test_a_replay_that_is_offered_and_not_served_says_both_rates_and_has_no_stea
 def test_a_cap_that_delays_a_replay_is_a_finding(
     fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--base-url", fake(first_ms=40, gap_ms=1).base_url, "--dataset-name", "azure", "--speedup", "100"]
-    words += ["--dataset-path", str(FILES["azure"]), "--output-len", "2", "--max-concurrency", "1"]
+    words = [
+        "--base-url",
+        fake(first_ms=40, gap_ms=1).base_url,
+        "--dataset-name",
+        "azure",
+        "--speedup",
+        "100",
+    ]
+    words += [
+        "--dataset-path",
+        str(FILES["azure"]),
+        "--output-len",
+        "2",
+        "--max-concurrency",
+        "1",
+    ]
     code, out, _ = run(tmp_path, capsys, *words)
-    assert code == 0 and "load.replay_late" in out and "with at most 1 in flight" in " ".join(out.split())
+    assert (
+        code == 0
+        and "load.replay_late" in out
+        and "with at most 1 in flight" in " ".join(out.split())
+    )
 
 
 def test_a_rate_replaces_the_recorded_times(
     fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--base-url", fake(first_ms=1, gap_ms=1).base_url, "--dataset-name", "burstgpt", "--json"]
+    words = [
+        "--base-url",
+        fake(first_ms=1, gap_ms=1).base_url,
+        "--dataset-name",
+        "burstgpt",
+        "--json",
+    ]
     words += ["--dataset-path", str(FILES["burstgpt"]), "--output-len", "2"]
-    for more in (["--request-rate", "100"], ["--no-self-timed"], ["--no-self-timed", "--max-concurrency", "1"]):
+    for more in (
+        ["--request-rate", "100"],
+        ["--no-self-timed"],
+        ["--no-self-timed", "--max-concurrency", "1"],
+    ):
         code, out, _ = run(tmp_path, capsys, *words, *more)
         result = json.loads(out)
         assert code == 0 and result["completed"] == 2 and "replay" not in result["dyno"]
@@ -386,15 +523,27 @@ def test_a_rate_replaces_the_recorded_times(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--dataset-name random --trace-start 3", "--trace-start is for --dataset-name mooncake or"),
-        ("--dataset-name random --no-self-timed", "--self-timed is for datasets with times"),
+        (
+            "--dataset-name random --trace-start 3",
+            "--trace-start is for --dataset-name mooncake or",
+        ),
+        (
+            "--dataset-name random --no-self-timed",
+            "--self-timed is for datasets with times",
+        ),
         ("--dataset-name random --speedup 2", "--speedup needs recorded times"),
         (
             "--dataset-name azure --timed-trace-chunk-hash-size 4",
             "is for --dataset-name timed_trace, but this is azure",
         ),
-        ("--dataset-name azure --self-timed --request-rate 3", "--request-rate can't be combined with --self-timed"),
-        ("--dataset-name azure --request-rate 3 --speedup 2", "--speedup needs recorded times"),
+        (
+            "--dataset-name azure --self-timed --request-rate 3",
+            "--request-rate can't be combined with --self-timed",
+        ),
+        (
+            "--dataset-name azure --request-rate 3 --speedup 2",
+            "--speedup needs recorded times",
+        ),
         ("--dataset-name azure --speedup 0", "--speedup must be above 0"),
     ],
 )
@@ -413,7 +562,15 @@ def test_an_absurd_speedup_and_a_short_context_are_refused_with_a_way_out(
     azure = [*url, "--dataset-name", "azure", "--dataset-path", str(FILES["azure"])]
     code, _, err = run(tmp_path, capsys, *azure, "--speedup", "1000000")
     assert code == 2 and "A speedup of 1e+06 makes" in err
-    mooncake = [*url, "--dataset-name", "mooncake", "--dataset-path", str(FILES["mooncake"]), "--speedup", "100"]
+    mooncake = [
+        *url,
+        "--dataset-name",
+        "mooncake",
+        "--dataset-path",
+        str(FILES["mooncake"]),
+        "--speedup",
+        "100",
+    ]
     code, _, err = run(tmp_path, capsys, *mooncake)
     assert code == 2 and "--trace-max-tokens 2048 skips them" in err
     scale = err.split("--trace-length-scale ")[1].split()[0]
@@ -438,8 +595,13 @@ def study(text: str) -> Study:
 def test_a_study_replays_a_trace_at_several_speeds() -> None:
     s = study(STUDY + "speedup = [1, 4]\n")
     loads = sorted((p.trial.load for p in s.trials), key=lambda load: load.speedup)
-    assert [(load.arrivals, load.speedup) for load in loads] == [("recorded", 1), ("recorded", 4)]
-    assert [load.words for load in loads] == [f"recorded times at {x}× speed" for x in (1, 4)]
+    assert [(load.arrivals, load.speedup) for load in loads] == [
+        ("recorded", 1),
+        ("recorded", 4),
+    ]
+    assert [load.words for load in loads] == [
+        f"recorded times at {x}× speed" for x in (1, 4)
+    ]
     assert [load.slug for load in loads] == ["x1", "x4"]
     assert all(p.trial.workload.num_prompts == 0 and p.trial.ignore_eos for p in s.trials)
     [capped] = study(STUDY + 'arrivals = "recorded"\nmax_concurrency = 8\n').trials
@@ -451,8 +613,14 @@ def test_a_study_replays_a_trace_at_several_speeds() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (STUDY + 'arrivals = "recorded"\nrequest_rate_rps = 3\n', "can't be combined with arrivals"),
-        (STUDY.replace('path = "trace.jsonl"\n', ""), "path is missing: mooncake is read from a file."),
+        (
+            STUDY + 'arrivals = "recorded"\nrequest_rate_rps = 3\n',
+            "can't be combined with arrivals",
+        ),
+        (
+            STUDY.replace('path = "trace.jsonl"\n', ""),
+            "path is missing: mooncake is read from a file.",
+        ),
     ],
 )
 def test_a_study_s_mistakes_about_traces_are_named(text: str, said: str) -> None:
@@ -461,7 +629,13 @@ def test_a_study_s_mistakes_about_traces_are_named(text: str, said: str) -> None
 
 
 def test_traces_are_datasets_with_formats() -> None:
-    assert {name for name, dataset in DATASETS.items() if dataset.traits.trace} == {*FORMATS, "timed_trace"}
+    assert {name for name, dataset in DATASETS.items() if dataset.traits.trace} == {
+        *FORMATS,
+        "timed_trace",
+    }
     requests = traced("bailian").requests
     assert all(isinstance(r, Turn) and r.session == i for i, r in enumerate(requests))
-    assert all(a.start_s <= b.start_s for a, b in pairwise(r for r in requests if isinstance(r, Turn)))  # type: ignore[operator]
+    assert all(
+        a.start_s <= b.start_s
+        for a, b in pairwise(r for r in requests if isinstance(r, Turn))
+    )  # type: ignore[operator]

@@ -73,11 +73,17 @@ def test_prose_has_the_words_asked_for_and_repeats_with_its_seed() -> None:
     assert len(text.split()) == 500
     assert text == prose(np.random.default_rng(3), 500)
     assert text != prose(np.random.default_rng(4), 500)
-    assert text.isascii() and ". " in text and ", " in text and any(c.isdigit() for c in text)
+    assert (
+        text.isascii() and ". " in text and ", " in text and any(c.isdigit() for c in text)
+    )
 
 
 def test_the_word_list_has_no_word_twice() -> None:
-    words = (Path(sys.modules[prose.__module__].__file__ or "").parent / "words.txt").read_text().split()
+    words = (
+        (Path(sys.modules[prose.__module__].__file__ or "").parent / "words.txt")
+        .read_text()
+        .split()
+    )
     assert len(words) == len(set(words)) > 1500
     assert all(w.isalpha() and w.islower() for w in words)
 
@@ -92,11 +98,14 @@ def test_no_two_prompts_open_with_the_same_two_words() -> None:
 
 
 @pytest.mark.parametrize("length", [2, 3, 17, 128, 1024])
-def test_random_prompts_have_exactly_the_tokens_asked_for(bpe: Tokenizer, length: int) -> None:
+def test_random_prompts_have_exactly_the_tokens_asked_for(
+    bpe: Tokenizer, length: int
+) -> None:
     spec = WorkloadSpec("random", num_prompts=40, input_len=length, output_len=7)
     workload = make(spec, bpe)
     assert counts(workload) == [length] * 40
-    assert [bpe.count(t) for t in texts(workload)] == [length] * 40  # BOS included, as the server counts
+    # BOS included, as the server counts
+    assert [bpe.count(t) for t in texts(workload)] == [length] * 40
     assert all(BOS not in t for t in texts(workload))
     assert {r.output_tokens for r in workload.requests} == {7}
     assert workload.counted_by == "tokenizer"
@@ -113,13 +122,21 @@ def test_random_lengths_are_those_vllm_draws_from_the_same_seed(bpe: Tokenizer) 
         seed=11,
     )
     workload = make(spec, bpe)
-    rng = np.random.default_rng(11)  # 41 less the BOS is 40; ±50 % is 20 to 60; 9 ± 90 % is 0 (so 1) to 18
+    # 41 less the BOS is 40; ±50 % is 20 to 60; 9 ± 90 % is 0 (so 1) to 18
+    rng = np.random.default_rng(11)
     assert counts(workload) == [1 + n for n in rng.integers(20, 61, size=300)]
-    assert [r.output_tokens for r in workload.requests] == list(rng.integers(1, 19, size=300))
+    assert [r.output_tokens for r in workload.requests] == list(
+        rng.integers(1, 19, size=300)
+    )
 
 
-def test_random_prompts_share_the_prefix_asked_for_and_nothing_after_it(bpe: Tokenizer) -> None:
-    workload = make(WorkloadSpec("random", num_prompts=50, num_warmups=3, input_len=30, prefix_len=21), bpe)
+def test_random_prompts_share_the_prefix_asked_for_and_nothing_after_it(
+    bpe: Tokenizer,
+) -> None:
+    workload = make(
+        WorkloadSpec("random", num_prompts=50, num_warmups=3, input_len=30, prefix_len=21),
+        bpe,
+    )
     assert counts(workload) == [51] * 50
     ids = [bpe.encode(t) for t in texts(workload)]
     assert len({tuple(i[:22]) for i in ids}) == 1
@@ -128,7 +145,9 @@ def test_random_prompts_share_the_prefix_asked_for_and_nothing_after_it(bpe: Tok
 
 
 def test_random_prompts_differ_from_their_first_word(bpe: Tokenizer) -> None:
-    workload = make(WorkloadSpec("random", num_prompts=500, num_warmups=20, input_len=24), bpe)
+    workload = make(
+        WorkloadSpec("random", num_prompts=500, num_warmups=20, input_len=24), bpe
+    )
     starts = [str(r.prompt).split()[0] for r in workload.requests + workload.warmups]
     assert len(set(starts)) == 520
     assert workload.repeated == 0
@@ -136,11 +155,15 @@ def test_random_prompts_differ_from_their_first_word(bpe: Tokenizer) -> None:
 
 
 def test_prompts_of_a_single_token_still_get_their_warmups(bpe: Tokenizer) -> None:
-    workload = make(WorkloadSpec("random", num_prompts=1700, num_warmups=5, input_len=2), bpe)
+    workload = make(
+        WorkloadSpec("random", num_prompts=1700, num_warmups=5, input_len=2), bpe
+    )
     assert [w.prompt_tokens for w in workload.warmups] == [2] * 5
 
 
-def test_a_workload_comes_out_the_same_each_time_and_its_hash_says_so(bpe: Tokenizer) -> None:
+def test_a_workload_comes_out_the_same_each_time_and_its_hash_says_so(
+    bpe: Tokenizer,
+) -> None:
     spec = WorkloadSpec("random", num_prompts=20, input_len=32)
     one, again = make(spec, bpe), make(spec, bpe)
     assert one == again
@@ -148,7 +171,10 @@ def test_a_workload_comes_out_the_same_each_time_and_its_hash_says_so(bpe: Token
     assert warmed.requests == one.requests and warmed.sha256 == one.sha256
     longer = make(WorkloadSpec("random", num_prompts=20, input_len=32, output_len=5), bpe)
     assert longer.sha256 != one.sha256
-    assert make(WorkloadSpec("random", num_prompts=20, input_len=32, seed=1), bpe).sha256 != one.sha256
+    assert (
+        make(WorkloadSpec("random", num_prompts=20, input_len=32, seed=1), bpe).sha256
+        != one.sha256
+    )
 
 
 def test_when_no_cut_is_exact_the_true_count_is_reported() -> None:
@@ -165,7 +191,10 @@ def test_when_no_cut_is_exact_the_true_count_is_reported() -> None:
             return len(self.encode(text))
 
     workload = make(WorkloadSpec("random", num_prompts=5, input_len=33), Even())
-    assert all(count == Even().count(t) for count, t in zip(counts(workload), texts(workload), strict=True))
+    assert all(
+        count == Even().count(t)
+        for count, t in zip(counts(workload), texts(workload), strict=True)
+    )
     assert all(abs(count - 33) == 1 for count in counts(workload))
 
 
@@ -190,7 +219,9 @@ def test_without_a_tokenizer_lengths_are_guessed_and_marked_so() -> None:
         (WorkloadSpec("zzz"), f"dyno knows {', '.join(DATASETS)}."),
     ],
 )
-def test_a_spec_that_cannot_be_made_says_what_to_change(bpe: Tokenizer, spec: WorkloadSpec, says: str) -> None:
+def test_a_spec_that_cannot_be_made_says_what_to_change(
+    bpe: Tokenizer, spec: WorkloadSpec, says: str
+) -> None:
     with pytest.raises(WorkloadError) as error:
         make(spec, bpe)
     assert says in str(error.value)
@@ -202,11 +233,15 @@ def test_a_spec_that_cannot_be_made_says_what_to_change(bpe: Tokenizer, spec: Wo
 def test_questions_of_the_tasks_come_in_turn_and_fit_an_answer(bpe: Tokenizer) -> None:
     asked = make(WorkloadSpec("tasks", num_prompts=15, num_warmups=4, seed=2), bpe)
     starts = ("What is", "Copy this", "The codes are", "Sort these", "How often is")
-    assert [text.startswith(start) for text, start in zip(texts(asked), starts * 3, strict=True)] == [True] * 15
+    assert [
+        text.startswith(start) for text, start in zip(texts(asked), starts * 3, strict=True)
+    ] == [True] * 15
     assert {r.output_tokens for r in asked.requests} == {64}
     assert counts(asked) == [bpe.count(t) for t in texts(asked)]
     assert len(asked.warmups) == 4
-    assert texts(asked) == texts(make(WorkloadSpec("tasks", num_prompts=15, seed=2, output_len=8), bpe))
+    assert texts(asked) == texts(
+        make(WorkloadSpec("tasks", num_prompts=15, seed=2, output_len=8), bpe)
+    )
     assert texts(asked) != texts(make(WorkloadSpec("tasks", num_prompts=15, seed=3), bpe))
 
 
@@ -222,9 +257,13 @@ def test_sharegpt_shaped_lengths_have_the_means_of_sharegpt(seed: int) -> None:
     assert 60 < np.median(inputs) < 110  # half of the prompts are short
 
 
-def test_sharegpt_shaped_prompts_have_those_lengths_and_take_an_output_length(bpe: Tokenizer) -> None:
+def test_sharegpt_shaped_prompts_have_those_lengths_and_take_an_output_length(
+    bpe: Tokenizer,
+) -> None:
     free = make(WorkloadSpec("sharegpt-shaped", num_prompts=60, num_warmups=2, seed=3), bpe)
-    assert [(r.prompt_tokens, r.output_tokens) for r in free.requests] == sharegpt_lengths(3, 60)
+    assert [(r.prompt_tokens, r.output_tokens) for r in free.requests] == sharegpt_lengths(
+        3, 60
+    )
     assert counts(free) == [bpe.count(t) for t in texts(free)]
     fixed = make(WorkloadSpec("sharegpt-shaped", num_prompts=60, output_len=9, seed=3), bpe)
     assert {r.output_tokens for r in fixed.requests} == {9}
@@ -232,7 +271,10 @@ def test_sharegpt_shaped_prompts_have_those_lengths_and_take_an_output_length(bp
 
 
 def conversation(prompt: str, answer: str, *more: str) -> dict[str, Any]:
-    return {"id": "x", "conversations": [{"from": "human", "value": v} for v in (prompt, answer, *more)]}
+    return {
+        "id": "x",
+        "conversations": [{"from": "human", "value": v} for v in (prompt, answer, *more)],
+    }
 
 
 def words(seed: int, count: int) -> str:
@@ -241,10 +283,17 @@ def words(seed: int, count: int) -> str:
 
 @pytest.fixture
 def sharegpt_file(tmp_path: Path) -> str:
-    entries = [conversation(f"{i} asks: " + words(i, 20), words(i, 10 + i), "more") for i in range(12)]
+    entries = [
+        conversation(f"{i} asks: " + words(i, 20), words(i, 10 + i), "more")
+        for i in range(12)
+    ]
     entries += [
         {"id": "no conversations"},
-        {"conversations": [{"from": "human", "value": "Only one turn, however long it may be."}]},
+        {
+            "conversations": [
+                {"from": "human", "value": "Only one turn, however long it may be."}
+            ]
+        },
         conversation("Hi", words(1, 20)),  # prompt too short: BOS and two or three tokens
         conversation(words(2, 20), "a"),  # answer too short
         conversation(words(3, 1100), words(3, 20)),  # prompt too long
@@ -255,50 +304,85 @@ def sharegpt_file(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_sharegpt_takes_the_first_two_turns_of_what_passes_the_filter(bpe: Tokenizer, sharegpt_file: str) -> None:
-    spec = WorkloadSpec("sharegpt", path=sharegpt_file, num_prompts=100, shuffle=False, oversample=False)
+def test_sharegpt_takes_the_first_two_turns_of_what_passes_the_filter(
+    bpe: Tokenizer, sharegpt_file: str
+) -> None:
+    spec = WorkloadSpec(
+        "sharegpt", path=sharegpt_file, num_prompts=100, shuffle=False, oversample=False
+    )
     workload = make(spec, bpe)
     assert [t.split()[0] for t in texts(workload)] == [str(i) for i in range(12)]
     assert counts(workload) == [bpe.count(t) for t in texts(workload)]
-    assert [r.output_tokens for r in workload.requests] == [bpe.count(words(i, 10 + i)) for i in range(12)]
+    assert [r.output_tokens for r in workload.requests] == [
+        bpe.count(words(i, 10 + i)) for i in range(12)
+    ]
     assert workload.repeated == 0
 
 
-def test_sharegpt_is_shuffled_as_vllm_shuffles_it(bpe: Tokenizer, sharegpt_file: str) -> None:
-    spec = WorkloadSpec("sharegpt", path=sharegpt_file, num_prompts=100, seed=4, oversample=False)
-    order = list(range(16))  # all entries with two turns; 12 and above don't pass the filter
+def test_sharegpt_is_shuffled_as_vllm_shuffles_it(
+    bpe: Tokenizer, sharegpt_file: str
+) -> None:
+    spec = WorkloadSpec(
+        "sharegpt", path=sharegpt_file, num_prompts=100, seed=4, oversample=False
+    )
+    # all entries with two turns; 12 and above don't pass the filter
+    order = list(range(16))
     random.Random(4).shuffle(order)
     starts = [t.split()[0] for t in texts(make(spec, bpe))]
     assert starts == [str(i) for i in order if i < 12]
 
 
-def test_an_output_length_lifts_the_filter_on_answers(bpe: Tokenizer, sharegpt_file: str) -> None:
-    spec = WorkloadSpec("sharegpt", path=sharegpt_file, num_prompts=100, oversample=False, output_len=2)
+def test_an_output_length_lifts_the_filter_on_answers(
+    bpe: Tokenizer, sharegpt_file: str
+) -> None:
+    spec = WorkloadSpec(
+        "sharegpt", path=sharegpt_file, num_prompts=100, oversample=False, output_len=2
+    )
     workload = make(spec, bpe)
-    assert len(workload.requests) == 14  # the answers that are too short and too long count no more
+    # the answers that are too short and too long count no more
+    assert len(workload.requests) == 14
     assert {r.output_tokens for r in workload.requests} == {2}
 
 
-def test_a_file_with_too_few_prompts_is_repeated_and_the_copies_are_counted(bpe: Tokenizer, sharegpt_file: str) -> None:
-    workload = make(WorkloadSpec("sharegpt", path=sharegpt_file, num_prompts=30, num_warmups=3), bpe)
+def test_a_file_with_too_few_prompts_is_repeated_and_the_copies_are_counted(
+    bpe: Tokenizer, sharegpt_file: str
+) -> None:
+    workload = make(
+        WorkloadSpec("sharegpt", path=sharegpt_file, num_prompts=30, num_warmups=3), bpe
+    )
     assert len(workload.requests) == 30
     assert workload.repeated == 18
     # Nothing is left over to warm up with: prose of the same lengths.
     assert [w.prompt_tokens for w in workload.warmups] == counts(workload)[:3]
-    assert not {str(w.prompt)[:16] for w in workload.warmups} & {t[:16] for t in texts(workload)}
+    assert not {str(w.prompt)[:16] for w in workload.warmups} & {
+        t[:16] for t in texts(workload)
+    }
 
 
-def test_warmups_are_entries_beyond_the_measured_ones(bpe: Tokenizer, sharegpt_file: str) -> None:
-    spec = WorkloadSpec("sharegpt", path=sharegpt_file, num_prompts=5, num_warmups=4, shuffle=False)
+def test_warmups_are_entries_beyond_the_measured_ones(
+    bpe: Tokenizer, sharegpt_file: str
+) -> None:
+    spec = WorkloadSpec(
+        "sharegpt", path=sharegpt_file, num_prompts=5, num_warmups=4, shuffle=False
+    )
     workload = make(spec, bpe)
     assert [str(w.prompt).split()[0] for w in workload.warmups] == ["5", "6", "7", "8"]
 
 
-def test_a_warmup_that_starts_like_a_measured_prompt_is_passed_over(bpe: Tokenizer, tmp_path: Path) -> None:
+def test_a_warmup_that_starts_like_a_measured_prompt_is_passed_over(
+    bpe: Tokenizer, tmp_path: Path
+) -> None:
     path = tmp_path / "prompts.jsonl"
     same = "You are a helpful assistant. "
-    path.write_text("".join(json.dumps({"prompt": p}) + "\n" for p in (same + "One.", same + "Two.", "Another.")))
-    spec = WorkloadSpec("custom", path=str(path), num_prompts=1, num_warmups=2, output_len=4, shuffle=False)
+    path.write_text(
+        "".join(
+            json.dumps({"prompt": p}) + "\n"
+            for p in (same + "One.", same + "Two.", "Another.")
+        )
+    )
+    spec = WorkloadSpec(
+        "custom", path=str(path), num_prompts=1, num_warmups=2, output_len=4, shuffle=False
+    )
     workload = make(spec, bpe)
     assert workload.warmups[0].prompt == "Another."
     assert not str(workload.warmups[1].prompt).startswith("You are")
@@ -313,7 +397,9 @@ def custom(tmp_path: Path, *lines: str) -> str:
     return str(path)
 
 
-def test_custom_prompts_are_text_or_ids_with_output_lengths_of_their_own(bpe: Tokenizer, tmp_path: Path) -> None:
+def test_custom_prompts_are_text_or_ids_with_output_lengths_of_their_own(
+    bpe: Tokenizer, tmp_path: Path
+) -> None:
     path = custom(
         tmp_path,
         '{"prompt": "What is the time?", "output_tokens": 10, "more": null}',
@@ -321,7 +407,9 @@ def test_custom_prompts_are_text_or_ids_with_output_lengths_of_their_own(bpe: To
         '{"prompt": [5, 6, 7], "output_tokens": "20"}',
     )
     for output_len in (None, -1):
-        spec = WorkloadSpec("custom", path=path, num_prompts=2, shuffle=False, output_len=output_len)
+        spec = WorkloadSpec(
+            "custom", path=path, num_prompts=2, shuffle=False, output_len=output_len
+        )
         text, ids = make(spec, bpe).requests
         assert (text.prompt, text.prompt_tokens, text.output_tokens) == (
             "What is the time?",
@@ -348,7 +436,10 @@ GOOD = '{"prompt": "fine", "output_tokens": 3}'
         ('{"prompt": ""}', "line 2: the prompt is empty"),
         ('{"prompt": "x"}', "--custom-output-len"),
         ('{"prompt": "x", "output_tokens": 0}', "must be at least 1"),
-        ('{"prompt": "x", "output_tokens": "many"}', "line 2: Expected `int | null`, got `str`"),
+        (
+            '{"prompt": "x", "output_tokens": "many"}',
+            "line 2: Expected `int | null`, got `str`",
+        ),
     ],
 )
 def test_a_bad_line_is_named(bpe: Tokenizer, tmp_path: Path, line: str, says: str) -> None:
@@ -359,7 +450,9 @@ def test_a_bad_line_is_named(bpe: Tokenizer, tmp_path: Path, line: str, says: st
 
 
 @pytest.mark.parametrize("dataset", ["sharegpt", "custom"])
-def test_a_file_that_cannot_be_read_is_one_sentence(bpe: Tokenizer, tmp_path: Path, dataset: str) -> None:
+def test_a_file_that_cannot_be_read_is_one_sentence(
+    bpe: Tokenizer, tmp_path: Path, dataset: str
+) -> None:
     empty = tmp_path / "empty"
     empty.write_text("\n")
     for path, says in (
@@ -383,7 +476,9 @@ def test_a_file_that_cannot_be_read_is_one_sentence(bpe: Tokenizer, tmp_path: Pa
         ("[]", "None of the 0 conversations"),
     ],
 )
-def test_a_file_that_is_not_sharegpt_says_so(bpe: Tokenizer, tmp_path: Path, content: str, says: str) -> None:
+def test_a_file_that_is_not_sharegpt_says_so(
+    bpe: Tokenizer, tmp_path: Path, content: str, says: str
+) -> None:
     path = tmp_path / "sharegpt.json"
     path.write_text(content)
     with pytest.raises(WorkloadError) as error:
@@ -391,10 +486,16 @@ def test_a_file_that_is_not_sharegpt_says_so(bpe: Tokenizer, tmp_path: Path, con
     assert says in str(error.value) and str(path) in str(error.value)
 
 
-def test_sharegpt_without_a_file_says_what_to_fetch_and_what_needs_none(bpe: Tokenizer) -> None:
+def test_sharegpt_without_a_file_says_what_to_fetch_and_what_needs_none(
+    bpe: Tokenizer,
+) -> None:
     with pytest.raises(WorkloadError) as error:
         make(WorkloadSpec("sharegpt"), bpe)
-    for part in ("ShareGPT_V3_unfiltered_cleaned_split.json", "anon8231489123", "sharegpt-shaped"):
+    for part in (
+        "ShareGPT_V3_unfiltered_cleaned_split.json",
+        "anon8231489123",
+        "sharegpt-shaped",
+    ):
         assert part in str(error.value)
     assert "sharegpt-shaped" in DATASETS
 
@@ -402,8 +503,12 @@ def test_sharegpt_without_a_file_says_what_to_fetch_and_what_needs_none(bpe: Tok
 # --- tokenizers ---
 
 
-def test_a_tokenizer_is_a_file_or_its_folder_and_its_training_limits_are_lifted(folder: Path) -> None:
-    by_file, by_folder = (choose(str(p), None, "x") for p in (folder / "tokenizer.json", folder))
+def test_a_tokenizer_is_a_file_or_its_folder_and_its_training_limits_are_lifted(
+    folder: Path,
+) -> None:
+    by_file, by_folder = (
+        choose(str(p), None, "x") for p in (folder / "tokenizer.json", folder)
+    )
     text = words(1, 200)
     assert by_file.encode(text) == by_folder.encode(text)
     assert by_file.count(text) > 200
@@ -444,7 +549,9 @@ class Handler(BaseHTTPRequestHandler):
         status, answer = type(self).answer(self.path, body)
         self.reply(status, json.dumps(answer).encode())
 
-    def reply(self, status: int, payload: bytes, headers: tuple[tuple[str, str], ...] = ()) -> None:
+    def reply(
+        self, status: int, payload: bytes, headers: tuple[tuple[str, str], ...] = ()
+    ) -> None:
         self.send_response(status)
         for name, value in (*headers, ("Content-Length", str(len(payload)))):
             self.send_header(name, value)
@@ -465,7 +572,9 @@ def serve() -> Iterator[Serve]:
     running: list[tuple[ThreadingHTTPServer, Client]] = []
 
     def start(answer: Answer) -> tuple[Client, list[str]]:
-        handler = type("Answering", (Handler,), {"answer": staticmethod(answer), "calls": []})
+        handler = type(
+            "Answering", (Handler,), {"answer": staticmethod(answer), "calls": []}
+        )
         server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         client = Client(Url(f"127.0.0.1:{server.server_port}"), {})
@@ -501,21 +610,30 @@ def dialects(folder: Path) -> dict[str, Answer]:
 
     def llama_cpp(path: str, body: Any) -> tuple[int, Any]:
         if path == "/detokenize":
-            return 200, {"content": " " + detokenize(body["tokens"])}  # as SentencePiece models come out
+            # as SentencePiece models come out
+            return 200, {"content": " " + detokenize(body["tokens"])}
         if "content" not in body:
             return 200, {"tokens": []}
-        return 200, {"tokens": bpe.encode(body["content"], add_special_tokens=body["add_special"]).ids}
+        return 200, {
+            "tokens": bpe.encode(
+                body["content"], add_special_tokens=body["add_special"]
+            ).ids
+        }
 
     def tgi(path: str, body: Any) -> tuple[int, Any]:
         if path != "/tokenize":
             return 404, ""
         if not body.get("inputs"):
-            return 422, "Failed to deserialize the JSON body into the target type: missing field `inputs`"
+            return (
+                422,
+                "Failed to deserialize the JSON body into the target type: missing field `inputs`",
+            )
         text = body["inputs"]
         encoding = bpe.encode(text)
         tokens = []
         for i, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True):
-            start += len(text[start:stop]) - len(text[start:stop].lstrip())  # offsets are trimmed
+            # offsets are trimmed
+            start += len(text[start:stop]) - len(text[start:stop].lstrip())
             tokens.append({"id": i, "text": text[start:stop], "start": start, "stop": stop})
         return 200, tokens
 
@@ -528,16 +646,21 @@ def test_prompts_counted_by_the_server_are_exact_in_three_calls_each(
 ) -> None:
     client, calls = serve(dialects(folder)[dialect])
     tokenizer = choose(None, client, "tiny")
-    workload = make(WorkloadSpec("random", num_prompts=60, input_len=64, prefix_len=10), tokenizer)
+    workload = make(
+        WorkloadSpec("random", num_prompts=60, input_len=64, prefix_len=10), tokenizer
+    )
     assert workload.counted_by == "server" and workload.tokenizer == "tiny"
     assert counts(workload) == [74] * 60
     assert [bpe.count(t) for t in texts(workload)] == [74] * 60
     assert all(BOS not in t and t == t.strip() for t in texts(workload))
-    assert len({bpe.encode(t)[12] for t in texts(workload)}) > 30  # prompts differ right after BOS and prefix
+    # prompts differ right after BOS and prefix
+    assert len({bpe.encode(t)[12] for t in texts(workload)}) > 30
     assert len(calls) <= 3.5 * 60 + 10
 
 
-def test_local_and_server_tokenizers_make_the_same_prompts(folder: Path, bpe: Tokenizer, serve: Serve) -> None:
+def test_local_and_server_tokenizers_make_the_same_prompts(
+    folder: Path, bpe: Tokenizer, serve: Serve
+) -> None:
     client, _ = serve(dialects(folder)["vllm"])
     spec = WorkloadSpec("random", num_prompts=20, input_len=50, range_ratio_input=0.3)
     assert make(spec, choose(None, client, "tiny")).sha256 == make(spec, bpe).sha256
@@ -557,7 +680,11 @@ def test_a_server_that_cannot_tokenize_leaves_a_guess(serve: Serve, status: int)
 
 def test_tgi_without_offsets_leaves_a_guess(serve: Serve) -> None:
     def slow(path: str, body: Any) -> tuple[int, Any]:
-        return (200, [{"id": 5, "text": "", "start": 0, "stop": 0}]) if "inputs" in body else (422, "")
+        return (
+            (200, [{"id": 5, "text": "", "start": 0, "stop": 0}])
+            if "inputs" in body
+            else (422, "")
+        )
 
     client, _ = serve(slow)
     assert choose(None, client, "tiny").counted_by == "approximate"
@@ -565,9 +692,15 @@ def test_tgi_without_offsets_leaves_a_guess(serve: Serve) -> None:
 
 def test_a_server_that_stops_tokenizing_is_named(folder: Path, serve: Serve) -> None:
     vllm = dialects(folder)["vllm"]
-    client, _ = serve(lambda path, body: (500, "oh no") if path == "/detokenize" else vllm(path, body))
-    with pytest.raises(TargetError, match=r"/detokenize answered with HTTP 500: 'oh no'.*--tokenizer"):
-        make(WorkloadSpec("random", num_prompts=1, input_len=9), choose(None, client, "tiny"))
+    client, _ = serve(
+        lambda path, body: (500, "oh no") if path == "/detokenize" else vllm(path, body)
+    )
+    with pytest.raises(
+        TargetError, match=r"/detokenize answered with HTTP 500: 'oh no'.*--tokenizer"
+    ):
+        make(
+            WorkloadSpec("random", num_prompts=1, input_len=9), choose(None, client, "tiny")
+        )
 
 
 HUB_SCRIPT = """
@@ -592,7 +725,9 @@ def hub(cache: Path, environment: dict[str, str], *names: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_the_hub_gives_a_tokenizer_or_advice_on_each_refusal(folder: Path, bpe: Tokenizer, tmp_path: Path) -> None:
+def test_the_hub_gives_a_tokenizer_or_advice_on_each_refusal(
+    folder: Path, bpe: Tokenizer, tmp_path: Path
+) -> None:
     class Hub(Handler):
         def do_GET(self) -> None:
             repository = self.path.split("/")[2]
@@ -615,14 +750,22 @@ def test_the_hub_gives_a_tokenizer_or_advice_on_each_refusal(folder: Path, bpe: 
     server.server_close()
     cached, offline = hub(tmp_path, {"HF_HUB_OFFLINE": "1"}, "org/good", "org/any")
     assert good == cached == str(bpe.count("hello"))
-    assert "gated. Accept its terms at https://huggingface.co/org/gated and set HF_TOKEN" in gated
+    assert (
+        "gated. Accept its terms at https://huggingface.co/org/gated and set HF_TOKEN"
+        in gated
+    )
     assert "org/bare has no tokenizer.json" in bare
-    assert "'org/missing' is neither a file or folder here nor a model on the Hugging Face Hub" in missing
+    assert (
+        "'org/missing' is neither a file or folder here nor a model on the Hugging Face Hub"
+        in missing
+    )
     assert "the Hugging Face Hub can't be reached. Go online once" in offline
 
 
 def test_importing_workloads_does_not_load_tokenizers() -> None:
     code = "import sys, dyno.workload; print({'tokenizers', 'huggingface_hub'} & set(sys.modules))"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment
+    )
     assert done.stdout.strip() == "set()", done.stderr

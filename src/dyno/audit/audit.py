@@ -19,7 +19,9 @@ from dyno.numbers import many
 from dyno.results import tables
 
 
-def _each(*judges: Callable[[Document], Iterator[Finding]]) -> Callable[[Sequence[Document]], Iterator[Finding]]:
+def _each(
+    *judges: Callable[[Document], Iterator[Finding]],
+) -> Callable[[Sequence[Document]], Iterator[Finding]]:
     return lambda documents: (f for judge in judges for d in documents for f in judge(d))
 
 
@@ -111,8 +113,17 @@ class Coverage(msgspec.Struct, frozen=True):
 
     def describe(self) -> str:
         """Return it in words: '12 of 14 tables, 9 of 16 columns, 3 of 3 blocks'."""
-        parts = (("table", self.tables), ("column", self.columns), ("block", self.blocks), ("file", self.files))
-        words = [f"{share.read:,} of {many(share.all, name)}" for name, share in parts if share.all]
+        parts = (
+            ("table", self.tables),
+            ("column", self.columns),
+            ("block", self.blocks),
+            ("file", self.files),
+        )
+        words = [
+            f"{share.read:,} of {many(share.all, name)}"
+            for name, share in parts
+            if share.all
+        ]
         if any(u.part == "lines" for _, u in self.lost):
             words.append("not all lines")
         return ", ".join(words)
@@ -126,7 +137,9 @@ def coverage(documents: Sequence[Document]) -> Coverage:
     for d in documents:
         tables_read += len({row.table for row in d.rows if row.table is not None})
         blocks_read += sum(row.form == "block" for row in d.rows)
-        files_read += any(row.form in ("json", "sql") and row.table is None for row in d.rows)
+        files_read += any(
+            row.form in ("json", "sql") and row.table is None for row in d.rows
+        )
     return Coverage(
         tables=ReadShare(tables_read, tables_read + lost_parts["table"]),
         columns=_columns(documents),
@@ -176,7 +189,9 @@ class Audit(msgspec.Struct, frozen=True):
 
 
 def audit(
-    documents: Sequence[Document], peaks_of: Callable[[str, int], Peaks | None], own: Iterable[Finding] = ()
+    documents: Sequence[Document],
+    peaks_of: Callable[[str, int], Peaks | None],
+    own: Iterable[Finding] = (),
 ) -> Audit:
     """Examine documents. `own`: findings that dyno's runs among them already have."""
     rows = [row for d in documents for row in d.rows]
@@ -185,7 +200,8 @@ def audit(
     once = [row for row in once if not is_warm_up(row)] or once
     findings: list[Finding] = []
     for row in once:
-        if row.form == "run":  # of dyno's own: it was examined with all its records when it was measured
+        # of dyno's own: it was examined with all its records when it was measured
+        if row.form == "run":
             findings += checks.run(any_row=row)
         else:
             findings += checks.run(row=row, any_row=row)
@@ -202,5 +218,7 @@ def audit(
         each=each,
         documents=list(documents),
         coverage=coverage(documents),
-        unchecked=checks.unchecked([(row, sources[id(row)]) for row in once], peaks_of, CHECKS, REPORT_CHECKS),
+        unchecked=checks.unchecked(
+            [(row, sources[id(row)]) for row in once], peaks_of, CHECKS, REPORT_CHECKS
+        ),
     )

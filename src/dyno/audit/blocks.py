@@ -14,7 +14,9 @@ from dyno.results import columns
 from dyno.results.lines import TextLine
 from dyno.results.printed import half, printed
 
-HEADER = re.compile(r"(?<!=)={3,}+\s*+([\w \-/]{0,60}Benchmark Results?)\s*={3,}", re.IGNORECASE)
+HEADER = re.compile(
+    r"(?<!=)={3,}+\s*+([\w \-/]{0,60}Benchmark Results?)\s*={3,}", re.IGNORECASE
+)
 _END = re.compile(r"(?<!=)={20,}\s*$")
 _RULE = re.compile(r"(?<!-)-{3,40}[\w \-().]{3,60}-{3,40}$")
 # A label and its value, at the end of a line: before it a logger may have put its own words.
@@ -23,7 +25,9 @@ _ENTRY = re.compile(
     r"(-?[\d.,]+(?:e[+-]?\d+)?|inf|nan|not set|None|[\w.:/-]{1,40})\s*$"
 )
 # Any other label with a number: a share, or one in small letters.
-_OTHER_ENTRY = re.compile(r"^\s{0,8}([A-Za-z][A-Za-z0-9 .,()/%_\-]{2,60}?)\s*:\s{1,60}-?[\d.,]+\s?%?\s*$")
+_OTHER_ENTRY = re.compile(
+    r"^\s{0,8}([A-Za-z][A-Za-z0-9 .,()/%_\-]{2,60}?)\s*:\s{1,60}-?[\d.,]+\s?%?\s*$"
+)
 _TAGS = re.compile(r"(?:</?[a-z]{1,10}\s?/?>\s{0,4}){1,8}$", re.I)  # of a page around it
 STARTS = re.compile(r"(?:^|[\s|>\]])Successful requests\s*:\s*\d")
 _LATENCY = re.compile(
@@ -31,10 +35,37 @@ _LATENCY = re.compile(
     r"(ttft|tpot|itl|e2el|e2e latency|e2e|end-to-end latency|latency)\s*\((ms|s)\)",
     re.IGNORECASE,
 )
-_FIGURES = {label: m.name for m in METRICS.values() for label in m.labels} | {"concurrency": "concurrency_mean"}
-_SETTINGS = LABELS | {"backend": "backend", "total prompts": "num_prompts", "total requests": "num_prompts"}
-_CHANGES = ("peak", "max", "maximum", "min", "mean", "average", "avg", "median", "total", "per", "std")
-_IGNORED = ("total ", "tip", "last generation", "accept", "draft", "position", "drafts", "rtfx")
+_FIGURES = {label: m.name for m in METRICS.values() for label in m.labels} | {
+    "concurrency": "concurrency_mean"
+}
+_SETTINGS = LABELS | {
+    "backend": "backend",
+    "total prompts": "num_prompts",
+    "total requests": "num_prompts",
+}
+_CHANGES = (
+    "peak",
+    "max",
+    "maximum",
+    "min",
+    "mean",
+    "average",
+    "avg",
+    "median",
+    "total",
+    "per",
+    "std",
+)
+_IGNORED = (
+    "total ",
+    "tip",
+    "last generation",
+    "accept",
+    "draft",
+    "position",
+    "drafts",
+    "rtfx",
+)
 LONGEST = 120  # lines of a block; a longer one is not a block
 _WIDEST = 600  # characters of a line from its end, where the value is
 
@@ -43,7 +74,11 @@ def header(text: str) -> re.Match[str] | None:
     """Match the line above a block. In a program that prints one, a quote or an escape follows."""
     text = text[:_WIDEST]
     match = HEADER.search(text) if "enchmark result" in text.lower() else None
-    return match if match and text[match.end() : match.end() + 1] not in ('"', "'", "\\", "`") else None
+    return (
+        match
+        if match and text[match.end() : match.end() + 1] not in ('"', "'", "\\", "`")
+        else None
+    )
 
 
 class ResultBlock:
@@ -54,7 +89,8 @@ class ResultBlock:
         self.line = self.end = line
         self.figures: dict[str, Figure] = {}
         self.settings: dict[str, Setting] = {}
-        self.unknown: list[tuple[int, str]] = []  # lines and labels of numbers that have no meaning here
+        # lines and labels of numbers that have no meaning here
+        self.unknown: list[tuple[int, str]] = []
         self._sglang = False
         self._misses = 0
 
@@ -65,7 +101,8 @@ class ResultBlock:
         text = text[-_WIDEST:].rstrip()
         if not text.strip():
             self._misses += 1
-            return self._misses < (6 if self.title else 3)  # forks print parts of their own between
+            # forks print parts of their own between
+            return self._misses < (6 if self.title else 3)
         if text.endswith(">"):
             text = _TAGS.sub("", text)
         if _RULE.search(text):
@@ -84,14 +121,22 @@ class ResultBlock:
         return self._misses < 6  # a warning may come between
 
     def ends(self, text: str) -> bool:
-        return bool(self.figures) and "====" in text and bool(_END.search(_TAGS.sub("", text[-_WIDEST:])))
+        return (
+            bool(self.figures)
+            and "====" in text
+            and bool(_END.search(_TAGS.sub("", text[-_WIDEST:])))
+        )
 
     def _entry(self, label: str, value: str, line: int) -> bool:
         scale = 1.0
         if match := _LATENCY.search(label):
             self._sglang |= "latency" in match[2]
-            stem = "e2el" if match[2] == "latency" else stem_named(match[2].replace("-", " "))
-            name: str | None = f"{'mean' if match[1] in ('average', 'avg') else match[1]}_{stem}_ms"
+            stem = (
+                "e2el" if match[2] == "latency" else stem_named(match[2].replace("-", " "))
+            )
+            name: str | None = (
+                f"{'mean' if match[1] in ('average', 'avg') else match[1]}_{stem}_ms"
+            )
             scale = 1000.0 if match[3] == "s" else 1.0
         elif setting := _SETTINGS.get(label):
             self._sglang |= label == "backend"
@@ -99,7 +144,9 @@ class ResultBlock:
                 self.settings.setdefault(setting, Setting(scalar(value), line, "block"))
             return True
         else:
-            name = "peak_concurrency" if label.startswith("peak concurrent") else _name(label)
+            name = (
+                "peak_concurrency" if label.startswith("peak concurrent") else _name(label)
+            )
             scale = 0.01 if label.endswith("(%)") else 1.0
         if name is None:
             return label.startswith(_IGNORED)
@@ -110,11 +157,18 @@ class ResultBlock:
 
     def row(self, file: str, tool: str | None, section: str) -> Row | None:
         """Return the result, or None where the block holds too little."""
-        if not ({"completed", "request_throughput", "output_throughput"} & set(self.figures)) or len(self.figures) < 2:
+        if (
+            not (
+                {"completed", "request_throughput", "output_throughput"} & set(self.figures)
+            )
+            or len(self.figures) < 2
+        ):
             return None
         tool = tool or ("sglang" if self._sglang else "vllm")
         figures = {
-            name: Figure(f.value, f.line, f.half, definition(tool, parts[1])) if (parts := latency(name)) else f
+            name: Figure(f.value, f.line, f.half, definition(tool, parts[1]))
+            if (parts := latency(name))
+            else f
             for name, f in self.figures.items()
         }
         return Row(
@@ -141,7 +195,9 @@ def _name(label: str) -> str | None:
     return None
 
 
-def _figure(text: str, line: int, scale: float = 1.0, definition: str = "") -> Figure | None:
+def _figure(
+    text: str, line: int, scale: float = 1.0, definition: str = ""
+) -> Figure | None:
     """Return a number as it was printed, and how far it may be off by its rounding."""
     text = text.strip().replace(",", "")
     try:
@@ -150,7 +206,9 @@ def _figure(text: str, line: int, scale: float = 1.0, definition: str = "") -> F
         return None
     if not math.isfinite(value):
         return None
-    return Figure(value * scale, line, (half(text) if "." in text else 0.0) * scale, definition)
+    return Figure(
+        value * scale, line, (half(text) if "." in text else 0.0) * scale, definition
+    )
 
 
 # ---- single lines of the offline procedures ----
@@ -161,7 +219,9 @@ _THROUGHPUT = re.compile(
     re.I,
 )
 _AVERAGE = re.compile(r"^\W{0,4}Avg latency:\s*([\d.]+)\s*seconds", re.I)
-_PERCENTILE = re.compile(r"^\W{0,4}(\d{1,2})(?:\.\d+)?% percentile latency:\s*([\d.]+)\s*seconds", re.I)
+_PERCENTILE = re.compile(
+    r"^\W{0,4}(\d{1,2})(?:\.\d+)?% percentile latency:\s*([\d.]+)\s*seconds", re.I
+)
 _TOTAL = re.compile(r"Total num (prompt|output) tokens:\s*(\d+)")
 
 
@@ -173,13 +233,23 @@ def offline_figures(text: str, line: int) -> dict[str, Figure]:
     figures: dict[str, Figure | None] = {}
     if match := _THROUGHPUT.search(text):
         names = ("request_throughput", "total_token_throughput", "output_throughput")
-        figures = {name: _figure(value, line) for name, value in zip(names, match.groups(), strict=True) if value}
+        figures = {
+            name: _figure(value, line)
+            for name, value in zip(names, match.groups(), strict=True)
+            if value
+        }
     elif match := _AVERAGE.search(text):
         figures = {"mean_latency_ms": _figure(match[1], line, 1000.0, "offline.latency")}
     elif match := _PERCENTILE.search(text):
-        figures = {f"p{match[1]}_latency_ms": _figure(match[2], line, 1000.0, "offline.latency")}
+        figures = {
+            f"p{match[1]}_latency_ms": _figure(match[2], line, 1000.0, "offline.latency")
+        }
     elif match := _TOTAL.search(text):
-        figures = {f"total_{'input' if match[1] == 'prompt' else 'output'}_tokens": Figure(float(match[2]), line)}
+        figures = {
+            f"total_{'input' if match[1] == 'prompt' else 'output'}_tokens": Figure(
+                float(match[2]), line
+            )
+        }
     return {name: figure for name, figure in figures.items() if figure is not None}
 
 
@@ -194,8 +264,23 @@ _MEASURED = re.compile(
     re.I,
 )
 # One of these, in small letters, is in every line that has a match of the above: looking for them is much quicker.
-_HINTS = ("throughput", "latency", "ttft", "tpot", "itl", "/s", "per s", "ms", "p5", "p9", "accuracy", "tps")
-_VALUE = re.compile(r"[:=]\s{0,60}[~≈]?\$?\d[\d,]*(?:\.\d+)?(?![\d.:])\s?([A-Za-z%µ]{0,12}(?:/\w{1,8})?)")
+_HINTS = (
+    "throughput",
+    "latency",
+    "ttft",
+    "tpot",
+    "itl",
+    "/s",
+    "per s",
+    "ms",
+    "p5",
+    "p9",
+    "accuracy",
+    "tps",
+)
+_VALUE = re.compile(
+    r"[:=]\s{0,60}[~≈]?\$?\d[\d,]*(?:\.\d+)?(?![\d.:])\s?([A-Za-z%µ]{0,12}(?:/\w{1,8})?)"
+)
 _NAME = re.compile(r"[A-Za-z][\w/().%@-]*(?: [\w/().%@-]+){0,6}\s?$")
 _LOGGED = ("INFO", "WARN", "DEBUG", "ERROR", "(", "[")
 _CODE = re.compile(
@@ -239,7 +324,9 @@ class Aligned:
         """Return whether a line that was not taken has several numbers: it may be a line of the table that is out of
         place."""
         words = text[:_WIDEST_LISTED].split()
-        return sum(printed(word) is not None for word in words) > 1 and len(words) >= len(self._titles)
+        return sum(printed(word) is not None for word in words) > 1 and len(words) >= len(
+            self._titles
+        )
 
     def _row(self, slots: Sequence[_Slot]) -> list[str] | None:
         """Return each cell below its own title. None where it is not certain which title that is."""
@@ -248,7 +335,11 @@ class Aligned:
         for i, slot in enumerate(slots):
             if slot.start >= self._titles[-1].end + 2 and i >= len(row):
                 break  # a remark behind the columns
-            below = [k for k, title in enumerate(self._titles) if slot.start < title.end and title.start < slot.end]
+            below = [
+                k
+                for k, title in enumerate(self._titles)
+                if slot.start < title.end and title.start < slot.end
+            ]
             if complete and below in ([], [i]):
                 row[i] = slot.text
             elif complete or len(below) != 1 or row[below[0]]:
@@ -272,18 +363,29 @@ def aligned(number: int, text: str) -> Aligned | None:
     if "  " not in text.strip() and "\t" not in text:
         return None
     titles = _slots(text)
-    if len(titles) < 3 or any(printed(title.text) or len(title.text) > 40 for title in titles):
+    if len(titles) < 3 or any(
+        printed(title.text) or len(title.text) > 40 for title in titles
+    ):
         return None
-    return Aligned(number, titles) if any(_is_figure(title.text) for title in titles) else None
+    return (
+        Aligned(number, titles) if any(_is_figure(title.text) for title in titles) else None
+    )
 
 
 def _is_figure(title: str) -> bool:
     column = columns.meaning(title)
-    return column.figure if column is not None else _MEASURED.search(title) is not None and len(title.split()) < 5
+    return (
+        column.figure
+        if column is not None
+        else _MEASURED.search(title) is not None and len(title.split()) < 5
+    )
 
 
 def _slots(text: str) -> list[_Slot]:
-    return [_Slot(m.start(), m.end(), m[0]) for m in _CELL.finditer(text.replace("\t", " \t").expandtabs())]
+    return [
+        _Slot(m.start(), m.end(), m[0])
+        for m in _CELL.finditer(text.replace("\t", " \t").expandtabs())
+    ]
 
 
 def measured(text: str) -> list[str]:
@@ -299,7 +401,8 @@ def measured(text: str) -> list[str]:
 
 
 _SHELL = re.compile(
-    r"\s*(?:```|~~~)\s*(?:bash|sh|shell|zsh|console|shell-session|powershell|cmd|docker\w*|make\w*)\b", re.I
+    r"\s*(?:```|~~~)\s*(?:bash|sh|shell|zsh|console|shell-session|powershell|cmd|docker\w*|make\w*)\b",
+    re.I,
 )
 _JSON = re.compile(r"\s*(?:```|~~~)\s*json", re.I)
 _FRACTION = re.compile(r"(?<![\d.\w])\d[\d,]*\.\d+(?![\d.])")

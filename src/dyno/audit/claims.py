@@ -25,7 +25,9 @@ SIDES = 200  # more names than that are not a comparison
 
 # ---- words and names ----
 
-_END = re.compile(r"(?<!\bvs)(?<!\be\.g)(?<!\bi\.e)(?<!\bapprox)(?<!\betc)[.!?;](?:\s{1,4}|(?=[A-Z][a-z]))")
+_END = re.compile(
+    r"(?<!\bvs)(?<!\be\.g)(?<!\bi\.e)(?<!\bapprox)(?<!\betc)[.!?;](?:\s{1,4}|(?=[A-Z][a-z]))"
+)
 _TOKEN = re.compile(r"\d{1,3}x(?=[a-z])|[a-z0-9]+")  # '8xMi300x' is 8x and mi300x
 # Words of names that don't distinguish anything.
 _EMPTY = frozenset({
@@ -33,7 +35,9 @@ _EMPTY = frozenset({
     "latency", "token", "tokens", "request", "requests", "batch", "size", "test", "tests", "run", "runs", "benchmark",
     "benchmarks", "online", "offline", "serving", "performance", "mean", "median",
 })  # fmt: skip
-_LOADS = re.compile(r"\b(?:c|bs|qps|rps|tp|n|batch[\s-]?size|concurrency|rate)\s?=?\s?\d{1,6}\b", re.I)
+_LOADS = re.compile(
+    r"\b(?:c|bs|qps|rps|tp|n|batch[\s-]?size|concurrency|rate)\s?=?\s?\d{1,6}\b", re.I
+)
 _JOIN = re.compile(r"(?:both|and|the|either|or|,|&)$", re.I)
 _STOP = re.compile(r"[,:;()]$")
 
@@ -52,7 +56,11 @@ def tokens(text: str) -> list[str]:
     """Return the parts of a name: '8xMi300x 1FP8-amd model' is 8x, mi300x, 1fp8, amd. An engine is one, however
     spelled."""
     spellings = engine_names.spellings()
-    text = engine_names.pattern().sub(lambda m: re.sub(r"\W", "", spellings[m[0].lower()]), text).lower()
+    text = (
+        engine_names.pattern()
+        .sub(lambda m: re.sub(r"\W", "", spellings[m[0].lower()]), text)
+        .lower()
+    )
     return [t for t in _TOKEN.findall(text) if t not in _EMPTY]
 
 
@@ -61,7 +69,9 @@ def _within(token: str, name: frozenset[str]) -> bool:
 
     def same(other: str) -> bool:
         short, long = sorted((token, other), key=len)
-        return token == other or (len(short) >= 4 and long.startswith(short) and len(long) - len(short) <= 2)
+        return token == other or (
+            len(short) >= 4 and long.startswith(short) and len(long) - len(short) <= 2
+        )
 
     return any(map(same, name))
 
@@ -77,8 +87,13 @@ class Names:
             if by_author:
                 name = tokens(_LOADS.sub(" ", row.series or row.label))
             else:
-                values = [row.setting(n) for n in ("engine", "model", "accelerator", "quantization")]
-                name = [t for value in values if isinstance(value, str) for t in tokens(value)]
+                values = [
+                    row.setting(n)
+                    for n in ("engine", "model", "accelerator", "quantization")
+                ]
+                name = [
+                    t for value in values if isinstance(value, str) for t in tokens(value)
+                ]
             if name:
                 self.rows[frozenset(name)].append(row)
         self._known: dict[str, bool] = {}
@@ -86,11 +101,16 @@ class Names:
     def _distinguishes(self, token: str) -> bool:
         """Return whether a token separates some rows from the others."""
         if token not in self._known:
-            self._known[token] = 0 < sum(_within(token, name) for name in self.rows) < len(self.rows)
+            self._known[token] = (
+                0 < sum(_within(token, name) for name in self.rows) < len(self.rows)
+            )
         return self._known[token]
 
     def is_name(self, word: str) -> bool:
-        return any(not t[0].isdigit() and len(t) > 2 and self._distinguishes(t) for t in tokens(word))
+        return any(
+            not t[0].isdigit() and len(t) > 2 and self._distinguishes(t)
+            for t in tokens(word)
+        )
 
     def find(self, phrase: str) -> list[frozenset[str]]:
         words = [t for t in tokens(phrase) if self._distinguishes(t)]
@@ -138,17 +158,31 @@ class MetricWords(NamedTuple):
 
 _LATENCY = re.compile(
     r"\b(?:(mean|average|avg|median|p50|p90|p95|p99)\W{1,2})?("
-    + "|".join(t.replace(" ", r"[\s-]") for s in ("ttft", "tpot", "itl", "e2el") for t in STEMS[s].titles)
+    + "|".join(
+        t.replace(" ", r"[\s-]")
+        for s in ("ttft", "tpot", "itl", "e2el")
+        for t in STEMS[s].titles
+    )
     + r")\b",
     re.I,
 )
 _STATISTICS = {"average": "mean", "avg": "mean", "p50": "median"}
 _PER_S = r"(?:tok(?:en)?s?\s?/\s?s(?:ec)?\b|tokens? per second)"
-_TOTAL, _OUTPUT, _REQUESTS = "total_token_throughput", "output_throughput", "request_throughput"
+_TOTAL, _OUTPUT, _REQUESTS = (
+    "total_token_throughput",
+    "output_throughput",
+    "request_throughput",
+)
 _SPEEDS = (  # the more exact ones first
-    (r"request throughput|throughput\s?\(req(?:uest)?s?/s(?:ec)?\)|requests? per second|req/s", (_REQUESTS,)),
+    (
+        r"request throughput|throughput\s?\(req(?:uest)?s?/s(?:ec)?\)|requests? per second|req/s",
+        (_REQUESTS,),
+    ),
     (rf"total[\s-]tokens?[\s-]throughput|total (?:{_PER_S}|throughput)", (_TOTAL,)),
-    (rf"(?:output|generation|decode)(?:[\s-]tokens?)?[\s-](?:throughput|{_PER_S})", (_OUTPUT,)),
+    (
+        rf"(?:output|generation|decode)(?:[\s-]tokens?)?[\s-](?:throughput|{_PER_S})",
+        (_OUTPUT,),
+    ),
     (rf"tokens?[\s-]throughput|throughput\s?\({_PER_S}\)|{_PER_S}", (_TOTAL, _OUTPUT)),
     (r"goodput", ("request_goodput",)),
     (r"\bcosts?\b|cheaper|more expensive|price per", ("cost_per_million_tokens",)),
@@ -156,11 +190,21 @@ _SPEEDS = (  # the more exact ones first
 )
 # 'A outperforms B', without a metric.
 _ANY = MetricWords(
-    (_TOTAL, _OUTPUT, _REQUESTS, "speed", "mean_ttft_ms", "mean_tpot_ms", "mean_e2el_ms", "mean_latency_ms"),
+    (
+        _TOTAL,
+        _OUTPUT,
+        _REQUESTS,
+        "speed",
+        "mean_ttft_ms",
+        "mean_tpot_ms",
+        "mean_e2el_ms",
+        "mean_latency_ms",
+    ),
     "any figure of speed",
 )
 _ELSEWHERE = re.compile(
-    r"v?ram\b|memory|power|watt|energy|accuracy|quality|score|bandwidth|tflops|utili[sz]ation|start|\blatency\b", re.I
+    r"v?ram\b|memory|power|watt|energy|accuracy|quality|score|bandwidth|tflops|utili[sz]ation|start|\blatency\b",
+    re.I,
 )
 
 
@@ -237,7 +281,9 @@ def loads(text: str) -> list[Levels] | None:
         listed = re.search(rf"{name}{_FILLER}{_LIST}|{_LIST}\s?{name}", text, re.I)
         if listed:
             numbers = re.findall(_NUMBER, listed[1] or listed[2])
-            out.append(Levels(variable, frozenset(float(n.replace(",", "")) for n in numbers)))
+            out.append(
+                Levels(variable, frozenset(float(n.replace(",", "")) for n in numbers))
+            )
         elif _ALL.search(text):
             out.append(Levels(variable))
     return out
@@ -286,7 +332,10 @@ def claimed(sentence: str, section: str, names: Names) -> Iterator[Claim]:
     ends = [*(verb.start() for verb in verbs[1:]), len(sentence)]
     for verb, start, end in zip(verbs, starts, ends, strict=False):
         clause, rest = sentence[start:end], sentence[verb.end() : end]
-        one, others = names.before(sentence[start : verb.start()].split()), names.after(rest.split())
+        one, others = (
+            names.before(sentence[start : verb.start()].split()),
+            names.after(rest.split()),
+        )
         at_loads = loads(clause)
         if not one or not others or at_loads is None:
             continue
@@ -297,7 +346,9 @@ def claimed(sentence: str, section: str, names: Names) -> Iterator[Claim]:
                 continue
             for other in others:
                 a, b = (other, one) if _is_worse(verb, measure) else (one, other)
-                yield Claim(a, b, measure, _with_section(at_loads, section), universal, amount)
+                yield Claim(
+                    a, b, measure, _with_section(at_loads, section), universal, amount
+                )
 
 
 def _with_section(at_loads: list[Levels], section: str) -> list[Levels]:
@@ -308,7 +359,9 @@ def _with_section(at_loads: list[Levels], section: str) -> list[Levels]:
 
 def _is_ambiguous(verb: re.Match[str], measure: MetricWords) -> bool:
     """Return whether 'exceeds in TTFT' may mean the longer one."""
-    return measure.less_is_better and (verb["beats"] or "").lower().startswith(("exceed", "surpass"))
+    return measure.less_is_better and (verb["beats"] or "").lower().startswith(
+        ("exceed", "surpass")
+    )
 
 
 def _metrics(verb: re.Match[str], rest: str, section: str) -> list[MetricWords]:
@@ -316,7 +369,9 @@ def _metrics(verb: re.Match[str], rest: str, section: str) -> list[MetricWords]:
     if verb["noun"]:
         plain = re.fullmatch(r"(?:overall )?(?:performance|speed)s?", verb["noun"], re.I)
         return [_ANY] if plain else measures(verb["noun"])
-    said = measures(verb["adjective"] or "") or measures(re.split(r",\s?(?:but|while|whereas|with|however)\b", rest)[0])
+    said = measures(verb["adjective"] or "") or measures(
+        re.split(r",\s?(?:but|while|whereas|with|however)\b", rest)[0]
+    )
     if said or _ELSEWHERE.search(rest):
         return said
     return measures(section) or [_ANY]
@@ -326,7 +381,11 @@ def _is_worse(verb: re.Match[str], measure: MetricWords) -> bool:
     """Return whether the first side is claimed to be worse: slower, a higher latency, a lower throughput."""
     if verb["degree"] and verb["degree"].lower() in ("higher", "greater", "lower"):
         return (verb["degree"].lower() == "lower") != measure.less_is_better
-    return (verb["adjective"] or verb["degree"] or "").lower() in ("slower", "worse", "more expensive")
+    return (verb["adjective"] or verb["degree"] or "").lower() in (
+        "slower",
+        "worse",
+        "more expensive",
+    )
 
 
 # ---- against rows ----
@@ -378,14 +437,20 @@ def evidence(claim: Claim, names: Names, figures: tuple[str, ...]) -> list[Claim
     out = []
     for a in ones:
         for b in others:
-            ours, theirs = _by_load(names.rows[a], claim.loads), _by_load(names.rows[b], claim.loads)
+            ours, theirs = (
+                _by_load(names.rows[a], claim.loads),
+                _by_load(names.rows[b], claim.loads),
+            )
             for figure in figures:
                 places: dict[object, list[Pair]] = defaultdict(list)
                 for key, one in ours.items():
                     pair = _pair(one, theirs.get(key), figure)
                     if pair is not None:
                         places[key[0]].append(pair)
-                out += [ClaimEvidence(figure, pairs, claim.universal) for pairs in places.values()]
+                out += [
+                    ClaimEvidence(figure, pairs, claim.universal)
+                    for pairs in places.values()
+                ]
     return out
 
 
@@ -429,11 +494,17 @@ def _contradicted(document: Document, pools: list[Names]) -> Iterator[Finding]:
 
 def _pools(document: Document, data: list[Row]) -> list[Names]:
     """Return names of rows: the report's own rows first, then those of files given with it."""
-    pools = [Names(rows, by_author) for rows in (document.rows, data) for by_author in (True, False)]
+    pools = [
+        Names(rows, by_author)
+        for rows in (document.rows, data)
+        for by_author in (True, False)
+    ]
     return [names for names in pools if 1 < len(names.rows) <= SIDES]
 
 
-def _judged(document: Document, passage: Passage, sentence: str, pools: list[Names]) -> Iterator[Finding]:
+def _judged(
+    document: Document, passage: Passage, sentence: str, pools: list[Names]
+) -> Iterator[Finding]:
     """Judge a sentence by the first rows that match its names."""
     shown = sentence if len(sentence) <= 140 else sentence[:137].rsplit(" ", 1)[0] + " …"
     for names in pools:
@@ -444,18 +515,28 @@ def _judged(document: Document, passage: Passage, sentence: str, pools: list[Nam
                 continue
             judged = True
             for code, level, text, rows in _judge(claim, names, readings):
-                lines = [f"{document.file}:{passage.line}", *dict.fromkeys(r.location for r in rows)]
+                lines = [
+                    f"{document.file}:{passage.line}",
+                    *dict.fromkeys(r.location for r in rows),
+                ]
                 yield Finding(code, level, f"'{shown}': {text}", "", lines[:9])
         if judged:
             return
 
 
-def _judge(claim: Claim, names: Names, readings: list[ClaimEvidence]) -> Iterator[Judgement]:
+def _judge(
+    claim: Claim, names: Names, readings: list[ClaimEvidence]
+) -> Iterator[Judgement]:
     if all(reading.against() for reading in readings):
         worst = [reading.worst() for reading in readings[:4]]
         shown = "; ".join(dict.fromkeys(described for _, described in worst))
         text = f"the results contradict this. {claim.one} / {claim.other}: {shown}."
-        yield "consistency.claim", "doubt", text, [r for pair, _ in worst for r in (pair.one, pair.other)]
+        yield (
+            "consistency.claim",
+            "doubt",
+            text,
+            [r for pair, _ in worst for r in (pair.one, pair.other)],
+        )
         return
     if claim.amount and claim.measure is not _ANY:
         yield from _amount(claim, readings)
@@ -471,25 +552,37 @@ def _amount(claim: Claim, readings: list[ClaimEvidence]) -> Iterator[Judgement]:
 
     def amounts(lead: float) -> list[float]:
         """Return the difference as a share of either side; 'two times' may mean twice or thrice as much."""
-        return [100 * lead, 100 * (1 - 1 / (1 + abs(lead)))] if percent else [1 + lead, lead]
+        return (
+            [100 * lead, 100 * (1 - 1 / (1 + abs(lead)))] if percent else [1 + lead, lead]
+        )
 
     def distance(lead: float) -> float:
         return min(abs(amount - number) for amount in amounts(lead))
 
     pairs = [(pair, reading.figure) for reading in readings for pair in reading.pairs]
-    possible = [amount for pair, _ in pairs if pair.lead > 0 for amount in amounts(pair.lead)]
+    possible = [
+        amount for pair, _ in pairs if pair.lead > 0 for amount in amounts(pair.lead)
+    ]
     # 'Over' and 'up to' may refer to any load; without them one near it is enough.
     near = any(abs(amount - number) <= slack for amount in possible)
     if not possible or near or ("over" in claim.amount and max(possible) >= number):
         return
     pair, figure = min(pairs, key=lambda item: distance(item[0].lead))
     nearest = f"{pair.describe(figure)} ({change(pair.lead)}; {claim.one}, {claim.other})"
-    yield "consistency.claim", "doubt", f"no load shows that. The nearest is {nearest}.", [pair.one, pair.other]
+    yield (
+        "consistency.claim",
+        "doubt",
+        f"no load shows that. The nearest is {nearest}.",
+        [pair.one, pair.other],
+    )
 
 
 def _mean_only(claim: Claim, names: Names) -> Iterator[Judgement]:
     """Judge a claim that holds for the mean, but not for the median or the 99th percentile in any reading."""
-    for statistic, title, margin in (("median", "median", 0.05), ("p99", "99th percentile", 0.1)):
+    for statistic, title, margin in (
+        ("median", "median", 0.05),
+        ("p99", "99th percentile", 0.1),
+    ):
         readings = evidence(claim, names, (f"{statistic}_{claim.measure.stem}_ms",))
         if not readings or not all(reading.against(margin) for reading in readings):
             continue
@@ -503,5 +596,10 @@ def _mean_only(claim: Claim, names: Names) -> Iterator[Judgement]:
 
 
 def _fewest_requests(readings: list[ClaimEvidence]) -> float:
-    rows = [row for reading in readings for pair in reading.pairs for row in (pair.one, pair.other)]
+    rows = [
+        row
+        for reading in readings
+        for pair in reading.pairs
+        for row in (pair.one, pair.other)
+    ]
     return min((row.get("completed") or 0 for row in rows), default=0)

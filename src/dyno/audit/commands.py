@@ -17,17 +17,30 @@ from dyno.secrets import HIDDEN, is_secret, shown
 # files have those of engines.
 _TOOLS: dict[str, KnownCommand] = {
     "lm-eval": KnownCommand(
-        ("lm_eval", "lm-eval"), r"\blm[_-]eval\b|lm_eval\.__main__|lm-evaluation-harness/main\.py", "quality"
+        ("lm_eval", "lm-eval"),
+        r"\blm[_-]eval\b|lm_eval\.__main__|lm-evaluation-harness/main\.py",
+        "quality",
     ),
     "guidellm": KnownCommand(("guidellm",), r"\bguidellm\s+benchmark\b", "client"),
-    "aiperf": KnownCommand(("aiperf", "genai-perf"), r"\b(?:aiperf|genai-perf)\s+profile\b", "client"),
-    "inference-benchmarker": KnownCommand(("inference-benchmarker",), r"\binference-benchmarker\b", "client"),
+    "aiperf": KnownCommand(
+        ("aiperf", "genai-perf"), r"\b(?:aiperf|genai-perf)\s+profile\b", "client"
+    ),
+    "inference-benchmarker": KnownCommand(
+        ("inference-benchmarker",), r"\binference-benchmarker\b", "client"
+    ),
     "inference-perf": KnownCommand(("inference-perf",), r"\binference-perf\s", "client"),
     "tensorrt-llm": KnownCommand(("trtllm-serve",), r"\btrtllm-serve\b", "server"),
     "dyno": KnownCommand(("dyno bench",), r"\bdyno\s+bench\s+serve\b", "client"),
 }
-_HINTS = ("bench", "serve", "llama", "launch", "eval", "guidellm", "perf")  # a line without any has no command
-_SHORT = {"tp": "tensor_parallel", "pp": "pipeline_parallel", "dp": "replicas", "q": "quantization"}  # of most programs
+# a line without any has no command
+_HINTS = ("bench", "serve", "llama", "launch", "eval", "guidellm", "perf")
+# of most programs
+_SHORT = {
+    "tp": "tensor_parallel",
+    "pp": "pipeline_parallel",
+    "dp": "replicas",
+    "q": "quantization",
+}
 
 
 class _Programs:
@@ -45,8 +58,12 @@ class _Programs:
             self._add(tool, command)
 
     def _add(self, tool: str, command: KnownCommand) -> None:
-        self.patterns.append((command.words, re.compile(command.pattern), command.role, tool))
-        self.hints += [word for word in command.words if not any(hint in word for hint in _HINTS)]
+        self.patterns.append(
+            (command.words, re.compile(command.pattern), command.role, tool)
+        )
+        self.hints += [
+            word for word in command.words if not any(hint in word for hint in _HINTS)
+        ]
         self._short[tool] = {**self._short.get(tool, {}), **command.short}
         if command.role == "server":
             self.servers.add(tool)
@@ -71,7 +88,9 @@ _PROMPT = re.compile(r"^.{0,80}?[$#❯>%]\s+(?=\S)")
 _LONGEST = 16_000
 _MOST = 200  # settings of a command
 # A word as a shell takes it: $'…' too. Possessive, so no text takes long.
-_WORD = re.compile(r"""(?:[^\s"'\\$]++|\\.|\\$|\$?'[^']*+'|"(?:[^"\\]++|\\.)*+"|\$)++""", re.DOTALL)
+_WORD = re.compile(
+    r"""(?:[^\s"'\\$]++|\\.|\\$|\$?'[^']*+'|"(?:[^"\\]++|\\.)*+"|\$)++""", re.DOTALL
+)
 _QUOTED = re.compile(r"""\\(.)|\$?'([^']*+)'|"((?:[^"\\]++|\\.)*+)"|\\$""", re.DOTALL)
 
 
@@ -94,7 +113,9 @@ def scalar(text: str) -> Scalar:
     return {"true": True, "false": False}.get(text.lower(), text)
 
 
-def command(text: str, line: int, variables: Mapping[str, str], section: str = "") -> Command | None:
+def command(
+    text: str, line: int, variables: Mapping[str, str], section: str = ""
+) -> Command | None:
     """Read a joined line of commands. None where it names no known program, or only mentions one."""
     known = program_in(text)
     if known is None:
@@ -105,7 +126,9 @@ def command(text: str, line: int, variables: Mapping[str, str], section: str = "
     if role == "server" and "model" not in settings:
         name = _positional(text[start + len(program) :])
         if name:
-            settings["model"] = Setting(without_secrets(_resolved(name, variables) or name), line, "command")
+            settings["model"] = Setting(
+                without_secrets(_resolved(name, variables) or name), line, "command"
+            )
     if role in ("server", "offline") and tool in _programs(kinds.NAMES).servers:
         settings.setdefault("engine", Setting(tool, line, "command"))
     if role == "quality":  # --model names the program
@@ -116,7 +139,9 @@ def command(text: str, line: int, variables: Mapping[str, str], section: str = "
         for name in _ABOUT_THE_LOAD:
             settings.pop(name, None)
     shown_text = without_secrets(" ".join(_without_secrets(words))[:2000])
-    return Command(line, role, shown_text, settings, program, _environment(text[:start]), section)
+    return Command(
+        line, role, shown_text, settings, program, _environment(text[:start]), section
+    )
 
 
 def _environment(text: str) -> dict[str, str]:
@@ -132,7 +157,11 @@ def _words(text: str) -> list[str]:
         if text[end : match.start()].strip():
             return text.split()  # an open quote, as in a cut line
         end, word = match.end(), match[0]
-        words.append(_QUOTED.sub(_unquoted, word) if "'" in word or '"' in word or "\\" in word else word)
+        words.append(
+            _QUOTED.sub(_unquoted, word)
+            if "'" in word or '"' in word or "\\" in word
+            else word
+        )
     return words if not text[end:].strip() else text.split()
 
 
@@ -145,10 +174,13 @@ def _unquoted(match: re.Match[str]) -> str:
 # ---- secrets in words ----
 
 _SECRETIVE = re.compile(
-    r"token|key|secret|pass|pwd|cred|auth|bearer|cookie|jwt|hf_|sk-|gh[po]_|_pat|akia|xox|eyj|@", re.I
+    r"token|key|secret|pass|pwd|cred|auth|bearer|cookie|jwt|hf_|sk-|gh[po]_|_pat|akia|xox|eyj|@",
+    re.I,
 )
 _BY_FLAG = re.compile(r"(?<![\w-])(--?[A-Za-z][\w-]{1,60})(\s{1,3}|=)(?![\s=-])(\S+)")
-_BY_NAME = re.compile(r"(?<![\w-])([A-Za-z_][\w-]{1,60})=(?![\s=])(\"[^\"]*\"|'[^']*'|[^\s,;)]+)")
+_BY_NAME = re.compile(
+    r"(?<![\w-])([A-Za-z_][\w-]{1,60})=(?![\s=])(\"[^\"]*\"|'[^']*'|[^\s,;)]+)"
+)
 _IN_WORDS_SECRET = re.compile(
     r"\b((?:\w{0,30}_)?(?:(?:api|secret|private|access)[_-]?key|passphrase|password|passwd|secret|access[_-]token|auth[_-]token|hf[_-]token))"
     r"([\"'`]{0,2}\s{0,3}[:=]\s{0,3})([^\s,;)]{3,})", re.I
@@ -161,15 +193,27 @@ def without_secrets(text: str) -> str:
     if not _SECRETIVE.search(text):
         return text
     text = _BEARER.sub(rf"\1 {HIDDEN}", text)
-    text = _BY_FLAG.sub(lambda m: f"{m[1]}{m[2]}{HIDDEN}" if _hides(m[1], m[3]) else m[0], text)
+    text = _BY_FLAG.sub(
+        lambda m: f"{m[1]}{m[2]}{HIDDEN}" if _hides(m[1], m[3]) else m[0], text
+    )
     text = _BY_NAME.sub(lambda m: f"{m[1]}={HIDDEN}" if _hides(m[1], m[2]) else m[0], text)
-    text = _IN_WORDS_SECRET.sub(lambda m: m[0] if _NUMBER.fullmatch(m[3]) else f"{m[1]}{m[2]}{HIDDEN}", text)
+    text = _IN_WORDS_SECRET.sub(
+        lambda m: m[0] if _NUMBER.fullmatch(m[3]) else f"{m[1]}{m[2]}{HIDDEN}", text
+    )
     return shown("", text)
 
 
 def _hides(name: str, value: str) -> bool:
-    ordinary = _NUMBER.fullmatch(value) or value.lower() in ("true", "false", "none", "null", "auto")
-    return is_secret(name.lstrip("-").replace("-", "_")) and not ordinary and value[:1] != "$"
+    ordinary = _NUMBER.fullmatch(value) or value.lower() in (
+        "true",
+        "false",
+        "none",
+        "null",
+        "auto",
+    )
+    return (
+        is_secret(name.lstrip("-").replace("-", "_")) and not ordinary and value[:1] != "$"
+    )
 
 
 def _without_secrets(words: list[str]) -> list[str]:
@@ -180,7 +224,11 @@ def _without_secrets(words: list[str]) -> list[str]:
             word = HIDDEN
         elif equals and is_secret(name.lstrip("-").replace("-", "_")) and value:
             word = f"{name}={HIDDEN}"
-        hide = word.startswith("-") and not equals and is_secret(word.lstrip("-").replace("-", "_"))
+        hide = (
+            word.startswith("-")
+            and not equals
+            and is_secret(word.lstrip("-").replace("-", "_"))
+        )
         out.append(shown("", word))
     return out
 
@@ -205,14 +253,20 @@ def _positional(text: str) -> str | None:
     return words[0]
 
 
-def _settings(words: list[str], line: int, tool: str, variables: Mapping[str, str]) -> Iterator[tuple[str, Setting]]:
+def _settings(
+    words: list[str], line: int, tool: str, variables: Mapping[str, str]
+) -> Iterator[tuple[str, Setting]]:
     """Yield the settings of a command's flags."""
     for i, word in enumerate(words):
         if word[:1] != "-" or not re.match(r"--?[A-Za-z]", word):
             continue
         flag, equals, value = word.partition("=")
         bare = flag.lstrip("-").replace("_", "-")
-        if len(bare) > 100 or is_secret(bare.replace("-", "_")) or _is_python_module(words, i):
+        if (
+            len(bare) > 100
+            or is_secret(bare.replace("-", "_"))
+            or _is_python_module(words, i)
+        ):
             continue
         if not equals:
             value = _value_after(words, i)
@@ -229,7 +283,9 @@ def _settings(words: list[str], line: int, tool: str, variables: Mapping[str, st
 
 def _is_python_module(words: list[str], i: int) -> bool:
     """Return whether it is the -m of `python -m`."""
-    return words[i] == "-m" and i > 0 and re.search(r"python[\d.]*$", words[i - 1]) is not None
+    return (
+        words[i] == "-m" and i > 0 and re.search(r"python[\d.]*$", words[i - 1]) is not None
+    )
 
 
 def _value_after(words: list[str], i: int) -> str:
@@ -255,7 +311,10 @@ def _resolved(value: str, variables: Mapping[str, str]) -> str | None:
     if whole and whole[1] in variables:
         return shown(whole[1], variables[whole[1]])
     if "$" in value and not whole:
-        value = _IN_PLACE.sub(lambda m: shown(m[1], variables[m[1]]) if m[1] in variables else m[0], value[:2000])
+        value = _IN_PLACE.sub(
+            lambda m: shown(m[1], variables[m[1]]) if m[1] in variables else m[0],
+            value[:2000],
+        )
     return None if _PLACEHOLDER.fullmatch(value) else value
 
 
@@ -270,7 +329,8 @@ def without_prompt(text: str) -> str:
 _ARGUMENT = re.compile(
     r"(?<!\w)(\w{2,60}+)=(?:'([^']{0,500}+)'|\"([^\"]{0,500}+)\"|([^,()\[\]{}'\"\s]{1,200}+))(?=[,)\s]|$)"
 )
-_RANDOM = ("random", "random-ids", "random-image", "generated-shared-prefix")  # datasets whose lengths are set
+# datasets whose lengths are set
+_RANDOM = ("random", "random-ids", "random-image", "generated-shared-prefix")
 
 
 def namespace(text: str, line: int) -> dict[str, Setting]:
@@ -284,12 +344,19 @@ def namespace(text: str, line: int) -> dict[str, Setting]:
         key = argument.replace("_", "-")
         name = of_flag(key)
         # A length that is another dataset's doesn't apply to this one; see below.
-        if name and not name.startswith("-") and key not in ("sharegpt-output-len", "batch-size"):
+        if (
+            name
+            and not name.startswith("-")
+            and key not in ("sharegpt-output-len", "batch-size")
+        ):
             out[name] = Setting(scalar(shown(key, value)), line, "namespace")
-        elif key == "random-range-ratio":  # lengths are drawn around those that are asked for
+        elif (
+            key == "random-range-ratio"
+        ):  # lengths are drawn around those that are asked for
             out["--random-range-ratio"] = Setting(scalar(value), line, "namespace")
     dataset = out.get("dataset")
-    if dataset is not None and str(dataset.value) not in _RANDOM:  # its lengths are unused defaults
+    # its lengths are unused defaults
+    if dataset is not None and str(dataset.value) not in _RANDOM:
         for name in ("input_len", "output_len", "--random-range-ratio"):
             out.pop(name, None)
     return out
@@ -297,7 +364,11 @@ def namespace(text: str, line: int) -> dict[str, Setting]:
 
 def model_args(text: str, line: int) -> dict[str, Setting]:
     """Return the settings of `pretrained=NAME,dtype=float16,…` as lm-eval takes and prints it."""
-    out = {k: v for k, v in namespace(text, line).items() if k not in ("backend", "endpoint", "batch_size")}
+    out = {
+        k: v
+        for k, v in namespace(text, line).items()
+        if k not in ("backend", "endpoint", "batch_size")
+    }
     model = re.search(r"(?:pretrained|model)=([^,)\s]+)", text)
     if model and not _PLACEHOLDER.fullmatch(model[1]):
         out["model"] = Setting(without_secrets(model[1]), line, "command")
@@ -372,7 +443,10 @@ class Scope:
 
     def add(self, statement: Statement) -> None:
         replaced = _REPLACES.get(statement.role, {statement.role})
-        self._statements = [*(s for s in self._statements if s.role not in replaced), statement]
+        self._statements = [
+            *(s for s in self._statements if s.role not in replaced),
+            statement,
+        ]
 
     def end_listing(self, listing: int) -> None:
         self._statements = [s for s in self._statements if s.listing != listing]
@@ -382,11 +456,18 @@ class Scope:
         self._statements = [s for s in self._statements if s.level < level]
 
     def settings(self, kind: RowKind) -> dict[str, Setting]:
-        return {k: v for s in self._statements if s.role in _ROLES[kind] for k, v in s.settings.items()}
+        return {
+            k: v
+            for s in self._statements
+            if s.role in _ROLES[kind]
+            for k, v in s.settings.items()
+        }
 
     def client(self) -> str | None:
         """Return the tool that measured, where its command is known."""
-        return next((s.tool for s in reversed(self._statements) if s.role == "client"), None)
+        return next(
+            (s.tool for s in reversed(self._statements) if s.role == "client"), None
+        )
 
 
 # ---- dumps of versions and devices: PyTorch's collect_env, a package list, an engine's log ----
@@ -412,9 +493,16 @@ class _Dumps:
     """Lines of a dump that have a version or a device."""
 
     def __init__(self, engines: Sequence[EngineKind]) -> None:
-        versions = [(re.compile(way), "engine_version") for kind in engines for way in kind.version_dumps]
+        versions = [
+            (re.compile(way), "engine_version")
+            for kind in engines
+            for way in kind.version_dumps
+        ]
         self.patterns = (*versions, *_DUMPED)
-        self.hints = (*_DUMP_HINTS, *(word for kind in engines for word in kind.version_words))
+        self.hints = (
+            *_DUMP_HINTS,
+            *(word for kind in engines for word in kind.version_words),
+        )
 
 
 @functools.cache
@@ -435,12 +523,19 @@ class Environments:
             return False
         for pattern, name in dumps.patterns:
             if match := pattern.search(text):
-                self._put(name, match[1].rstrip(",;)'\""), number, fresh=bool(_BEGINS.search(text)))
+                self._put(
+                    name,
+                    match[1].rstrip(",;)'\""),
+                    number,
+                    fresh=bool(_BEGINS.search(text)),
+                )
                 return True
         if match := _DEVICE.search(text):
             self._put("accelerator", match[2].strip(), number)
             self._devices.add(match[1])
-            self.dumps[-1]["accelerators"] = Setting(len(self._devices), number, "environment")
+            self.dumps[-1]["accelerators"] = Setting(
+                len(self._devices), number, "environment"
+            )
             return True
         if (match := _CPU.search(text)) and self.dumps:
             self._put("cpu", match[1].strip(), number)

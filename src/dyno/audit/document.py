@@ -17,7 +17,8 @@ from dyno.results import structured
 from dyno.results.lines import decoded, holds_numbers, lines
 from dyno.results.tools import lm_eval
 
-WHOLE = 16 << 20  # a text up to this size is walked line by line; of a larger one, the parts around its results
+# a text up to this size is walked line by line; of a larger one, the parts around its results
+WHOLE = 16 << 20
 WHOLE_LINES = 300_000
 _MOST_WALKED = 900_000  # lines; some ten seconds
 _AROUND = 256 << 10  # bytes before a mark: a command may be some way above
@@ -47,7 +48,11 @@ def read(path: Path) -> Document:
                 return Document(file, "empty", unread=[Unread(1, "empty file")])
             with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 document = _read(file, data)
-            return _with_items(path, document) if document.format == "lm-eval json" else document
+            return (
+                _with_items(path, document)
+                if document.format == "lm-eval json"
+                else document
+            )
     except IsADirectoryError:
         raise ImportFailed(f"{path} is a folder. Name the files in it.") from None
     except FileNotFoundError:
@@ -58,18 +63,30 @@ def read(path: Path) -> Document:
 
 def _with_items(path: Path, document: Document) -> Document:
     items = [row for beside in lm_eval.samples_beside(path) for row in read(beside).rows]
-    return msgspec.structs.replace(document, rows=with_total(lm_eval.with_samples(document.rows, items)))
+    return msgspec.structs.replace(
+        document, rows=with_total(lm_eval.with_samples(document.rows, items))
+    )
 
 
 def read_bytes(file: str, data: bytes) -> Document:
-    return _read(file, data) if data else Document(file, "empty", unread=[Unread(1, "empty input")])
+    return (
+        _read(file, data)
+        if data
+        else Document(file, "empty", unread=[Unread(1, "empty input")])
+    )
 
 
 def _read(file: str, data: _Bytes) -> Document:
     head = bytes(data[:4096])
     if _binary(head):
         return Document(file, "binary", unread=[Unread(1, "not a text file")])
-    if len(data) > WHOLE and head.lstrip()[:1] not in (b"{", b"[", b"\xef", b"\xff", b"\xfe"):
+    if len(data) > WHOLE and head.lstrip()[:1] not in (
+        b"{",
+        b"[",
+        b"\xef",
+        b"\xff",
+        b"\xfe",
+    ):
         return _large(file, data)
     content = decoded(bytes(data))
     document = structured.read(file, content)
@@ -151,7 +168,11 @@ def _without_results(document: Document, content: bytes) -> list[Unread]:
         return []
     if holds_numbers(content):
         return [Unread(1, "no results found", "file")]
-    return [] if document.tables or document.headings or document.commands else [Unread(1, "no results found")]
+    return (
+        []
+        if document.tables or document.headings or document.commands
+        else [Unread(1, "no results found")]
+    )
 
 
 def _spots(data: _Bytes, mark: bytes) -> list[int]:
@@ -164,4 +185,7 @@ def _spots(data: _Bytes, mark: bytes) -> list[int]:
 
 
 def _newlines(data: _Bytes, start: int, stop: int) -> int:
-    return sum(data[first : min(first + (8 << 20), stop)].count(b"\n") for first in range(start, stop, 8 << 20))
+    return sum(
+        data[first : min(first + (8 << 20), stop)].count(b"\n")
+        for first in range(start, stop, 8 << 20)
+    )

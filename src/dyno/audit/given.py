@@ -19,7 +19,9 @@ from dyno.secrets import is_secret
 
 _FLAG = "--swap-space=16"
 _SERIES = "series"  # not a setting: the row's name beside others
-_WORD = re.compile(r"(?:(\d{1,9})(?:-(\d{1,9}))?:)?\s*([A-Za-z-][\w-]{0,99})\s*=\s*(.*)", re.DOTALL)
+_WORD = re.compile(
+    r"(?:(\d{1,9})(?:-(\d{1,9}))?:)?\s*([A-Za-z-][\w-]{0,99})\s*=\s*(.*)", re.DOTALL
+)
 # Used in calculations: text would be ignored in silence.
 _NUMBERS = (
     "concurrency", "rate", "num_prompts", "input_len", "output_len", "batch_size", "depth", "n_shot", "model_bytes",
@@ -54,7 +56,8 @@ def _given(word: str) -> Given:
     if first > last or (match[1] and not first):
         raise UsageError(f"--set {word!r}: write FIRST-LAST; lines count from 1.")
     name, value = _named(match[3]), scalar(without_secrets(match[4]))
-    if name.startswith("-") and not name.startswith("--"):  # a flag that turns something off
+    # a flag that turns something off
+    if name.startswith("-") and not name.startswith("--"):
         name, value = name[1:], not value
     if value == "":
         raise UsageError(f"--set {word!r} has no value.")
@@ -75,7 +78,9 @@ def _checked(name: str, value: Scalar, word: str) -> Scalar:
 def _named(word: str) -> str:
     """Return the name of a setting in rows; an unknown flag stays as written."""
     if is_secret(word.lstrip("-").replace("-", "_")):
-        raise UsageError(f"--set {word}=… looks like a secret, which would be stored with the figures.")
+        raise UsageError(
+            f"--set {word}=… looks like a secret, which would be stored with the figures."
+        )
     if word in (*SETTINGS, _SERIES):
         return word
     if name := of_flag(word):
@@ -83,14 +88,20 @@ def _named(word: str) -> str:
     if word.startswith("--"):
         return word
     near = get_close_matches(word.replace("-", "_"), [*SETTINGS, _SERIES], n=1, cutoff=0.6)
-    hint = f"Did you mean {near[0]}?" if near else f"Settings: {_SERIES}, {', '.join(SETTINGS)}."
+    hint = (
+        f"Did you mean {near[0]}?"
+        if near
+        else f"Settings: {_SERIES}, {', '.join(SETTINGS)}."
+    )
     raise UsageError(f"--set {word}=…: unknown setting. {hint} For a flag: --set={_FLAG}.")
 
 
 def with_given(document: Document, asked: Sequence[Given]) -> Document:
     if not asked:
         return document
-    return msgspec.structs.replace(document, rows=[_row(row, asked) for row in document.rows])
+    return msgspec.structs.replace(
+        document, rows=[_row(row, asked) for row in document.rows]
+    )
 
 
 def _row(row: Row, asked: Sequence[Given]) -> Row:
@@ -101,7 +112,9 @@ def _row(row: Row, asked: Sequence[Given]) -> Row:
             continue
         other = own.get(one.name)
         if other is not None and not _alike(other.value, one.value):
-            raise UsageError(f"--set {other.word} and --set {one.word} both apply to {row.location}. Give one.")
+            raise UsageError(
+                f"--set {other.word} and --set {one.word} both apply to {row.location}. Give one."
+            )
         own[one.name] = one
         existing = (row.series or None) if one.name == _SERIES else row.setting(one.name)
         if existing is not None:

@@ -10,7 +10,8 @@ from dyno.results.lines import TextLine
 
 LONGEST_ROW = 4_000  # characters of a table's row
 WIDEST, _MOST = 200, 100_000  # columns; cells
-_BEFORE_ROW = re.compile(r"\s{0,12}(?:[#>]\s{0,4}){0,6}(?=\|)")  # a table may be quoted, or a comment
+# a table may be quoted, or a comment
+_BEFORE_ROW = re.compile(r"\s{0,12}(?:[#>]\s{0,4}){0,6}(?=\|)")
 _RULE = re.compile(r"[\s:|+\-]+")
 _IMAGE = re.compile(r"!\[[^\[\]]{0,300}\]\([^()]{0,1000}\)(?:\{[^{}]{0,100}\})?")
 _LINK = re.compile(r"\[([^\[\]]{0,300})\]\([^()]{0,1000}\)(?:\{[^{}]{0,100}\})?")
@@ -20,7 +21,9 @@ _STRONG = re.compile(
 )
 # A printed table's lines, as Markdown has them: bars, and dashes in rules. Its corners are bars too.
 _BOX = str.maketrans(
-    dict.fromkeys("│┃║┆┊╎┌┬┐├┼┤└┴┘┏┳┓┣╋┫┗┻┛┡╇┩┢╈┪╔╦╗╠╬╣╚╩╝╭╮╰╯╞╪╡╟╫╢┝┿┥┠╂┨╒╤╕╘╧╛╓╥╖╙╨╜", "|")
+    dict.fromkeys(
+        "│┃║┆┊╎┌┬┐├┼┤└┴┘┏┳┓┣╋┫┗┻┛┡╇┩┢╈┪╔╦╗╠╬╣╚╩╝╭╮╰╯╞╪╡╟╫╢┝┿┥┠╂┨╒╤╕╘╧╛╓╥╖╙╨╜", "|"
+    )
     | dict.fromkeys("─━═┄┈╌╍", "-")
 )
 _BARS = re.compile("[│┃║┼╇╪╬]|^\\s*[┌┏╔╭├┡╞╠└┗╚╰]")
@@ -67,21 +70,33 @@ def title(text: str) -> str:
 def cells(text: str) -> list[DocumentCell]:
     inner = text.strip().removeprefix("|")
     inner = inner.removesuffix("|") if not inner.endswith("\\|") else inner
-    return [cell(part.strip().replace("\\|", "|")) for part in re.split(r"(?<!\\)\|", inner, maxsplit=WIDEST)[:WIDEST]]
+    return [
+        cell(part.strip().replace("\\|", "|"))
+        for part in re.split(r"(?<!\\)\|", inner, maxsplit=WIDEST)[:WIDEST]
+    ]
 
 
 def cell(text: str) -> DocumentCell:
-    return DocumentCell(plain(text), bool(re.search(r"(\*\*|__)\S.{0,200}\1|<(?:b|strong)>", text)))
+    return DocumentCell(
+        plain(text), bool(re.search(r"(\*\*|__)\S.{0,200}\1|<(?:b|strong)>", text))
+    )
 
 
-def unwrapped(body: list[tuple[int, list[DocumentCell]]]) -> list[tuple[int, list[DocumentCell]]]:
+def unwrapped(
+    body: list[tuple[int, list[DocumentCell]]],
+) -> list[tuple[int, list[DocumentCell]]]:
     """In a printed box, a line without a number continues the cells of the line above it."""
     out: list[tuple[int, list[DocumentCell]]] = []
     for number, cells in body:
-        wrapped = any(not c.text for c in cells) and not any(re.match(r"\W{0,2}\d", c.text) for c in cells[1:])
+        wrapped = any(not c.text for c in cells) and not any(
+            re.match(r"\W{0,2}\d", c.text) for c in cells[1:]
+        )
         if out and wrapped and len(cells) == len(out[-1][1]):
             line, above = out[-1]
-            joined = [DocumentCell(f"{a.text} {b.text}".strip(), a.bold) for a, b in zip(above, cells, strict=True)]
+            joined = [
+                DocumentCell(f"{a.text} {b.text}".strip(), a.bold)
+                for a, b in zip(above, cells, strict=True)
+            ]
             out[-1] = (line, joined)
         else:
             out.append((number, cells))
@@ -98,7 +113,9 @@ _OTHER_TAG = re.compile(r"</?[a-zA-Z][^<>]{0,400}>")
 class _HtmlCell:
     def __init__(self, attributes: str) -> None:
         self.parts: list[str] = []
-        spans = {kind.lower(): min(max(int(n), 1), 50) for kind, n in _SPAN.findall(attributes)}
+        spans = {
+            kind.lower(): min(max(int(n), 1), 50) for kind, n in _SPAN.findall(attributes)
+        }
         self.down, self.across = spans.get("row", 1), spans.get("col", 1)
 
     @property
@@ -133,7 +150,8 @@ def html_rows(lines: Iterable[TextLine]) -> list[tuple[int, list[DocumentCell]]]
 
 
 def _spread(rows: list[tuple[int, list[_HtmlCell]]]) -> list[tuple[int, list[str]]]:
-    out, count, hanging = [], 0, dict[int, tuple[int, str]]()  # column → rows that it still hangs into, its text
+    # column → rows that it still hangs into, its text
+    out, count, hanging = [], 0, dict[int, tuple[int, str]]()
     for number, html in rows:
         if not html:
             continue

@@ -24,10 +24,26 @@ _EQUALS = re.compile(
     r"(?![A-Za-z_])"
 )
 _EXPRESSION = re.compile(r"[\d.,$()\s+*×/÷x-]{3,120}$")
-_PROMPT = re.compile(r"^(?:>>>|In \[\d{1,4}\]:)\s?(?P<sum>[\d.()\s+*/-]{3,120}?)(?:\s{2,}|\n|$)")
+_PROMPT = re.compile(
+    r"^(?:>>>|In \[\d{1,4}\]:)\s?(?P<sum>[\d.()\s+*/-]{3,120}?)(?:\s{2,}|\n|$)"
+)
 _ANSWER = re.compile(r"^(?:Out\[\d{1,4}\]:\s?)?(?P<value>-?\d{1,15}(?:\.\d{1,17})?)$")
 # The two sides of a sum may have different units: seconds and hours, bytes and bits, thousands, shares.
-_CONVERSIONS = (8.0, 10.0, 12.0, 24.0, 60.0, 100.0, 1000.0, 1024.0, 3600.0, 1e6, 1024.0**2, 1e9, 1024.0**3)
+_CONVERSIONS = (
+    8.0,
+    10.0,
+    12.0,
+    24.0,
+    60.0,
+    100.0,
+    1000.0,
+    1024.0,
+    3600.0,
+    1e6,
+    1024.0**2,
+    1e9,
+    1024.0**3,
+)
 
 _COMPARED = "higher|faster|more|better|greater|larger|longer|lower|slower|less|fewer|cheaper|shorter|smaller|worse"
 _UNIT = r"(?:\s?(?P<u{0}>[a-zA-Z$%][a-zA-Z/$%]{{0,14}}))?"
@@ -57,7 +73,9 @@ def sums(document: Document) -> Iterator[Finding]:
         for written, amount, actual in _shares(passage):
             text = f"'{written[:160]}': the two numbers give {actual:.3g}, not {amount}."
             advice = "Correct the share or the numbers."
-            yield doubt("consistency.arithmetic", text, advice, [f"{document.file}:{passage.line}"])
+            yield doubt(
+                "consistency.arithmetic", text, advice, [f"{document.file}:{passage.line}"]
+            )
 
 
 def _number(text: str) -> float:
@@ -72,7 +90,11 @@ def _half(text: str) -> float:
 def _half_rounded(text: str) -> float:
     """Return the same for a result, where zeros at an integer's end may be rounding too."""
     digits = text.replace(",", "")
-    zeros = len(digits) - len(digits.rstrip("0")) if "." not in digits and digits.strip("0") else 0
+    zeros = (
+        len(digits) - len(digits.rstrip("0"))
+        if "." not in digits and digits.strip("0")
+        else 0
+    )
     return max(_half(text), 0.5 * 10.0**zeros)
 
 
@@ -100,13 +122,22 @@ def _terms(node: ast.expr) -> tuple[float, float]:
 
 
 def _evaluate(text: str) -> tuple[float, float] | None:
-    plain = re.sub(r"(?<=\d),(?=\d{3})", "", text).replace("$", "").replace("×", "*").replace("÷", "/")
+    plain = (
+        re.sub(r"(?<=\d),(?=\d{3})", "", text)
+        .replace("$", "")
+        .replace("×", "*")
+        .replace("÷", "/")
+    )
     plain = re.sub(r"(?<=[\d)\s])x(?=[\d(\s])", "*", plain).strip()
-    if not re.search(r"[\d)]\s{0,3}[-+*/]\s{0,3}[\d(]", plain) or re.search(r"\*\s*\*|/\s*/|x|,|\d\s+\d", plain):
+    if not re.search(r"[\d)]\s{0,3}[-+*/]\s{0,3}[\d(]", plain) or re.search(
+        r"\*\s*\*|/\s*/|x|,|\d\s+\d", plain
+    ):
         return None
     # a-b without blanks is more often a range or a date than a sum, unless it is in brackets.
     bare = re.sub(r"\([\d.]{1,15}-[\d.]{1,15}\)", "0", plain)
-    if re.search(r"\d-\d", bare) or re.search(r"\d\s{0,2}/\s{0,2}\d+\s{0,2}/|(^|\D)0\d", plain):
+    if re.search(r"\d-\d", bare) or re.search(
+        r"\d\s{0,2}/\s{0,2}\d+\s{0,2}/|(^|\D)0\d", plain
+    ):
         return None
     try:
         return _terms(ast.parse(plain, mode="eval").body)
@@ -124,7 +155,8 @@ def _expression_before(text: str, end: int) -> str:
     # 'total = 8 * 2.99 = 23.92' may be examined
     if expression[0] == "x" or re.search(r"[\d)]\s?=$|[\^%_\[\]{'\"]$", before):
         return ""
-    if expression[:1] not in (" ", "(", "$") and re.search(r"\w$", before):  # a digit inside a word: v2*3
+    # a digit inside a word: v2*3
+    if expression[:1] not in (" ", "(", "$") and re.search(r"\w$", before):
         return ""
     # Words before may leave their full stop, comma or dash.
     expression = re.sub(r"^[\s.,-]{1,6}", "", expression)
@@ -162,7 +194,8 @@ def _sums(passage: Passage) -> Iterator[tuple[str, float, str]]:
         numbers = [*re.findall(r"\d+(?:\.\d+)?", expression), match["value"]]
         if all(len(n) == 1 for n in numbers):  # 1 + 1 = 3 is a figure of speech
             continue
-        scales = (1.0, 0.01) if match["percent"] else (1.0,)  # at most one of them is near the sum at all
+        # at most one of them is near the sum at all
+        scales = (1.0, 0.01) if match["percent"] else (1.0,)
         if any(_is_off(value, slack, printed * scale, half * scale) for scale in scales):
             yield expression.strip(), value, match["value"]
 
@@ -174,13 +207,17 @@ def _sessions(document: Document) -> Iterator[tuple[int, str, float, str]]:
         answer = _ANSWER.match(following.text[:60].strip())
         if asked and answer and passage.listing and following.line == passage.line + 1:
             result = _evaluate(asked["sum"])
-            if result and abs(result[0] - float(answer["value"])) > 1e-9 * max(1.0, abs(result[0])):
+            if result and abs(result[0] - float(answer["value"])) > 1e-9 * max(
+                1.0, abs(result[0])
+            ):
                 yield passage.line, asked["sum"].strip(), result[0], answer["value"]
 
 
 def _shares(passage: Passage) -> Iterator[tuple[str, str, float]]:
     """Yield '12 % higher (120 vs 100)', where it isn't: as written, the amount, the actual one of the lesser."""
-    for match in (m for pattern in _SHARES for m in pattern.finditer(passage.text[:TEXT_MAX])):
+    for match in (
+        m for pattern in _SHARES for m in pattern.finditer(passage.text[:TEXT_MAX])
+    ):
         a, b = sorted((_number(match["a"]), _number(match["b"])))
         one_unit = not match["u1"] or not match["u2"] or match["u1"] == match["u2"]
         if a <= 0 or not one_unit:
@@ -206,8 +243,12 @@ _TIMES = re.compile(
     rf"(?<![\w.*/+-])(?P<first>{_NUMBER})(?:\s?(?:tok(?:en)?s?|t|req(?:uest)?s?)/s(?:ec)?)?\s{{0,2}}[*×x]\s{{0,2}}"
     rf"(?P<second>{_NUMBER})(?![\w.]?\d)(?!\s?[A-Za-z]{{1,3}}\d)"
 )
-_PER = re.compile(r"per (?:minute|hour|day|month|year)|/\s?(?:min|h|hr|day)\b", re.IGNORECASE)
-_CELL_TIMES = re.compile(r"(?<![\w.])(\d[\d,]{0,12}\.\d{1,6})\s?[x×*]\s?([2-9]|[1-5]\d|6[0-4])(?![\w.])")
+_PER = re.compile(
+    r"per (?:minute|hour|day|month|year)|/\s?(?:min|h|hr|day)\b", re.IGNORECASE
+)
+_CELL_TIMES = re.compile(
+    r"(?<![\w.])(\d[\d,]{0,12}\.\d{1,6})\s?[x×*]\s?([2-9]|[1-5]\d|6[0-4])(?![\w.])"
+)
 
 
 def extrapolated(document: Document) -> Iterator[Finding]:
@@ -218,8 +259,13 @@ def extrapolated(document: Document) -> Iterator[Finding]:
         for match in _TIMES.finditer(text):
             if _PER.search(text[match.start() : match.end() + 60]):
                 continue
-            for number, factor in ((match["first"], match["second"]), (match["second"], match["first"])):
-                measured = _measured(document, number) if _is_number_of_copies(factor) else None
+            for number, factor in (
+                (match["first"], match["second"]),
+                (match["second"], match["first"]),
+            ):
+                measured = (
+                    _measured(document, number) if _is_number_of_copies(factor) else None
+                )
                 if measured is None:
                     continue
                 name, line = measured
@@ -237,7 +283,8 @@ def _is_number_of_copies(factor: str) -> bool:
 def _measured(document: Document, text: str) -> tuple[str, int] | None:
     """Return the figure (its name and line) that a number in the words is, as printed, rounded or cut off."""
     digits = text.replace(",", "")
-    if len(digits.replace(".", "").strip("0")) < 3:  # too few digits to distinguish it from any other number
+    # too few digits to distinguish it from any other number
+    if len(digits.replace(".", "").strip("0")) < 3:
         return None
     value = _number(text)
     if "." not in digits and (value % 64 == 0 or value % 50 == 0):
@@ -246,7 +293,10 @@ def _measured(document: Document, text: str) -> tuple[str, int] | None:
     for row in document.rows:
         for name in _SPEEDS:
             figure = row.figures.get(name)
-            if figure and (abs(figure.value - value) <= width / 2 + figure.half or 0 <= figure.value - value < width):
+            if figure and (
+                abs(figure.value - value) <= width / 2 + figure.half
+                or 0 <= figure.value - value < width
+            ):
                 return name, figure.line
     return None
 
@@ -328,11 +378,16 @@ def _shape(numbers: list[CellNumber]) -> tuple[str, ...]:
 
 
 def _in_column(
-    file: str, rows: Sequence[tuple[int, list[CellNumber]]], plain: list[int], k: int, mark: str
+    file: str,
+    rows: Sequence[tuple[int, list[CellNumber]]],
+    plain: list[int],
+    k: int,
+    mark: str,
 ) -> Iterator[Finding]:
     ways = [(i, j, less) for i in plain for j in plain if i != j for less in (False, True)]
     right, (i, j, less) = max(
-        ((sum(_fits(numbers, *way, k, mark) for _, numbers in rows), way) for way in ways), key=lambda item: item[0]
+        ((sum(_fits(numbers, *way, k, mark) for _, numbers in rows), way) for way in ways),
+        key=lambda item: item[0],
     )
     if right < ROWS or right < MOST * len(rows) or right == len(rows):
         return
@@ -359,11 +414,15 @@ def _numbers(cells: list[str]) -> list[CellNumber]:
             # '+7 %' is a difference, '52 %' may be a share: rows of one kind are compared.
             shown = mark.replace("×", "x")
             signed = -value if sign in ("-", "−", "–") else value
-            out.append(CellNumber(signed, _half(digits), f"±{shown}" if sign and shown else shown))
+            out.append(
+                CellNumber(signed, _half(digits), f"±{shown}" if sign and shown else shown)
+            )
     return out
 
 
-def _change(numbers: list[CellNumber], i: int, j: int, less: bool, mark: str) -> float | None:
+def _change(
+    numbers: list[CellNumber], i: int, j: int, less: bool, mark: str
+) -> float | None:
     """Return the change from one number of a row to another. `less`: a gain where the number falls, as of a latency."""
     a, b = numbers[i].value, numbers[j].value
     if a <= 0 or b <= 0:
@@ -380,9 +439,14 @@ def _fits(numbers: list[CellNumber], i: int, j: int, less: bool, k: int, mark: s
         return True
     a, b = numbers[i], numbers[j]
     # By how much the printed digits of both may move it, and those of the printed change.
-    moved = (100 if mark == "%" else 1) * (b.value / a.value) * (a.half / a.value + b.half / b.value) + printed.half
+    moved = (100 if mark == "%" else 1) * (b.value / a.value) * (
+        a.half / a.value + b.half / b.value
+    ) + printed.half
     slack = max(POINTS if mark == "%" else 0.06, SHARE * abs(actual), 1.1 * moved)
-    return abs(printed.value - actual) <= slack or abs(abs(printed.value) - abs(actual)) <= slack
+    return (
+        abs(printed.value - actual) <= slack
+        or abs(abs(printed.value) - abs(actual)) <= slack
+    )
 
 
 # ---- where bold marks the best of a column: is it the best? ----
@@ -407,7 +471,9 @@ def bold(document: Document) -> Iterator[Finding]:
         figures = list(chain.from_iterable(wrong.values()))
         if not wrong or _are_favourites(figures, rows) or _grouped(rows, columns):
             continue
-        named = "; ".join(_wrong_words(name, columns[name], several) for name, several in wrong.items())
+        named = "; ".join(
+            _wrong_words(name, columns[name], several) for name, several in wrong.items()
+        )
         lines = sorted({figure.line for figure in figures})
         text = f"Bold marks the best value, except in {len(wrong)} of {len(columns)} columns: {named}."
         places = [f"{document.file}:{line}" for line in lines]
@@ -416,7 +482,9 @@ def bold(document: Document) -> Iterator[Finding]:
 
 def _are_favourites(figures: list[Figure], rows: list[Row]) -> bool:
     """Return whether all these figures belong to rows that are bold as a whole."""
-    favourites = {id(figure) for row in rows if _highlighted(row) for figure in row.figures.values()}
+    favourites = {
+        id(figure) for row in rows if _highlighted(row) for figure in row.figures.values()
+    }
     return all(id(figure) in favourites for figure in figures)
 
 
@@ -431,7 +499,9 @@ def _columns(rows: list[Row]) -> dict[str, Figures]:
 
 
 def _best(name: str, column: Figures) -> Figure:
-    return (max if better(name) == "higher" else min)((f for _, f in column), key=lambda f: f.value)
+    return (max if better(name) == "higher" else min)(
+        (f for _, f in column), key=lambda f: f.value
+    )
 
 
 def _as_good(figure: Figure, best: Figure, tie: float) -> bool:
@@ -452,7 +522,9 @@ def _wrong(name: str, column: Figures) -> list[Figure]:
 
 def _grouped(rows: list[Row], columns: dict[str, Figures]) -> bool:
     """Return whether every bold is right once the table is taken in blocks: of one load, one model, …"""
-    settings = sorted({name for row in rows for name in row.settings} | {"label", "series", "section"})
+    settings = sorted(
+        {name for row in rows for name in row.settings} | {"label", "series", "section"}
+    )
     for names in (*((n,) for n in settings), *combinations(settings, 2)):
         groups: dict[tuple[object, ...], set[int]] = defaultdict(set)
         for row in rows:
@@ -467,7 +539,9 @@ def _grouped(rows: list[Row], columns: dict[str, Figures]) -> bool:
 
 
 def _value(row: Row, name: str) -> object:
-    return getattr(row, name) if name in ("label", "series", "section") else row.setting(name)
+    return (
+        getattr(row, name) if name in ("label", "series", "section") else row.setting(name)
+    )
 
 
 def _all_right(groups: Iterable[set[int]], columns: dict[str, Figures]) -> bool:

@@ -12,7 +12,14 @@ from dyno.facts.imported import Figure, Row, Unread
 from dyno.facts.metric import DEFINITIONS, words
 from dyno.facts.price import PriceRule
 from dyno.measure.cost import choose, cost, rates
-from dyno.measure.points import input_each, load_of, output_each, requests_per_s, sent, subject
+from dyno.measure.points import (
+    input_each,
+    load_of,
+    output_each,
+    requests_per_s,
+    sent,
+    subject,
+)
 from dyno.numbers import count, many, money, number, plus_minus, trimmed
 from dyno.report.block import finding_lines
 from dyno.report.table import Table, markdown, terminal, text_table
@@ -44,11 +51,13 @@ class Normal(msgspec.Struct, frozen=True):
     output_per_s: float | None  # tokens
     total_per_s: float | None
     accelerators: float | None
-    per_accelerator: float | None  # tokens/s: output, or of prompts and outputs where only that is known
+    # tokens/s: output, or of prompts and outputs where only that is known
+    per_accelerator: float | None
     per_accelerator_of: str  # output or total
     per_node: float | None  # tokens/s for eight accelerators
     per_node_estimated: bool  # calculated from fewer or more, as if nothing were lost
-    latencies: dict[str, tuple[float, str]]  # 'mean_ttft_ms' → milliseconds, and by which definition
+    # 'mean_ttft_ms' → milliseconds, and by which definition
+    latencies: dict[str, tuple[float, str]]
     speed: str = ""  # of a micro test, or a score, as it is printed
     price_per_hour: float | None = None  # of all accelerators of the row
     cost_per_million: float | None = None  # tokens, as above
@@ -82,7 +91,11 @@ def normal(row: Row, prices: Sequence[PriceRule] = ()) -> Normal:
         per_accelerator_of=tokens,
         per_node=per_device * NODE if per_device is not None else None,
         per_node_estimated=devices != NODE,
-        latencies={n: (f.value, f.definition) for n in LATENCIES if (f := row.figures.get(n)) is not None},
+        latencies={
+            n: (f.value, f.definition)
+            for n in LATENCIES
+            if (f := row.figures.get(n)) is not None
+        },
         speed=_speed(row),
         price_per_hour=per_hour,
         cost_per_million=per_million,
@@ -101,7 +114,9 @@ def _price(
         return None, None
     per_million = None
     if tokens:
-        per_million = paid.per_million_output if tokens == "output" else paid.per_million_total
+        per_million = (
+            paid.per_million_output if tokens == "output" else paid.per_million_total
+        )
     return paid.hour or None, per_million
 
 
@@ -131,12 +146,16 @@ def _speed(row: Row) -> str:
 def text(audit: Audit, rows: Sequence[Normal]) -> str:
     head, *more = _head(audit, rows)
     first, *others = wrapped(head, rest="  ")
-    first = first.replace(audit.verdict, styled(audit.verdict, verdict_style(audit.verdict)), 1)
+    first = first.replace(
+        audit.verdict, styled(audit.verdict, verdict_style(audit.verdict)), 1
+    )
     parts = ["\n".join([first, *others, *more]), *map(_finding, audit.findings)]
     for title, table in _tables(audit, rows):
         parts.append("\n".join([title, *terminal(table)]))
     if len(rows) > ROWS:
-        parts.append(f"The first {count(ROWS)} of {many(len(rows), 'result')}; --json has all.")
+        parts.append(
+            f"The first {count(ROWS)} of {many(len(rows), 'result')}; --json has all."
+        )
     parts += [_legend(rows), _unread(audit)]
     return "\n\n".join(p for p in parts if p)
 
@@ -146,10 +165,15 @@ def as_markdown(audit: Audit, rows: Sequence[Normal]) -> str:
     parts = [f"## {head}", "\n".join(line.replace("  ", "- ", 1) for line in files)]
     for f in audit.findings:
         where = f" ({_located(f.locations, '`')})" if f.locations else ""
-        parts.append(f"- **{f.level}** `{f.code}`: {_plain(f.text)}{where} *{_plain(f.advice)}*")
+        parts.append(
+            f"- **{f.level}** `{f.code}`: {_plain(f.text)}{where} *{_plain(f.advice)}*"
+        )
     for title, table in _tables(audit, rows):
         parts.append("\n".join([f"### {title}", "", *markdown(table)]))
-    parts += [_legend(rows), _unread(audit).replace(":\n  ", ":\n\n- ").replace("\n  ", "\n- ")]
+    parts += [
+        _legend(rows),
+        _unread(audit).replace(":\n  ", ":\n\n- ").replace("\n  ", "\n- "),
+    ]
     return "\n\n".join(p for p in parts if p)
 
 
@@ -160,11 +184,21 @@ def as_json(audit: Audit, rows: Sequence[Normal], version: str) -> dict[str, Any
         "verdict": audit.basis.word(audit.verdict) if judged else None,
         "verdict_line": audit.basis.describe(audit.verdict) if judged else None,
         "complete": audit.coverage.complete,
-        "read": {name: msgspec.to_builtins(getattr(audit.coverage, name)) for name in _PARTS},
-        "not_checked": [{"what": one.words, "results": one.results, "of": one.applicable} for one in audit.unchecked],
+        "read": {
+            name: msgspec.to_builtins(getattr(audit.coverage, name)) for name in _PARTS
+        },
+        "not_checked": [
+            {"what": one.words, "results": one.results, "of": one.applicable}
+            for one in audit.unchecked
+        ],
         "findings": msgspec.to_builtins(audit.each),
         "files": [
-            {"file": d.file, "format": d.format, "results": len(d.rows), "unread": msgspec.to_builtins(d.unread)}
+            {
+                "file": d.file,
+                "format": d.format,
+                "results": len(d.rows),
+                "unread": msgspec.to_builtins(d.unread),
+            }
             for d in audit.documents
         ],
         "results": msgspec.to_builtins(list(rows)),
@@ -179,7 +213,9 @@ def _read(audit: Audit) -> bool:
 def _head(audit: Audit, rows: Sequence[Normal]) -> list[str]:
     """Return the verdict, and what it is limited to. Without a result, nothing is sound."""
     files, read = many(len(audit.documents), "file"), audit.coverage.describe()
-    listed = [f"  {d.file}: {d.format}, {many(len(d.rows), 'result')}" for d in audit.documents]
+    listed = [
+        f"  {d.file}: {d.format}, {many(len(d.rows), 'result')}" for d in audit.documents
+    ]
     if not _read(audit) and audit.verdict == "sound":
         limits = f" ({read} read)" if read else ""
         return [f"{NOTHING} in {files}{limits}", *listed]
@@ -203,7 +239,9 @@ def _counts(findings: Sequence[Finding]) -> str:
 
 
 def _finding(f: Finding) -> str:
-    lines = finding_lines(msgspec.structs.replace(f, text=_plain(f.text), advice=_plain(f.advice)))
+    lines = finding_lines(
+        msgspec.structs.replace(f, text=_plain(f.text), advice=_plain(f.advice))
+    )
     if f.locations:
         lines += wrapped(f"at {_plain(_located(f.locations))}", " " * 8)
     return "\n".join(lines)
@@ -280,7 +318,9 @@ def _table(rows: Sequence[Normal], read: Mapping[str, Row]) -> Table:
             right.append(i)
         if title in ("line", "name", "load", "completed"):
             keep.append(i)
-    return text_table(titles, ([line[title] for title in titles] for line in lines), right, keep)
+    return text_table(
+        titles, ([line[title] for title in titles] for line in lines), right, keep
+    )
 
 
 def _cells(r: Normal, nodes: bool, figures: Mapping[str, Figure]) -> dict[str, str]:
@@ -289,7 +329,9 @@ def _cells(r: Normal, nodes: bool, figures: Mapping[str, Figure]) -> dict[str, s
 
     def reported(name: str, value: float | None) -> str:
         figure = figures.get(name)
-        return _number(value, figure.half if figure is not None and figure.value == value else 0.0)
+        return _number(
+            value, figure.half if figure is not None and figure.value == value else 0.0
+        )
 
     estimated = "≈" if r.per_node_estimated and r.per_node is not None else ""
     latencies = [name for name in LATENCIES if name != "median_ttft_ms"]
@@ -306,7 +348,10 @@ def _cells(r: Normal, nodes: bool, figures: Mapping[str, Figure]) -> dict[str, s
         "devices": _number(r.accelerators),
         "tok/s/device": _number(r.per_accelerator),
         "tok/s/8 devices": estimated + _number(r.per_node) if nodes else "",
-        **{words(n).removeprefix("mean "): reported(n, r.latencies.get(n, (None,))[0]) for n in latencies},
+        **{
+            words(n).removeprefix("mean "): reported(n, r.latencies.get(n, (None,))[0])
+            for n in latencies
+        },
         "$/M tok": "" if r.cost_per_million is None else money(r.cost_per_million),
     }
 
@@ -352,15 +397,25 @@ def _legend(rows: Sequence[Normal]) -> str:
     definitions = _definitions(rows)
     if not definitions:
         return ""
-    lines = ["Latencies are means in milliseconds, unless a percentile is named. Definitions:"]
-    lines += [line for key in definitions for line in wrapped(f"{key}: {DEFINITIONS[key]}", "  ", "    ")]
+    lines = [
+        "Latencies are means in milliseconds, unless a percentile is named. Definitions:"
+    ]
+    lines += [
+        line
+        for key in definitions
+        for line in wrapped(f"{key}: {DEFINITIONS[key]}", "  ", "    ")
+    ]
     if any(r.per_accelerator is not None for r in rows):
-        tokens = " or ".join(sorted({r.per_accelerator_of for r in rows if r.per_accelerator is not None}))
+        tokens = " or ".join(
+            sorted({r.per_accelerator_of for r in rows if r.per_accelerator is not None})
+        )
         lines.append(f"  tok/s/device: {tokens} tokens/s per accelerator")
         if any(r.cost_per_million is not None for r in rows):
             lines.append(f"  $/M tok: cost per million {tokens} tokens")
     if _parts_of_nodes(rows):
-        lines.append("  tok/s/8 devices: per node; ≈ is scaled from another number of devices, not measured")
+        lines.append(
+            "  tok/s/8 devices: per node; ≈ is scaled from another number of devices, not measured"
+        )
     return "\n".join(lines)
 
 
@@ -373,7 +428,11 @@ def _listed_under(unread: Unread) -> str:
 def _unread(audit: Audit) -> str:
     """Return the parts that were not read, in words."""
     # Remarks first: the last lines say why the exit code is 5.
-    lines: dict[str, list[str]] = {"Remarks:": [], "Not read:": [], "Columns or metrics not read:": []}
+    lines: dict[str, list[str]] = {
+        "Remarks:": [],
+        "Not read:": [],
+        "Columns or metrics not read:": [],
+    }
     for d in audit.documents:
         for u in d.unread:
             lines[_listed_under(u)].append(f"  {_plain(u.describe(d.file))}")

@@ -28,9 +28,16 @@ from dyno.facts.setting import LABELS
 from dyno.results import tables
 from dyno.results.lines import TextLine
 
-MOST_ROWS, MOST_PASSAGES, MOST_COMMANDS, MOST_HEADINGS, MOST_UNREAD = 10_000, 4_000, 2_000, 20_000, 1_000
+MOST_ROWS, MOST_PASSAGES, MOST_COMMANDS, MOST_HEADINGS, MOST_UNREAD = (
+    10_000,
+    4_000,
+    2_000,
+    20_000,
+    1_000,
+)
 MOST_TABLES, MOST_CELLS = 5_000, 300_000  # cells of all tables
-_MOST_CHARACTERS, _MOST_PARSED = 4_000_000, 20_000  # characters of all commands, and commands
+# characters of all commands, and commands
+_MOST_CHARACTERS, _MOST_PARSED = 4_000_000, 20_000
 _MOST_LINES = 20_000  # of a table
 _LONGEST_PASSAGE = 20_000
 _LONGEST_COMMAND = 16_000
@@ -57,7 +64,9 @@ _EVALUATED = re.compile(
     r"^\s{0,4}(?:#\s{1,2})?([\w-]{2,30}) \((pretrained=|model=|base_url=)(.{0,2000}?)\),"
     r".{0,200}?(?:num_fewshot|batch_size):"
 )
-_ASSIGNMENT = re.compile(r"^\s{0,12}(?:export\s+)?([A-Za-z_]\w{0,40})=(\"[^\"]*\"|'[^']*'|[^\s#;|&]*)\s*(?:#.*)?$")
+_ASSIGNMENT = re.compile(
+    r"^\s{0,12}(?:export\s+)?([A-Za-z_]\w{0,40})=(\"[^\"]*\"|'[^']*'|[^\s#;|&]*)\s*(?:#.*)?$"
+)
 _ITEM = re.compile(r"^\s{0,12}(?:[-*+•]|\d{1,3}[.)])\s+")
 _CALCULATES = re.compile(r"\d\s*[*×x/+÷-]\s*\d|=\s*\d|^\s*(?:>>>|\d[\d.,]*\s*$)")
 # A line of its own above results that names them: 'tgi', 'fp8 -tp 4'.
@@ -66,7 +75,9 @@ _NO_LABELS = {
     "client", "server", "run", "output", "result", "results", "benchmark", "command", "log", "example", "usage",
     "benchmark result", "benchmark results", "raw results", "results:", "test results", "serving script",
 }  # fmt: skip
-_NO_TITLE = re.compile(r"\s{0,12}<|\s{0,12}(?:[-*+•>]|\d{1,3}[.)])\s|\w{1,30}:\s|.{0,120}[.:;,]$")
+_NO_TITLE = re.compile(
+    r"\s{0,12}<|\s{0,12}(?:[-*+•>]|\d{1,3}[.)])\s|\w{1,30}:\s|.{0,120}[.:;,]$"
+)
 _ADMONITION = re.compile(r"^(?:\?\?\?\+?|!!!|===)\s")
 
 _Numbered = tuple[int, str]  # a line's number, and words
@@ -86,14 +97,16 @@ class Walk:
         self._scope = commands.Scope()
         self._variables: dict[str, str] = {}
         self._pending: dict[str, Setting] = {}  # lines right before a block
-        self._label: _Numbered | None = None  # the name of the next results, by a comment or a line above
+        # the name of the next results, by a comment or a line above
+        self._label: _Numbered | None = None
         self._loose = False  # the label is a line that only looks like one
         self._recent_words: _Numbered | None = None  # a short paragraph right before
         self._fence: str | None = None
         self._numbers_in = blocks.numbers_reader("")
         self._listing = self._listings = 0  # the number of this one; 0: outside
         self._listing_rows = False
-        self._listing_line, self._loose_numbers = 0, list[_Numbered]()  # of this listing: numbers that nothing read
+        # of this listing: numbers that nothing read
+        self._listing_line, self._loose_numbers = 0, list[_Numbered]()
         self._level = 0
         self._content = True  # since the last heading
         self._code = False  # the listing is a program or a configuration
@@ -104,7 +117,8 @@ class Walk:
         self._cells, self._tables_full = 0, False
         self._aligned: blocks.Aligned | None = None  # a table in aligned columns
         self._html: list[TextLine] | None = None  # a table in HTML
-        self._names: list[_Numbered] = []  # figures with a number behind them, since the last heading or fence
+        # figures with a number behind them, since the last heading or fence
+        self._names: list[_Numbered] = []
         self._before = TextLine(0, "")
         self._paragraph: list[TextLine] = []
         self._joined: _Numbered | None = None  # a command that continues on the next line
@@ -214,7 +228,13 @@ class Walk:
             unread=self.unread,
         )
 
-    def _miss(self, line: int, why: str, part: Literal["", "block", "columns", "lines"] = "", what: str = "") -> None:
+    def _miss(
+        self,
+        line: int,
+        why: str,
+        part: Literal["", "block", "columns", "lines"] = "",
+        what: str = "",
+    ) -> None:
         if len(self.unread) < MOST_UNREAD:
             self.unread.append(Unread(line, why, part, what))
 
@@ -242,19 +262,35 @@ class Walk:
         current, self._block = self._block, None
         assert current is not None
         client = self._scope.client()
-        row = current.row(self.file, client if client in ("vllm", "sglang", "dyno") else None, self._section())
+        row = current.row(
+            self.file,
+            client if client in ("vllm", "sglang", "dyno") else None,
+            self._section(),
+        )
         if row is None:
             why = "a result's heading without readable figures"
             self._miss(current.line, why, "block" if current.figures else "")
             return
-        if not closed and current.title and "completed" in row.figures and "mean_ttft_ms" not in row.figures:
-            self._miss(row.end, "the block ends early, without latencies and closing line", "lines")
+        if (
+            not closed
+            and current.title
+            and "completed" in row.figures
+            and "mean_ttft_ms" not in row.figures
+        ):
+            self._miss(
+                row.end, "the block ends early, without latencies and closing line", "lines"
+            )
         # Below the block's last figure there may be anything.
         unknown = [entry for entry in current.unknown if entry[0] < row.end]
         if unknown:
             first_line = unknown[0][0]
             labels = ", ".join(dict.fromkeys(label for _, label in unknown))
-            self._miss(first_line, "meaning unknown", "columns", commands.without_secrets(labels[:_SHORT]))
+            self._miss(
+                first_line,
+                "meaning unknown",
+                "columns",
+                commands.without_secrets(labels[:_SHORT]),
+            )
         self._add(row)
 
     def _is_offline(self, number: int, text: str) -> bool:
@@ -262,7 +298,9 @@ class Walk:
         if not figures:
             return False
         self._content = True
-        if self._offline is not None and (set(figures) & set(self._offline[2]) or number - self._offline[1] > 40):
+        if self._offline is not None and (
+            set(figures) & set(self._offline[2]) or number - self._offline[1] > 40
+        ):
             self._end_offline()
         first, _, others = self._offline or (number, number, {})
         self._offline = (first, number, {**others, **figures})
@@ -300,12 +338,18 @@ class Walk:
         settings |= self._scope.settings(row.kind)
         progress = self._pending.pop("progress", None)
         settings |= self._pending
-        if progress is not None and "num_prompts" not in settings and _counts_requests(progress, row):
+        if (
+            progress is not None
+            and "num_prompts" not in settings
+            and _counts_requests(progress, row)
+        ):
             settings["num_prompts"] = progress
         settings |= row.settings
         self._pending.clear()
         label = self._label[1] if self._label is not None else ""
-        self.rows.append(msgspec.structs.replace(row, settings=settings, label=row.label or label))
+        self.rows.append(
+            msgspec.structs.replace(row, settings=settings, label=row.label or label)
+        )
 
     def _settings_in_words(self, row: Row) -> dict[str, Setting]:
         """Return settings that the heading and the words above a result name."""
@@ -327,7 +371,9 @@ class Walk:
 
     def _state(self, settings: dict[str, Setting], role: str, tool: str = "") -> None:
         self._content = True
-        self._scope.add(commands.Statement(settings, role, tool, self._level, self._listing))
+        self._scope.add(
+            commands.Statement(settings, role, tool, self._level, self._listing)
+        )
         self._pending.clear()
 
     def _is_evaluated(self, number: int, text: str) -> bool:
@@ -338,7 +384,9 @@ class Walk:
         self._end_paragraph()
         args = match[2] + match[3]
         settings = commands.model_args(args, number)
-        settings["--model_args"] = Setting(commands.without_secrets(args[:500]), number, "command")
+        settings["--model_args"] = Setting(
+            commands.without_secrets(args[:500]), number, "command"
+        )
         self._state(settings, "quality")
         return True
 
@@ -362,7 +410,11 @@ class Walk:
         if match := _BUILD.match(text):
             self._built(match[1], match[2], number)
             return True
-        if self._listing and (match := _ASSIGNMENT.match(text)) and not text.lstrip().startswith("#"):
+        if (
+            self._listing
+            and (match := _ASSIGNMENT.match(text))
+            and not text.lstrip().startswith("#")
+        ):
             if len(self._variables) < MOST_COMMANDS:
                 self._variables[match[1]] = match[2].strip("'\"")
             return len(match[2]) > 0
@@ -461,7 +513,11 @@ class Walk:
         if match := _HEADING.match(text[:_SHORT]):
             self._head(number, len(match[1]), markup.title(match[2]))
             return True
-        if self._paragraph and text.lstrip()[:3] in ("===", "---") and _UNDERLINE.fullmatch(text):
+        if (
+            self._paragraph
+            and text.lstrip()[:3] in ("===", "---")
+            and _UNDERLINE.fullmatch(text)
+        ):
             return self._underlined(number, 1 if "=" in text else 2)
         if "<" in text and (match := _HTML_HEADING.search(text[:_SHORT])):
             self._head(number, int(match[1]), match[2])
@@ -477,7 +533,12 @@ class Walk:
     def _underlined(self, number: int, level: int) -> bool:
         """Return whether a heading was underlined: a paragraph of one line above a line of dashes."""
         first, *more = self._paragraph
-        if more or first.number != number - 1 or len(first.text) > 120 or _NO_TITLE.match(first.text):
+        if (
+            more
+            or first.number != number - 1
+            or len(first.text) > 120
+            or _NO_TITLE.match(first.text)
+        ):
             return False
         self._paragraph = []
         self._head(first.number, level, first.text.strip())
@@ -509,7 +570,12 @@ class Walk:
         names, self._names = self._names, []
         if len(names) > 1:
             line, name = names[0]
-            self._miss(line, "printed figures in an unknown format", "block", commands.without_secrets(name))
+            self._miss(
+                line,
+                "printed figures in an unknown format",
+                "block",
+                commands.without_secrets(name),
+            )
 
     def _end_listing(self) -> None:
         """List a listing as unread if its numbers gave no result, and nothing of it is listed yet."""
@@ -517,7 +583,12 @@ class Walk:
         listed = any(u.lost and u.line > self._listing_line for u in self.unread)
         if len(numbers) > 1 and not self._listing_rows and not listed:
             line, text = numbers[0]
-            self._miss(line, "a listing in an unknown format", "block", commands.without_secrets(text.strip()[:_NAMED]))
+            self._miss(
+                line,
+                "a listing in an unknown format",
+                "block",
+                commands.without_secrets(text.strip()[:_NAMED]),
+            )
 
     # ---- words ----
 
@@ -541,10 +612,24 @@ class Walk:
     def _words_of_listing(self, number: int, text: str) -> None:
         if ":" in text or "=" in text or "  " in text:
             self._figures(number, text)
-        if len(self.passages) < MOST_PASSAGES and len(text) < 400 and _CALCULATES.search(text):
-            self._pass(Passage(number, commands.without_secrets(text.strip()), self._section(), listing=True))
+        if (
+            len(self.passages) < MOST_PASSAGES
+            and len(text) < 400
+            and _CALCULATES.search(text)
+        ):
+            self._pass(
+                Passage(
+                    number,
+                    commands.without_secrets(text.strip()),
+                    self._section(),
+                    listing=True,
+                )
+            )
         elif (self._label is None or self._loose) and len(text) < 80 and _is_loose(text):
-            self._label, self._loose = (number, commands.without_secrets(text.strip())), True
+            self._label, self._loose = (
+                (number, commands.without_secrets(text.strip())),
+                True,
+            )
 
     def _figures(self, number: int, text: str) -> None:
         """Figures outside of blocks and of tables with bars: aligned columns are read, names with numbers are not."""
@@ -606,7 +691,10 @@ class Walk:
         if self._paragraph and self._paragraph[-1].number == before.number:
             self._paragraph.pop()
         self._end_paragraph()
-        self._bare, self._table = True, [TextLine(before.number, before.text[: markup.LONGEST_ROW])]
+        self._bare, self._table = (
+            True,
+            [TextLine(before.number, before.text[: markup.LONGEST_ROW])],
+        )
         return True
 
     def _in_table(self, text: str) -> bool:
@@ -626,7 +714,11 @@ class Walk:
             return
         if self._tables_full:
             return
-        body = [(line.number, markup.cells(line.text)) for line in lines[2:] if not markup.is_rule(line.text)]
+        body = [
+            (line.number, markup.cells(line.text))
+            for line in lines[2:]
+            if not markup.is_rule(line.text)
+        ]
         if self._boxed:
             body = markup.unwrapped(body)
         self._put_table(lines[0].number, markup.cells(lines[0].text), body)
@@ -662,24 +754,47 @@ class Walk:
         self._aligned = None
         if table.body:
             header = list(map(DocumentCell, table.header))
-            self._put_table(table.line, header, [(n, list(map(DocumentCell, r))) for n, r in table.body])
+            self._put_table(
+                table.line, header, [(n, list(map(DocumentCell, r))) for n, r in table.body]
+            )
         if table.misses(line.text):
             what = commands.without_secrets(", ".join(table.header))
-            self._miss(line.number, "cells don't line up with the titles", "lines" if table.body else "block", what)
+            self._miss(
+                line.number,
+                "cells don't line up with the titles",
+                "lines" if table.body else "block",
+                what,
+            )
         return False
 
-    def _put_table(self, line: int, header: list[DocumentCell], body: list[tuple[int, list[DocumentCell]]]) -> None:
+    def _put_table(
+        self,
+        line: int,
+        header: list[DocumentCell],
+        body: list[tuple[int, list[DocumentCell]]],
+    ) -> None:
         self._cells += sum(len(cells) for _, cells in body)
         if self._cells > MOST_CELLS or len(self.tables) >= MOST_TABLES:
             self._tables_full = True
             self._miss(line, "too many tables; the rest was not read", "lines")
             return
         titles = [cell.text for cell in header]
-        table = DocumentTable(line, titles, [cells for _, cells in body], [n for n, _ in body], self._section())
+        table = DocumentTable(
+            line,
+            titles,
+            [cells for _, cells in body],
+            [n for n, _ in body],
+            self._section(),
+        )
         self.tables.append(table)
         words = self._recent_words
-        if words is not None and not self._listing and (self._label is None or self._label[0] < words[0]):
-            self._label, self._loose = words, False  # the nearest words above name the table
+        if (
+            words is not None
+            and not self._listing
+            and (self._label is None or self._label[0] < words[0])
+        ):
+            # the nearest words above name the table
+            self._label, self._loose = words, False
         rows = tables.rows_of(table, len(self.tables) - 1, self.file, "table")
         for row in rows:
             self._add(row)
@@ -705,16 +820,22 @@ def _is_command_alone(text: str, start: int) -> bool:
     """Return whether a line begins with a program, and has flags: words may mention one. `start`: where it is named."""
     bare = commands.without_prompt(text).strip("`")
     start = max(start - max(len(text) - len(bare), 0), 0)
-    begins = re.match(r"(?:[A-Z_]+=\S*\s+)*(?:python\d?\S*\s+(?:-m\s+)?)?\S*$", bare[:start])
+    begins = re.match(
+        r"(?:[A-Z_]+=\S*\s+)*(?:python\d?\S*\s+(?:-m\s+)?)?\S*$", bare[:start]
+    )
     return begins is not None and re.search(r"\s--?[A-Za-z]", bare) is not None
 
 
 def _only_mentions_program(text: str) -> bool:
     """Return whether a listing's line is a log's or a comment that mentions a program."""
-    if re.match(r"^\s*(?:INFO|WARNING|ERROR|DEBUG|\[|\()", text) and not re.search(r"\s--[a-z]", text):
+    if re.match(r"^\s*(?:INFO|WARNING|ERROR|DEBUG|\[|\()", text) and not re.search(
+        r"\s--[a-z]", text
+    ):
         return True
     is_comment = re.match(r"^\s*#", text) is not None
-    return is_comment and not re.match(r"^\s*#\s*(?:[A-Z_]+=\S+\s+)*(?:python|vllm|\./|llama)", text)
+    return is_comment and not re.match(
+        r"^\s*#\s*(?:[A-Z_]+=\S+\s+)*(?:python|vllm|\./|llama)", text
+    )
 
 
 def _joined(before: str, text: str) -> str | None:
@@ -726,14 +847,20 @@ def _joined(before: str, text: str) -> str | None:
         # JSON in quotes that are still open
         ends = not text.strip() or "===" in text or len(before) >= 4_000
         return None if ends else f"{before} {text.strip()}"
-    if re.match(r"[a-z_]{1,30}=\S+(?:\s+-|\s*$)", text) and re.search(r"\s--[a-z][\w-]*$", before):
+    if re.match(r"[a-z_]{1,30}=\S+(?:\s+-|\s*$)", text) and re.search(
+        r"\s--[a-z][\w-]*$", before
+    ):
         return before + text.strip()
     return None
 
 
 def _has_title(lines: list[TextLine]) -> bool:
     """Return whether the first line of a box has a single cell, above a rule."""
-    return len(lines) > 3 and markup.is_rule(lines[1].text) and len(markup.cells(lines[0].text)) == 1
+    return (
+        len(lines) > 3
+        and markup.is_rule(lines[1].text)
+        and len(markup.cells(lines[0].text)) == 1
+    )
 
 
 def _is_loose(text: str) -> bool:

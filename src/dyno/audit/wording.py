@@ -16,10 +16,20 @@ _PROMISE = re.compile(
     r"tokens?/s(?:ec)?|goodput|efficiency|accuracy|numbers|comparisons?|findings)\b",
     re.I,
 )
-_FIGURES = re.compile(r"\b(?:throughput|latenc(?:y|ies)|benchmark(?:s|ing)?|speed tests?|speeds|results)\b", re.I)
-_SPEED = re.compile(r"\b(?:latenc|throughput|speed|performance|inference|serving|tokens?/s)", re.I)
-_PLAIN = re.compile(r"[\W\d]{0,9}(?:(?:performance|throughput|latency|benchmark)(?: results)?|results)\W{0,3}$", re.I)
-_RESULTS = re.compile(r"\b(?:benchmarks|results|numbers|findings)\b|\bbenchmark (?:of|report)\b", re.I)
+_FIGURES = re.compile(
+    r"\b(?:throughput|latenc(?:y|ies)|benchmark(?:s|ing)?|speed tests?|speeds|results)\b",
+    re.I,
+)
+_SPEED = re.compile(
+    r"\b(?:latenc|throughput|speed|performance|inference|serving|tokens?/s)", re.I
+)
+_PLAIN = re.compile(
+    r"[\W\d]{0,9}(?:(?:performance|throughput|latency|benchmark)(?: results)?|results)\W{0,3}$",
+    re.I,
+)
+_RESULTS = re.compile(
+    r"\b(?:benchmarks|results|numbers|findings)\b|\bbenchmark (?:of|report)\b", re.I
+)
 _HOW_TO = re.compile(
     r"\bhow[ -]?to\b|\b(?:guides?|tutorial|suite|scripts?|tools?|tooling|toolkit|harness|instructions|methodology|"
     r"documentation|docs|descriptions?|templates?|usage|optimi[sz]ation|tuning|framework|setup|settings|running|plan|roadmap|reproducing)\b",
@@ -33,13 +43,17 @@ _FIGURE_IN_WORDS = re.compile(
     re.I,
 )
 # '2.4 s' and '38 %' are figures of speed beside a word for it.
-_AMOUNT = re.compile(r"\d\s?(?:s|sec|secs|seconds?|min|minutes?|x|×|times|%|percent)(?![\w-])", re.I)
+_AMOUNT = re.compile(
+    r"\d\s?(?:s|sec|secs|seconds?|min|minutes?|x|×|times|%|percent)(?![\w-])", re.I
+)
 _SPEED_WORD = re.compile(
     r"latenc|throughput|ttft|tpot|\bitl\b|time to first|first token|faster|slower|speed|tokens?/s|end-to-end"
     r"|inter-token|respons|decod|prefill|generat",
     re.I,
 )
-_MEASURED = re.compile(r"\s*[~<>≈]?\s?\$?\d{1,3}(?:,?\d{3}){0,3}(?:\.\d{1,6})?\s?(?:[a-zA-Z/%±$].{0,20})?\s*$")
+_MEASURED = re.compile(
+    r"\s*[~<>≈]?\s?\$?\d{1,3}(?:,?\d{3}){0,3}(?:\.\d{1,6})?\s?(?:[a-zA-Z/%±$].{0,20})?\s*$"
+)
 _DANGLING = re.compile(
     r"\b(?:(?:are|is) (?:listed|given|summari[sz]ed|tabulated) (?:in the (?:table|list) )?below|"
     r"(?:see|in) the (?:table|list) below|(?:in )?the (?:following|below) (?:table|list)\b[^.]{0,60})\s?[.:]?\s?$",
@@ -66,7 +80,11 @@ def empty(document: Document) -> Iterator[Finding]:
             other.append(heading)
     if promised:
         advice = "Give the figures that the heading promises; conclusions from them have no basis here."
-        yield Finding("consistency.empty_section", "doubt", *_nothing_under(document, promised, advice))
+        yield Finding(
+            "consistency.empty_section",
+            "doubt",
+            *_nothing_under(document, promised, advice),
+        )
     if other:
         yield Finding("consistency.empty_section", "note", *_nothing_under(document, other))
 
@@ -80,13 +98,19 @@ def _lacks_figures(document: Document, heading: Heading) -> bool:
     return bool(measured) and not _goes_on(document, heading)
 
 
-def _nothing_under(document: Document, headings: list[Heading], advice: str = "") -> tuple[str, str, list[str]]:
+def _nothing_under(
+    document: Document, headings: list[Heading], advice: str = ""
+) -> tuple[str, str, list[str]]:
     """Return text, advice and locations of a finding about empty sections."""
     names = ", ".join(f"'{h.text}'" for h in headings[:6])
     if len(headings) > 6:
         names += " and others"
     sections = "section" if len(headings) == 1 else "sections"
-    return f"Empty {sections}: {names}.", advice, [f"{document.file}:{h.line}" for h in headings]
+    return (
+        f"Empty {sections}: {names}.",
+        advice,
+        [f"{document.file}:{h.line}" for h in headings],
+    )
 
 
 def _is_title(text: str) -> bool:
@@ -108,7 +132,8 @@ def _goes_on(document: Document, heading: Heading) -> bool:
 
 def no_figures(documents: Sequence[Document]) -> Iterator[Finding]:
     """Yield a finding for each text that promises figures of speed and has none."""
-    beside_data = any(d.rows and not d.headings for d in documents)  # result files given beside the words
+    # result files given beside the words
+    beside_data = any(d.rows and not d.headings for d in documents)
     for document in documents:
         if not document.headings or _may_have_figures(document):
             continue
@@ -158,7 +183,9 @@ def _has_figure(words: str) -> bool:
     if _FIGURE_IN_WORDS.search(words):
         return True
     sentences = re.split(r"(?<=[.!?;])\s", words)
-    return any(_AMOUNT.search(sentence) and _SPEED_WORD.search(sentence) for sentence in sentences)
+    return any(
+        _AMOUNT.search(sentence) and _SPEED_WORD.search(sentence) for sentence in sentences
+    )
 
 
 def _cells_with_numbers(document: Document) -> bool:
@@ -186,7 +213,8 @@ def _is_followed(document: Document, passage: Passage) -> bool:
     words = [p for p in document.passages if below(p.line)]
     lines = [r.line for r in document.rows] + [c.line for c in document.commands]
     first = min(filter(below, lines), default=None)
-    reach = passage.line + len(passage.text) // 60 + 3  # lines that it may take itself, and blank ones
+    # lines that it may take itself, and blank ones
+    reach = passage.line + len(passage.text) // 60 + 3
     if not words:
         return first is not None or stop > reach
     if first is not None and first < words[0].line:
@@ -207,10 +235,20 @@ def dangling(document: Document) -> Iterator[Finding]:
     for passage in document.passages:
         tail = passage.text[-160:]
         match = _DANGLING.search(tail)
-        if passage.listing or match is None or _PICTURE.search(tail) or _is_followed(document, passage):
+        if (
+            passage.listing
+            or match is None
+            or _PICTURE.search(tail)
+            or _is_followed(document, passage)
+        ):
             continue
         text = f"'…{tail[max(0, match.start() - 60) :].strip()}': the announced list is missing."
-        yield note("consistency.empty_section", text, "Add the list.", [f"{document.file}:{passage.line}"])
+        yield note(
+            "consistency.empty_section",
+            text,
+            "Add the list.",
+            [f"{document.file}:{passage.line}"],
+        )
 
 
 # ---- commands and versions ----
@@ -220,7 +258,9 @@ NEAR = 5  # lines above a command
 _COMPARES = re.compile(r"comparison|compar(?:e|ing)|\bvs\b|versus", re.I)
 _SIZED = re.compile(r"[A-Za-z][\w.]*[- ]?\d?(?:\.\d)?-(\d{1,4}(?:\.\d)?)B\b")
 _CONCLUDES = re.compile(r"result|finding|conclusion|comparison|\bvs\b|versus", re.I)
-_MODEL_ID = re.compile(r"(?<![\w./-])([A-Za-z][\w.-]{1,30}/[A-Za-z][\w.-]{3,80}?)(?=[\s,;:)\]'\"]|[.](?:\s|$)|$)")
+_MODEL_ID = re.compile(
+    r"(?<![\w./-])([A-Za-z][\w.-]{1,30}/[A-Za-z][\w.-]{3,80}?)(?=[\s,;:)\]'\"]|[.](?:\s|$)|$)"
+)
 
 
 def command_differs(d: Document) -> Iterator[Finding]:
@@ -255,10 +295,18 @@ def _concurrencies(d: Document, command: Command, until: int) -> dict[float, int
 
 def _is_result_of(row: Row, command: Command) -> bool:
     """Return whether a printed block may be the output of a command above it."""
-    if row.kind != "serve" or row.form != "block" or row.section != command.section or row.line <= command.line:
+    if (
+        row.kind != "serve"
+        or row.form != "block"
+        or row.section != command.section
+        or row.line <= command.line
+    ):
         return False
     unset = Setting("", 0)
-    return row.settings.get("backend", unset).line == command.settings.get("backend", unset).line
+    return (
+        row.settings.get("backend", unset).line
+        == command.settings.get("backend", unset).line
+    )
 
 
 def fewer_than_commanded(d: Document) -> Iterator[Finding]:
@@ -268,7 +316,12 @@ def fewer_than_commanded(d: Document) -> Iterator[Finding]:
     for row in d.rows:
         done = int(row.get("completed") or 0)
         above = min((n for n in asked if n > done), default=None)
-        if above and done > ALMOST * above and done not in asked and _counts_only_successes(row):
+        if (
+            above
+            and done > ALMOST * above
+            and done not in asked
+            and _counts_only_successes(row)
+        ):
             short.setdefault(above, []).append(row)
     for count, rows in short.items():
         if len(rows) < SEVERAL:
@@ -351,7 +404,13 @@ def _unlike(d: Document, commands: list[Command], compared: bool) -> Iterator[Fi
     text = f"{len(commands)} commands ({commands[0].program}) differ in several settings: {listed}."
     # Where machines or engines are compared, settings should be the same; else they may be what is varied.
     level: Level = "doubt" if compared else "note"
-    yield Finding("comparability.settings_differ", level, text, "", [f"{d.file}:{c.line}" for c in commands])
+    yield Finding(
+        "comparability.settings_differ",
+        level,
+        text,
+        "",
+        [f"{d.file}:{c.line}" for c in commands],
+    )
 
 
 def _settings_that_differ(commands: list[Command]) -> list[str]:
@@ -360,7 +419,9 @@ def _settings_that_differ(commands: list[Command]) -> list[str]:
     names = {*ENGINE, *flags} - _ELSEWHERE
     differ = []
     for name in sorted(names, key=lambda n: (n.startswith("-"), n)):
-        values = [str(c.settings[name].value) if name in c.settings else "unset" for c in commands]
+        values = [
+            str(c.settings[name].value) if name in c.settings else "unset" for c in commands
+        ]
         distinct = list(dict.fromkeys(values))
         if len(distinct) > 1:
             differ.append(f"{name} {' / '.join(distinct)}")
@@ -384,7 +445,11 @@ def _variables(commands: list[Command]) -> list[str]:
 
 def _is_typo(name: str, other: str) -> bool:
     """Return whether two long names are nearly the same."""
-    return other != name and len(other) > 8 and SequenceMatcher(None, other, name).ratio() > 0.95
+    return (
+        other != name
+        and len(other) > 8
+        and SequenceMatcher(None, other, name).ratio() > 0.95
+    )
 
 
 # ---- models ----
@@ -457,7 +522,9 @@ def size_named(d: Document) -> Iterator[Finding]:
 def _asks_a_server(row: Row) -> bool:
     """Return whether quality was measured through a server, whose settings it shares."""
     backend = str(row.setting("backend") or "")
-    return "base_url" in str(row.setting("--model_args") or "") or backend.startswith("local-")
+    return "base_url" in str(row.setting("--model_args") or "") or backend.startswith(
+        "local-"
+    )
 
 
 def _spelled(model: object) -> str:
@@ -468,7 +535,11 @@ def _spelled(model: object) -> str:
 def quality_elsewhere(d: Document) -> Iterator[Finding]:
     """Accuracy of one configuration is beside the speed of another."""
     scores = [r for r in d.rows if _has_own_model(r)]
-    speed = [c for c in d.commands if c.role in ("server", "offline", "client") and c.settings.get("model")]
+    speed = [
+        c
+        for c in d.commands
+        if c.role in ("server", "offline", "client") and c.settings.get("model")
+    ]
     if not scores or not speed:
         return
     measured = {_spelled(r.setting("model")) for r in scores}
@@ -495,7 +566,11 @@ def _has_own_model(row: Row) -> bool:
 
 def _untested_cache(scores: Sequence[Row], commands: Sequence[Command]) -> str:
     """Return the commands' cache types in words, if accuracy was not measured with all of them."""
-    types = {str(c.settings["kv_cache_dtype"].value) for c in commands if "kv_cache_dtype" in c.settings}
+    types = {
+        str(c.settings["kv_cache_dtype"].value)
+        for c in commands
+        if "kv_cache_dtype" in c.settings
+    }
     if types <= {str(r.setting("kv_cache_dtype") or "") for r in scores}:
         return ""
     return f" (cache type {' and '.join(sorted(types))})"

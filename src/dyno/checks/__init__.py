@@ -107,7 +107,11 @@ class Check:
     def _advised(self, result: Any) -> Any:
         if isinstance(result, Objection):
             return result._replace(finding=self._advised(result.finding))
-        return result if result.advice else replace(result, advice=self.about[result.code].advice)
+        return (
+            result
+            if result.advice
+            else replace(result, advice=self.about[result.code].advice)
+        )
 
 
 CHECKS = (
@@ -882,7 +886,12 @@ CHECKS = (
 
 def about(*lists: Iterable[Check]) -> dict[str, FindingGuide]:
     """Return all findings by their codes."""
-    return {code: words for checks in lists for check in checks for code, words in check.about.items()}
+    return {
+        code: words
+        for checks in lists
+        for check in checks
+        for code, words in check.about.items()
+    }
 
 
 def run(checks: Iterable[Check] = CHECKS, **evidence: Any) -> Iterator[Any]:
@@ -891,7 +900,9 @@ def run(checks: Iterable[Check] = CHECKS, **evidence: Any) -> Iterator[Any]:
         yield from check.run(evidence)
 
 
-def unchecked(results: Sequence[tuple[Row, Document]], peaks_of: PeaksOf, *lists: Iterable[Check]) -> list[Unchecked]:
+def unchecked(
+    results: Sequence[tuple[Row, Document]], peaks_of: PeaksOf, *lists: Iterable[Check]
+) -> list[Unchecked]:
     """Return the inputs that results lack, of all checks that apply to them. Each result comes with its document."""
     needs = (need for checks in lists for check in checks for need in check.needs or ())
     return list(inputs.unchecked(results, needs, peaks_of))
@@ -901,9 +912,13 @@ def examine(e: Circumstances) -> list[Finding]:
     """Return the findings about a run of dyno's own."""
     if isinstance(e, QualityEvidence):
         return worst_first(run(quality=e))
-    evidence: dict[str, Circumstances | Rig] = {"run": e, "server" if isinstance(e, Evidence) else "offline": e}
+    evidence: dict[str, Circumstances | Rig] = {
+        "run": e,
+        "server" if isinstance(e, Evidence) else "offline": e,
+    }
     url = e.trial.target.base_url
-    if e.rig is not None and (not url or Url(url).local):  # an engine in dyno's own process has no address
+    # an engine in dyno's own process has no address
+    if e.rig is not None and (not url or Url(url).local):
         evidence |= {"rig": e.rig, "host": e}
     return worst_first(run(CHECKS, **evidence))
 

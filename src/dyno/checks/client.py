@@ -19,7 +19,9 @@ _RATES = {
 }  # fmt: skip
 
 
-def _worst(s: Summary, figure: Callable[[ClientSummary], float]) -> tuple[ClientSummary, str]:
+def _worst(
+    s: Summary, figure: Callable[[ClientSummary], float]
+) -> tuple[ClientSummary, str]:
     """Return the process with the largest figure, and its name in a sentence."""
     each = s.client.processes or [s.client]
     worst = max(each, key=figure)
@@ -31,7 +33,9 @@ def _worst(s: Summary, figure: Callable[[ClientSummary], float]) -> tuple[Client
 
 def proxy(e: Evidence) -> Iterator[Finding]:
     if e.trial.target.proxy:
-        yield note("client.proxy", f"All requests went through the proxy {e.trial.target.proxy}.")
+        yield note(
+            "client.proxy", f"All requests went through the proxy {e.trial.target.proxy}."
+        )
 
 
 def limits(e: Evidence) -> Iterator[Finding]:
@@ -41,7 +45,11 @@ def limits(e: Evidence) -> Iterator[Finding]:
             f"{count:,} of {s.sent:,} requests ({percent(count / s.sent)}) failed at a limit of the client machine "
             "(open files, local ports or memory) and never reached the server."
         )
-        yield Finding("client.limits", "void" if 2 * count >= s.sent or not s.completed else "doubt", text)
+        yield Finding(
+            "client.limits",
+            "void" if 2 * count >= s.sent or not s.completed else "doubt",
+            text,
+        )
 
 
 def unseen_chunks(e: Evidence) -> Iterator[Finding]:
@@ -50,10 +58,18 @@ def unseen_chunks(e: Evidence) -> Iterator[Finding]:
     if worst.unseen_share <= UNSEEN_NOTE and not unknown:
         return
     of_all = f" ({percent(s.client.unseen_share)} of all)"  # the whole run's
-    first = f" ({percent(s.client.unseen_first / s.completed)} of the first ones)" if s.completed else ""
+    first = (
+        f" ({percent(s.client.unseen_first / s.completed)} of the first ones)"
+        if s.completed
+        else ""
+    )
     which = f"its chunks{of_all}" if s.client.processes else f"the chunks{first}"
     reason, advice = _limit(e, worst)
-    effect = f"Known only within bounds: {'; '.join(unknown)}." if unknown else "All figures are still known to ± 1 %."
+    effect = (
+        f"Known only within bounds: {'; '.join(unknown)}."
+        if unknown
+        else "All figures are still known to ± 1 %."
+    )
     text = f"{who} was too busy to time {percent(worst.unseen_share)} of {which}: {reason}. {effect}"
     yield Finding("client.unseen_chunks", "doubt" if unknown else "note", text, advice)
 
@@ -62,17 +78,23 @@ def _unknown(s: Summary) -> list[str]:
     """Describe figures that the client knows only within bounds: of each latency the mean, else the first."""
     late = {name: latency.bounds for name, latency in s.latencies.items() if latency.bounds}
     rates = dict(s.bounds)
-    if "own_tpot" in late and "tpot" not in late:  # the first chunk's tokens aren't known: tokens.bundled says so
+    # the first chunk's tokens aren't known: tokens.bundled says so
+    if "own_tpot" in late and "tpot" not in late:
         for name in ("own_tpot", "itl_per_token"):
             late.pop(name, None)
         rates.pop("goodput", None)
-    unknown = [f"{_RATES[name]} {number(low)} to {number(high)}" for name, (low, high) in rates.items()]
+    unknown = [
+        f"{_RATES[name]} {number(low)} to {number(high)}"
+        for name, (low, high) in rates.items()
+    ]
     for name, bounds in late.items():
         figure, (low, high) = next(iter(bounds.items()))
         if figure[0].isdigit():
             figure = f"p{figure}"
         more = f" and {len(bounds) - 1} more" if len(bounds) > 1 else ""
-        unknown.append(f"{figure} {LATENCIES[name].words} {number(low)} to {number(high)} ms{more}")
+        unknown.append(
+            f"{figure} {LATENCIES[name].words} {number(low)} to {number(high)} ms{more}"
+        )
     return unknown
 
 
@@ -83,7 +105,11 @@ def _limit(e: Evidence, client: ClientSummary) -> tuple[str, str]:
         others = e.summary.client.others_cpu
         shared = f" of {cores}" if cores else ""
         busy = others is not None and others > 0.1
-        who = f"; other processes used {number(others, digits=2)} cores{shared}" if busy else ""
+        who = (
+            f"; other processes used {number(others, digits=2)} cores{shared}"
+            if busy
+            else ""
+        )
         return (
             f"it had no free core for {percent(client.waited_share)} of the load{who}",
             "Give dyno a free core, run it on another machine, or let it raise its priority (CAP_SYS_NICE or "
@@ -117,7 +143,9 @@ def late_sends(e: Evidence) -> Iterator[Finding]:
         return late.mean if closed else max(late.percentiles.values(), default=late.mean)
 
     client, who = _worst(e.summary, judged)
-    if judged(client) > (1.0 if closed else LATE_SEND_MS) and judged(client) > 0.02 * (e.summary.e2el.mean or 0.0):
+    if judged(client) > (1.0 if closed else LATE_SEND_MS) and judged(client) > 0.02 * (
+        e.summary.e2el.mean or 0.0
+    ):
         late, (reason, advice) = client.send_late, _limit(e, client)
         worst = max(late.percentiles.values(), default=late.mean)
         text = f"{who} itself sent late: mean {number(late.mean)} ms, worst {number(worst)} ms. Reason: {reason}."
@@ -127,8 +155,12 @@ def late_sends(e: Evidence) -> Iterator[Finding]:
 
 def late_loop(e: Evidence) -> Iterator[Finding]:
     # Where times are the kernel's, a late loop delays no figure.
-    client, who = _worst(e.summary, lambda client: 0.0 if client.kernel_stamps else client.loop_late_p99_ms)
-    if not client.kernel_stamps and client.loop_late_p99_ms > max(1.0, 0.1 * (e.summary.itl.median or 0.0)):
+    client, who = _worst(
+        e.summary, lambda client: 0.0 if client.kernel_stamps else client.loop_late_p99_ms
+    )
+    if not client.kernel_stamps and client.loop_late_p99_ms > max(
+        1.0, 0.1 * (e.summary.itl.median or 0.0)
+    ):
         late = f"{number(client.loop_late_p99_ms)} ms late (p99)"
         text = f"The loop of {who} ran up to {late}, and this system has no kernel receive timestamps."
         yield doubt("client.late_loop", text)
@@ -138,7 +170,9 @@ def busy(e: Evidence) -> Iterator[Finding]:
     client, who = _worst(e.summary, lambda client: client.cpu_share or 0.0)
     if client.cpu_share is not None and client.cpu_share > 0.9 and e.summary.duration_s > 1:
         text = f"{who} used {percent(client.cpu_share)} of a core, close to the most that one process can receive."
-        level: Level = "doubt" if client.cpu_share > 0.97 or not client.kernel_stamps else "note"
+        level: Level = (
+            "doubt" if client.cpu_share > 0.97 or not client.kernel_stamps else "note"
+        )
         yield Finding("client.busy", level, text)
 
 
@@ -146,9 +180,15 @@ def lost(e: Evidence) -> Iterator[Finding]:
     s = e.summary
     each = s.client.processes or [s.client]
     if numbers := [
-        f"{k + 1} (node {client.node})" if client.node else str(k + 1) for k, client in enumerate(each) if client.lost
+        f"{k + 1} (node {client.node})" if client.node else str(k + 1)
+        for k, client in enumerate(each)
+        if client.lost
     ]:
-        which = f"Process {numbers[0]}" if len(numbers) == 1 else f"Processes {', '.join(numbers)}"
+        which = (
+            f"Process {numbers[0]}"
+            if len(numbers) == 1
+            else f"Processes {', '.join(numbers)}"
+        )
         unsent = f" and {s.planned - s.sent:,} were not sent" if s.planned > s.sent else ""
         text = (
             f"{which} of {len(each)} ended before the load was over: {s.failures.get('lost', 0):,} open requests were "
@@ -167,11 +207,17 @@ def clocks(e: Evidence) -> Iterator[Finding]:
     node, clock = max(read, key=lambda pair: pair[1].uncertainty_ns)
     off_ms = clock.uncertainty_ns / NS_PER_MS
     medians = {"TTFT": s.ttft.median, "TPOT": s.true_tpot.median}
-    short = [f"{name} ({number(ms)} ms)" for name, ms in medians.items() if ms and off_ms > CLOCK_SHARE * ms]
+    short = [
+        f"{name} ({number(ms)} ms)"
+        for name, ms in medians.items()
+        if ms and off_ms > CLOCK_SHARE * ms
+    ]
     if short:
         text = f"The clock of node {node} is known to ± {number(off_ms)} ms, over 1 % of the median {', '.join(short)}."
         doubt_from_ms = CLOCK_SHARE * s.duration_s * 1000
-        yield Finding("client.clock_uncertain", "doubt" if off_ms > doubt_from_ms else "note", text)
+        yield Finding(
+            "client.clock_uncertain", "doubt" if off_ms > doubt_from_ms else "note", text
+        )
     node, clock = max(read, key=lambda pair: abs(pair[1].drift))
     if abs(clock.drift) > DRIFT and clock.gain_ns > 2 * clock.uncertainty_ns:
         gain, way = number(clock.gain_ns / NS_PER_MS), "fast" if clock.drift > 0 else "slow"
@@ -191,7 +237,9 @@ def others(e: Evidence | OfflineEvidence) -> Iterator[Finding]:
         return
     text = f"Other processes used {number(min(used, cores), digits=2)} of {cores} cores during the load."
     if e.rig.accelerators:
-        advice = "They shared the host with dyno and the engine. Stop them if latencies matter."
+        advice = (
+            "They shared the host with dyno and the engine. Stop them if latencies matter."
+        )
         yield note("client.others_cpu", text, advice)
     else:
         yield doubt("client.others_cpu", text)

@@ -61,7 +61,9 @@ _QUANTIZATION = re.compile(r"[-_.]?([it]?q\d\w*|[bf]+p?\d+|int\d|awq|gptq|w\d+a\
 def work(rows: Sequence[Row]) -> Iterator[Finding]:
     """Tokens read and generated per request differ under the same load."""
     for group in _served_alike(rows):
-        known = [r for r in group if input_each(r) is not None and output_each(r) is not None]
+        known = [
+            r for r in group if input_each(r) is not None and output_each(r) is not None
+        ]
         for figure, did, each in (
             ("total_input_tokens", "read", input_each),
             ("total_output_tokens", "generated", output_each),
@@ -103,7 +105,9 @@ def _served_alike(rows: Sequence[Row]) -> list[list[Row]]:
     return [group for group in together(rows) if group[0].kind == "serve"]
 
 
-def _extremes(values: list[tuple[float, Row]]) -> tuple[tuple[float, Row], tuple[float, Row]] | None:
+def _extremes(
+    values: list[tuple[float, Row]],
+) -> tuple[tuple[float, Row], tuple[float, Row]] | None:
     """Return the lowest and the highest value, each with its row, of two and more."""
     if len(values) < 2:
         return None
@@ -125,7 +129,12 @@ def success(rows: Sequence[Row]) -> Iterator[Finding]:
                 "figures cover only the requests it answered."
             )
             level: Level = "void" if subject(a) != subject(b) else "doubt"
-            yield Finding("comparability.success_differs", level, text, locations=locations([a, b], "completed"))
+            yield Finding(
+                "comparability.success_differs",
+                level,
+                text,
+                locations=locations([a, b], "completed"),
+            )
 
 
 def _completed_shares(rows: Sequence[Row]) -> list[tuple[float, Row]]:
@@ -144,13 +153,19 @@ def loads(rows: Sequence[Row]) -> Iterator[Finding]:
     by_load: dict[str, dict[tuple[str, str], dict[float, Row]]] = {}
     for row in rows:
         if (raised := load_of(row).level) and row.form == "csv" and row.kind == "serve":
-            series = by_load.setdefault(raised[0], {}).setdefault((row.file, subject(row)), {})
+            series = by_load.setdefault(raised[0], {}).setdefault(
+                (row.file, subject(row)), {}
+            )
             series.setdefault(raised[1], row)
     for name, by_series in by_load.items():
         for one, other in combinations(by_series, 2):
             levels, other_levels = by_series[one], by_series[other]
-            first, other_first = (load_of(next(iter(each.values()))) for each in (levels, other_levels))
-            if len(levels.keys() & other_levels.keys()) < 2 or not first.same_prompts(other_first):
+            first, other_first = (
+                load_of(next(iter(each.values()))) for each in (levels, other_levels)
+            )
+            if len(levels.keys() & other_levels.keys()) < 2 or not first.same_prompts(
+                other_first
+            ):
                 continue
             more, few = (one, other) if len(levels) >= len(other_levels) else (other, one)
             most = max(by_series[few])
@@ -173,7 +188,11 @@ def models(rows: Sequence[Row]) -> Iterator[Finding]:
         by_name = {named(str(r.setting("model"))): r for r in group if r.setting("model")}
         for a, b in combinations(by_name, 2):
             tuned, base = (a, b) if a.taught else (b, a)
-            if a.taught == b.taught or tuned.base != base.base or frozenset((a.name, b.name)) in seen:
+            if (
+                a.taught == b.taught
+                or tuned.base != base.base
+                or frozenset((a.name, b.name)) in seen
+            ):
                 continue
             if names_base(str(by_name[base].setting("model"))):
                 seen.add(frozenset((a.name, b.name)))
@@ -205,9 +224,15 @@ def definitions_rows(rows: Sequence[Row]) -> Iterator[Finding]:
                 by_stem.setdefault(parts[1], Counter())[figure.definition] += 1
     unlike = {s: meanings for s, meanings in by_stem.items() if not one_meaning(meanings)}
     if unlike:
-        listed = "; ".join(f"{s.upper()} {' / '.join(sorted(meanings))}" for s, meanings in unlike.items())
+        listed = "; ".join(
+            f"{s.upper()} {' / '.join(sorted(meanings))}" for s, meanings in unlike.items()
+        )
         advice = "Don't put them in one column. METHOD.md has the definitions."
-        yield note("comparability.definitions", f"The tools define latencies differently: {listed}.", advice)
+        yield note(
+            "comparability.definitions",
+            f"The tools define latencies differently: {listed}.",
+            advice,
+        )
 
 
 # ---- two settings that are compared ----
@@ -236,13 +261,22 @@ class Two(NamedTuple):
 
     def means(self, figure: Callable[[Row], float | None]) -> list[float | None]:
         """Return the mean over each side's runs."""
-        values = ([v for m in group if (v := figure(m)) is not None] for group in (self.a, self.b))
+        values = (
+            [v for m in group if (v := figure(m)) is not None] for group in (self.a, self.b)
+        )
         return [sum(side) / len(side) if side else None for side in values]
 
-    def ratios(self, counted: Callable[[Row], tuple[float, float] | None]) -> list[float | None]:
+    def ratios(
+        self, counted: Callable[[Row], tuple[float, float] | None]
+    ) -> list[float | None]:
         """Return the ratio of two counts, each summed over a side's runs."""
-        pairs = ([counts for m in group if (counts := counted(m))] for group in (self.a, self.b))
-        return [sum(x for x, _ in side) / total if (total := sum(y for _, y in side)) else None for side in pairs]
+        pairs = (
+            [counts for m in group if (counts := counted(m))] for group in (self.a, self.b)
+        )
+        return [
+            sum(x for x, _ in side) / total if (total := sum(y for _, y in side)) else None
+            for side in pairs
+        ]
 
     def latencies(self, *stems: str) -> set[str]:
         return {m for m in self.metrics if any(m.endswith(f"_{stem}_ms") for stem in stems)}
@@ -251,22 +285,32 @@ class Two(NamedTuple):
 def sides(two: Two) -> Iterator[Finding | Objection]:
     for name, group in (("A", two.a), ("B", two.b)):
         if any(m.verdict == "void" for m in group):
-            finding = void("comparability.void_side", f"Side {name} is void: {_codes(group, 'void')}.")
+            finding = void(
+                "comparability.void_side", f"Side {name} is void: {_codes(group, 'void')}."
+            )
             yield Objection(finding, None)
         elif any(m.verdict == "doubtful" for m in group):
-            yield doubt("comparability.doubtful_side", f"Side {name} has doubts of its own: {_codes(group, 'doubt')}.")
+            yield doubt(
+                "comparability.doubtful_side",
+                f"Side {name} has doubts of its own: {_codes(group, 'doubt')}.",
+            )
 
 
 def _codes(group: Group, level: str) -> str:
     codes = Counter(f.code for m in group for f in m.findings if f.level == level)
-    listed = (f"{code} ({n} of {len(group)} runs)" if len(group) > 1 else code for code, n in codes.items())
+    listed = (
+        f"{code} ({n} of {len(group)} runs)" if len(group) > 1 else code
+        for code, n in codes.items()
+    )
     return ", ".join(listed) or "according to its file"
 
 
 def load(two: Two) -> Iterator[Objection]:
     """Workload or load differ. Such a pair is compared only with --anyway."""
     if unlike := list(load_of(two.rows[0]).conflicts(load_of(two.rows[1]))):
-        yield Objection(void("comparability.load", f"Workload or load differ: {_listed(unlike)}."), None)
+        yield Objection(
+            void("comparability.load", f"Workload or load differ: {_listed(unlike)}."), None
+        )
 
 
 def asked(two: Two) -> Iterator[Finding]:
@@ -280,7 +324,10 @@ def asked(two: Two) -> Iterator[Finding]:
         if plain(x) != plain(y) and (sure or (x is not None and y is not None)):
             unlike.append((name, x, y))
     if unlike:
-        yield doubt("comparability.asked", f"The questions were asked differently: {_listed(unlike)}.")
+        yield doubt(
+            "comparability.asked",
+            f"The questions were asked differently: {_listed(unlike)}.",
+        )
     yield from _other_items(two)
 
 
@@ -291,7 +338,11 @@ def _other_items(two: Two) -> Iterator[Finding]:
     if x and y:
         counts = [len(x), len(y)]
         both = len(x.keys() & y.keys())
-        which = f"The {count(both)} that both have are compared" if both else "They have none in common"
+        which = (
+            f"The {count(both)} that both have are compared"
+            if both
+            else "They have none in common"
+        )
     else:
         counts = [row.number("samples") for row in two.rows]
         which = "Which ones is unknown"
@@ -300,16 +351,29 @@ def _other_items(two: Two) -> Iterator[Finding]:
         return
     x_limit, y_limit = two.settings("limit")
     limits = f" ({_listed([('limit', x_limit, y_limit)])})" if x_limit != y_limit else ""
-    yield doubt("comparability.items", f"A has {count(a)} items, B {count(b)}{limits}. {which}.")
+    yield doubt(
+        "comparability.items", f"A has {count(a)} items, B {count(b)}{limits}. {which}."
+    )
 
 
 def at_chance(two: Two) -> Iterator[Finding]:
     """A score that guessing reaches says nothing about a loss."""
     for name, row in zip("AB", two.rows, strict=True):
         score, chance = row.get("score"), row.number("chance")
-        ends = score_interval(score, row.number("samples"), row.get("stderr")) if score is not None else None
-        if chance is not None and score is not None and ends is not None and ends[0] <= chance:
-            text = f"Side {name} scores {percent(score)}; guessing scores {percent(chance)}."
+        ends = (
+            score_interval(score, row.number("samples"), row.get("stderr"))
+            if score is not None
+            else None
+        )
+        if (
+            chance is not None
+            and score is not None
+            and ends is not None
+            and ends[0] <= chance
+        ):
+            text = (
+                f"Side {name} scores {percent(score)}; guessing scores {percent(chance)}."
+            )
             yield doubt("comparability.at_chance", text)
 
 
@@ -327,9 +391,18 @@ def processes(rows: Sequence[Row]) -> Iterator[Finding]:
         if not starts.issuperset(str(answered).split("; ")):
             others.setdefault(_engine_setting(row), row)
     if others:
-        named = ", ".join(row.place.part_label("engine") if row.place else subject(row) for row in others.values())
-        text = f"Speed and quality were measured on different starts of the engine: {named}."
-        yield note("comparability.other_process", text, locations=[row.location for row in others.values()])
+        named = ", ".join(
+            row.place.part_label("engine") if row.place else subject(row)
+            for row in others.values()
+        )
+        text = (
+            f"Speed and quality were measured on different starts of the engine: {named}."
+        )
+        yield note(
+            "comparability.other_process",
+            text,
+            locations=[row.location for row in others.values()],
+        )
 
 
 def _engine_setting(row: Row) -> object:
@@ -365,7 +438,11 @@ def prompts(two: Two) -> Iterator[Finding]:
         # Random ones of the same lengths are as good; of repeats, one side may have had some more.
         as_good = datasets[0] == "random" or one <= other or other <= one
         level: Level = "note" if as_good else "doubt"
-        yield Finding("comparability.prompts", level, f"The two sides had different prompts{_seeds(two)}.")
+        yield Finding(
+            "comparability.prompts",
+            level,
+            f"The two sides had different prompts{_seeds(two)}.",
+        )
 
 
 def _both_set_and_differ(x: Scalar | None, y: Scalar | None) -> bool:
@@ -374,7 +451,10 @@ def _both_set_and_differ(x: Scalar | None, y: Scalar | None) -> bool:
 
 def _hashes(two: Two) -> tuple[set[str], set[str]]:
     """Return the hashes of the prompts of each side, as far as they are known."""
-    one, other = ({m.prompts_sha256 for m in group if m.prompts_sha256 is not None} for group in (two.a, two.b))
+    one, other = (
+        {m.prompts_sha256 for m in group if m.prompts_sha256 is not None}
+        for group in (two.a, two.b)
+    )
     return one, other
 
 
@@ -385,7 +465,11 @@ def _other_questions(two: Two) -> Iterator[Finding]:
     a, b = two.rows
     if items_of(a).keys() == items_of(b).keys():
         text = "The items have the same names, but some questions or their prompts differ."
-        yield doubt("comparability.prompts", text, "Use the same version, template, examples and seed.")
+        yield doubt(
+            "comparability.prompts",
+            text,
+            "Use the same version, template, examples and seed.",
+        )
 
 
 def _seeds(two: Two) -> str:
@@ -404,7 +488,9 @@ def lengths(two: Two) -> Iterator[Objection]:
     yield from _lengths(two, "input", by_time, same)
 
 
-def _lengths(two: Two, which: str, against: set[str], same_prompts: bool) -> Iterator[Objection]:
+def _lengths(
+    two: Two, which: str, against: set[str], same_prompts: bool
+) -> Iterator[Objection]:
     def tokens(row: Row) -> tuple[float, float] | None:
         count, done = row.get(f"total_{which}_tokens"), row.get("completed")
         return (count, done) if count is not None and done else None
@@ -412,13 +498,19 @@ def _lengths(two: Two, which: str, against: set[str], same_prompts: bool) -> Ite
     a, b = two.ratios(tokens)
     if not a or not b or abs(b / a - 1) <= LENGTHS:
         return
-    excluded = [m for m in two.metrics if m in against and abs(b / a - 1) > LENGTHS_VOID and not same_prompts]
+    excluded = [
+        m
+        for m in two.metrics
+        if m in against and abs(b / a - 1) > LENGTHS_VOID and not same_prompts
+    ]
     each = [count(x) if x == round(x) else number(x) for x in (a, b)]
     text = f"A has {each[0]} {which} tokens per request, B {each[1]} ({change(b / a - 1)})."
     if excluded:
         text += f" Not comparable: {', '.join(map(words, excluded))}."
     level: Level = "note" if same_prompts else "doubt"
-    yield Objection(Finding(f"comparability.{which}_length", level, text), frozenset(excluded))
+    yield Objection(
+        Finding(f"comparability.{which}_length", level, text), frozenset(excluded)
+    )
 
 
 def failures(two: Two) -> Iterator[Finding | Objection]:
@@ -498,11 +590,19 @@ def changes(two: Two) -> Iterator[Finding]:
     sure = all(row.complete for row in two.rows)
     names = [row.series or row.label for row in two.rows]
     if len(things) == 1:
-        yield note("comparability.subject", f"The only known difference is {_listed(things, sure)}.")
+        yield note(
+            "comparability.subject",
+            f"The only known difference is {_listed(things, sure)}.",
+        )
     elif things:
-        yield doubt("comparability.several_changes", f"{len(things)} settings differ: {_listed(things, sure)}.")
+        yield doubt(
+            "comparability.several_changes",
+            f"{len(things)} settings differ: {_listed(things, sure)}.",
+        )
     elif all(names) and names[0] != names[1]:
-        yield note("comparability.subject", f"Only the label differs: {names[0]} / {names[1]}.")
+        yield note(
+            "comparability.subject", f"Only the label differs: {names[0]} / {names[1]}."
+        )
     else:
         yield note("comparability.nothing_changed", "No known setting differs.")
 
@@ -512,8 +612,14 @@ def accelerators(two: Two) -> Iterator[Finding]:
     if not a or not b or a == b:
         return
     one, other = two.means(lambda row: row.get("output_throughput") or row.get("speed"))
-    each = f" Per accelerator: {number(one / a)} and {number(other / b)} tokens/s." if one and other else ""
-    yield doubt("comparability.accelerators", f"A used {count(a)} accelerators, B {count(b)}.{each}")
+    each = (
+        f" Per accelerator: {number(one / a)} and {number(other / b)} tokens/s."
+        if one and other
+        else ""
+    )
+    yield doubt(
+        "comparability.accelerators", f"A used {count(a)} accelerators, B {count(b)}.{each}"
+    )
 
 
 def single_runs(two: Two) -> Iterator[Finding]:
@@ -570,11 +676,16 @@ def _last(path: Scalar | None) -> str:
     return str(path).rstrip("/").rpartition("/")[2]
 
 
-def _listed(things: Sequence[tuple[str, Scalar | None, Scalar | None]], sure: bool = False) -> str:
+def _listed(
+    things: Sequence[tuple[str, Scalar | None, Scalar | None]], sure: bool = False
+) -> str:
     """Return settings with both values in words. `sure`: a flag that a side lacks was not given."""
 
     def value(name: str, v: Scalar | None) -> str:
         absent = "not set" if sure and name.startswith("--") else "unknown"
         return absent if v is None else setting(v)
 
-    return ", ".join(f"{name.replace('_', ' ')} {value(name, x)} / {value(name, y)}" for name, x, y in things)
+    return ", ".join(
+        f"{name.replace('_', ' ')} {value(name, x)} / {value(name, y)}"
+        for name, x, y in things
+    )

@@ -38,7 +38,15 @@ _COMPARED_FIGURES = (
     "p99_itl_ms", "mean_e2el_ms", "total_token_throughput", "output_throughput", "mean_latency_ms",
 )  # fmt: skip
 _KIND = re.compile(r"(?:iq|q)\d_[a-z0-9]+(?:_[sml])?|bf16|fp16|f16")
-_SUBJECT = ("model", "quantization", "engine", "series", "accelerator", "tensor_parallel", "kv_cache_dtype")
+_SUBJECT = (
+    "model",
+    "quantization",
+    "engine",
+    "series",
+    "accelerator",
+    "tensor_parallel",
+    "kv_cache_dtype",
+)
 SAME = 6  # least number of figures in a copy
 MOST, NEIGHBOURS = 1_000, 20  # rows that are compared with each other
 
@@ -52,18 +60,27 @@ def sums(row: Row) -> Iterator[Finding]:
     names = ["duration_s"]
     for what, unit, name, count, count_name in _counts(row):
         reported = row.figures.get(name)
-        if count is None or reported is None or not count.value or _is_quotient(reported, count, took, row.form):
+        if (
+            count is None
+            or reported is None
+            or not count.value
+            or _is_quotient(reported, count, took, row.form)
+        ):
             continue
         rate = count.value / took.value
         off = reported.value / rate - 1
         shown = f"{number(reported.value, reported.half)} ({change(off)})"
-        text = f"{count.value:,.0f} {what} in {number(took.value)} s is {number(rate)} {unit}"
+        text = (
+            f"{count.value:,.0f} {what} in {number(took.value)} s is {number(rate)} {unit}"
+        )
         wrong.append((abs(off), f"{text}, but the file reports {shown}"))
         names += [name, count_name]
     if wrong:
         level: Level = "void" if max(wrong)[0] > WRONG else "doubt"
         text = "; ".join(text for _, text in wrong)
-        yield Finding("consistency.sums", level, f"{text}.", locations=locations([row], *names))
+        yield Finding(
+            "consistency.sums", level, f"{text}.", locations=locations([row], *names)
+        )
 
 
 def _counts(row: Row) -> Iterable[tuple[str, str, str, Figure | None, str]]:
@@ -71,10 +88,19 @@ def _counts(row: Row) -> Iterable[tuple[str, str, str, Figure | None, str]]:
     f = row.figures
     total = f.get("total_tokens")
     if total is None and "total_input_tokens" in f and "total_output_tokens" in f:
-        total = Figure(f["total_input_tokens"].value + f["total_output_tokens"].value, f["total_output_tokens"].line)
+        total = Figure(
+            f["total_input_tokens"].value + f["total_output_tokens"].value,
+            f["total_output_tokens"].line,
+        )
     return (
         ("requests", "req/s", "request_throughput", f.get("completed"), "completed"),
-        ("output tokens", "tok/s", "output_throughput", f.get("total_output_tokens"), "total_output_tokens"),
+        (
+            "output tokens",
+            "tok/s",
+            "output_throughput",
+            f.get("total_output_tokens"),
+            "total_output_tokens",
+        ),
         ("tokens", "tok/s", "total_token_throughput", total, "total_output_tokens"),
     )
 
@@ -95,10 +121,19 @@ def percentiles(row: Row) -> Iterator[Finding]:
     for stem in SAMPLED:
         ladder = _ladder(row, stem)
         names = [f"{name}_{stem}_ms" for _, name, _ in ladder]
-        below = [f"{name} {number(figure.value)} ms" for _, name, figure in ladder if figure.value < -figure.half]
+        below = [
+            f"{name} {number(figure.value)} ms"
+            for _, name, figure in ladder
+            if figure.value < -figure.half
+        ]
         if below:
             text = f"{stem.upper()} is negative: {', '.join(below)}."
-            yield void("consistency.percentiles", text, "Check the raw results.", locations([row], *names))
+            yield void(
+                "consistency.percentiles",
+                text,
+                "Check the raw results.",
+                locations([row], *names),
+            )
             continue
         wrong = [
             f"{a} ({number(x.value)} ms) is above {b} ({number(y.value)} ms)"
@@ -108,12 +143,20 @@ def percentiles(row: Row) -> Iterator[Finding]:
         wrong += _against_mean(row, stem, ladder)
         if wrong:
             lines = locations([row], f"mean_{stem}_ms", *names)
-            yield void("consistency.percentiles", f"{stem.upper()}: {'; '.join(wrong)}.", locations=lines)
+            yield void(
+                "consistency.percentiles",
+                f"{stem.upper()}: {'; '.join(wrong)}.",
+                locations=lines,
+            )
 
 
-def _against_mean(row: Row, stem: str, ladder: Sequence[tuple[float, str, Figure]]) -> Iterator[str]:
+def _against_mean(
+    row: Row, stem: str, ladder: Sequence[tuple[float, str, Figure]]
+) -> Iterator[str]:
     """Yield in words which of a latency's figures its mean rules out."""
-    mean, least, highest = (row.figures.get(f"{name}_{stem}_ms") for name in ("mean", "min", "max"))
+    mean, least, highest = (
+        row.figures.get(f"{name}_{stem}_ms") for name in ("mean", "min", "max")
+    )
     if not mean:
         return
     count = row.get("total_output_tokens" if stem == "itl" else "completed")
@@ -166,7 +209,9 @@ def end_before_first(row: Row) -> Iterator[Finding]:
     for word in ("mean", "median", "p50", "p90", "p95", "p99"):
         first, end = row.figures.get(f"{word}_ttft_ms"), row.figures.get(f"{word}_e2el_ms")
         if first and end and end.value > 0 and bounds(end)[1] < bounds(first)[0] * 0.99:
-            wrong.append(f"{word} TTFT {number(first.value)} ms, {word} E2EL {number(end.value)}")
+            wrong.append(
+                f"{word} TTFT {number(first.value)} ms, {word} E2EL {number(end.value)}"
+            )
     if wrong:
         text = f"Requests end before their first token: {'; '.join(wrong)}."
         lines = locations([row], "mean_ttft_ms", "mean_e2el_ms")
@@ -198,18 +243,31 @@ def in_flight(row: Row) -> Iterator[Finding]:
     most = min((limit for limit in (asked, _requests(row)) if limit), default=None)
     if not rps or not streams or not most or streams <= OVER * most + 0.5:
         return
-    cap = f"the concurrency is {most:,g}" if most == asked else f"only {most:,g} requests were sent"
+    cap = (
+        f"the concurrency is {most:,g}"
+        if most == asked
+        else f"only {most:,g} requests were sent"
+    )
     e2el = row.get("mean_e2el_ms")
     if e2el:
         product = f"{number(rps)} req/s × {number(e2el / 1000)} s (mean E2EL)"
         text = f"{product} is {streams:,.0f} requests in flight, but {cap}."
-        yield void("consistency.in_flight", text, locations=locations([row], "request_throughput", "mean_e2el_ms"))
+        yield void(
+            "consistency.in_flight",
+            text,
+            locations=locations([row], "request_throughput", "mean_e2el_ms"),
+        )
     elif e2el is None:
         # With no limit at all it is so with every set of chats, and no level was chosen to compare.
         doubtful = streams > FAR_OVER * most and (most == asked or finite_rate(row))
         level: Level = "doubt" if doubtful else "note"
         lines = locations([row], "mean_tpot_ms", "mean_itl_ms")
-        yield Finding("consistency.mean_tpot", level, f"{_implied(row, streams)}, but {cap}.", locations=lines)
+        yield Finding(
+            "consistency.mean_tpot",
+            level,
+            f"{_implied(row, streams)}, but {cap}.",
+            locations=lines,
+        )
 
 
 def _requests(row: Row) -> float:
@@ -234,7 +292,12 @@ def _over_span(row: Row, statistic: str) -> str:
 def beyond_the_run(row: Row) -> Iterator[Finding]:
     """A median request takes longer than the whole run."""
     middle, each, took = row.get(_over_span(row, "median")), output_each(row), duration(row)
-    if row.kind != "serve" or row.tool not in CLIENTS or not (middle and each and took) or each < 2:
+    if (
+        row.kind != "serve"
+        or row.tool not in CLIENTS
+        or not (middle and each and took)
+        or each < 2
+    ):
         return
     long_s = middle * (each - 1) / 1000
     if long_s > 1.5 * took.value:
@@ -260,7 +323,11 @@ def batch_counts(row: Row) -> Iterator[Finding]:
             f"{count:,.0f} requests × ({read:,.0f} + {length:,.0f}) tokens is {expected:,.0f}, but the file reports "
             f"{total:,.0f}."
         )
-        yield doubt("consistency.tokens", text, locations=locations([row], "total_tokens", "completed"))
+        yield doubt(
+            "consistency.tokens",
+            text,
+            locations=locations([row], "total_tokens", "completed"),
+        )
 
 
 def zero_first_token(row: Row) -> Iterator[Finding]:
@@ -271,12 +338,19 @@ def zero_first_token(row: Row) -> Iterator[Finding]:
     others = row.get("mean_tpot_ms") or row.get("mean_itl_ms")
     if 0 in (mean, median) and others and row.get("completed"):
         text = f"The {'median' if mean else 'mean'} TTFT is reported as 0 ms."
-        yield doubt("consistency.zero_ttft", text, locations=locations([row], "mean_ttft_ms", "median_ttft_ms"))
+        yield doubt(
+            "consistency.zero_ttft",
+            text,
+            locations=locations([row], "mean_ttft_ms", "median_ttft_ms"),
+        )
 
 
 def peak(row: Row) -> Iterator[Finding]:
     """The highest throughput is below the mean."""
-    highest, mean = row.figures.get("peak_output_throughput"), row.figures.get("output_throughput")
+    highest, mean = (
+        row.figures.get("peak_output_throughput"),
+        row.figures.get("output_throughput"),
+    )
     # dyno's is of a whole second, and some runs are shorter.
     if row.tool != "dyno" and highest and mean and bounds(highest)[1] < bounds(mean)[0]:
         peak = number(highest.value)
@@ -287,7 +361,11 @@ def peak(row: Row) -> Iterator[Finding]:
 
 def two_runs(row: Row) -> Iterator[Finding]:
     """Offline: the tokens of a batch divided by its latency are not the reported throughput."""
-    batch, read, generated = row.number("batch_size"), row.number("input_len"), row.number("output_len")
+    batch, read, generated = (
+        row.number("batch_size"),
+        row.number("input_len"),
+        row.number("output_len"),
+    )
     latency = row.get("mean_latency_ms") or row.get("mean_e2el_ms")
     reported = row.figures.get("total_token_throughput")
     if row.kind == "serve" or not (batch and read and generated and latency and reported):
@@ -299,13 +377,23 @@ def two_runs(row: Row) -> Iterator[Finding]:
             f"{batch:,g} × ({read:,g} + {generated:,g}) tokens in {number(latency / 1000)} s is {number(expected)} "
             f"tok/s, but the file reports {number(reported.value, reported.half)} ({change(off)})."
         )
-        lines = locations([row], "mean_latency_ms", "mean_e2el_ms", "total_token_throughput")
-        yield Finding("consistency.two_runs", "void" if abs(off) > 0.5 else "doubt", text, locations=lines)
+        lines = locations(
+            [row], "mean_latency_ms", "mean_e2el_ms", "total_token_throughput"
+        )
+        yield Finding(
+            "consistency.two_runs",
+            "void" if abs(off) > 0.5 else "doubt",
+            text,
+            locations=lines,
+        )
 
 
 def price(row: Row) -> Iterator[Finding]:
     """The price per million tokens doesn't follow from the hourly price and any throughput."""
-    reported, hour = row.figures.get("cost_per_million_tokens"), row.number("price_per_hour")
+    reported, hour = (
+        row.figures.get("cost_per_million_tokens"),
+        row.number("price_per_hour"),
+    )
     speeds = [s for name in TOKEN_THROUGHPUTS if (s := row.get(name))]
     if reported is None or not hour or not speeds:
         return
@@ -315,7 +403,9 @@ def price(row: Row) -> Iterator[Finding]:
             f"{hour:,g} per hour at {number(speeds[0])} tok/s is {money(costs[0])} per million tokens, but the file "
             f"reports {money(reported.value)}."
         )
-        yield doubt("consistency.price", text, locations=locations([row], "cost_per_million_tokens"))
+        yield doubt(
+            "consistency.price", text, locations=locations([row], "cost_per_million_tokens")
+        )
 
 
 def rate_exceeds(row: Row) -> Iterator[Finding]:
@@ -324,7 +414,11 @@ def rate_exceeds(row: Row) -> Iterator[Finding]:
     done = row.get("completed") or row.number("num_prompts") or 0.0
     if offered and rps and done >= 100 and rps > 1.25 * offered:
         text = f"{number(rps)} requests/s were served, but {offered:,g} were offered."
-        yield doubt("consistency.more_than_offered", text, locations=locations([row], "request_throughput"))
+        yield doubt(
+            "consistency.more_than_offered",
+            text,
+            locations=locations([row], "request_throughput"),
+        )
 
 
 def copies(rows: Sequence[Row]) -> Iterator[Finding]:
@@ -332,8 +426,18 @@ def copies(rows: Sequence[Row]) -> Iterator[Finding]:
     alike: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         values = tuple(sorted((n, f.value) for n, f in row.figures.items()))
-        if row.kind == "serve" and row.form != "table" and len(values) >= SAME and row.get("duration_s"):
-            same_settings = (row.file, row.form, str(sorted(settings(row).items())), load_of(row))
+        if (
+            row.kind == "serve"
+            and row.form != "table"
+            and len(values) >= SAME
+            and row.get("duration_s")
+        ):
+            same_settings = (
+                row.file,
+                row.form,
+                str(sorted(settings(row).items())),
+                load_of(row),
+            )
             alike.setdefault((*same_settings, values), []).append(row)
     for same in alike.values():
         if len(same) > 1:
@@ -349,12 +453,18 @@ def reported_twice(pairs: Sequence[tuple[Row, Row]]) -> Iterator[Finding]:
         if len(pairs) > 1:
             text = f"{len(pairs):,} results are reported more than once and count once. For example,"
         text = f"{text} {copy.location} repeats {first.location}."
-        yield note("consistency.reported_twice", text, locations=locations([row for pair in pairs for row in pair]))
+        yield note(
+            "consistency.reported_twice",
+            text,
+            locations=locations([row for pair in pairs for row in pair]),
+        )
 
 
 def twins(rows: Sequence[Row]) -> Iterator[Finding]:
     """Results of different subjects agree to the last digit."""
-    served = [r for r in rows if r.kind == "serve" and r.get("duration_s") and r.form != "table"][:MOST]
+    served = [
+        r for r in rows if r.kind == "serve" and r.get("duration_s") and r.form != "table"
+    ][:MOST]
     served.sort(key=lambda r: r.figures["duration_s"].value)
     generated = speed_tests(rows, "tg")
     for i, a in enumerate(served):
@@ -378,7 +488,9 @@ def _twins(a: Row, b: Row, generated: Sequence[Row]) -> Iterator[Finding]:
     paces = [n for n in ("mean_tpot_ms", "mean_itl_ms") if n in both]
     if not _nearly_equal(a, b, paces):
         return
-    alike = ", ".join(f"{words(n)} {number(a.get(n))} and {number(b.get(n))} ms" for n in paces)
+    alike = ", ".join(
+        f"{words(n)} {number(a.get(n))} and {number(b.get(n))} ms" for n in paces
+    )
     times = f"{number(a.get('duration_s'), digits=6)} and {number(b.get('duration_s'), digits=6)} s"
     text = f"Two results with {what} are nearly equal: {times}, {alike}."
     witness, speeds = _witness(a, b, generated)
@@ -392,7 +504,9 @@ def _settings_that_differ(a: Row, b: Row) -> str:
     """Return in words in what two results differ: their subject or, where that is the same, their load."""
     differs = _unlike(_SUBJECT, settings(a).get, settings(b).get)
     if differs:
-        return " and ".join(f"{n.replace('_', ' ')} {values}" for n, values in differs.items())
+        return " and ".join(
+            f"{n.replace('_', ' ')} {values}" for n, values in differs.items()
+        )
     load = _unlike(LOAD, a.setting, b.setting)
     return ", ".join(f"{n} {values}" for n, values in load.items())
 
@@ -404,11 +518,18 @@ def _nearly_equal(a: Row, b: Row, names: Sequence[str]) -> bool:
     return all(abs(a.figures[n].value / b.figures[n].value - 1) < NEARLY for n in names)
 
 
-def _unlike(names: Sequence[str], *values: Callable[[str], Scalar | None]) -> dict[str, str]:
+def _unlike(
+    names: Sequence[str], *values: Callable[[str], Scalar | None]
+) -> dict[str, str]:
     """Return the settings that both have with different values, as '4 / 8'."""
     both = {name: [value(name) for value in values] for name in names}
-    unlike = {name: pair for name, pair in both.items() if None not in pair and pair[0] != pair[1]}
-    return {name: " / ".join(str(value).rpartition("/")[2] for value in pair) for name, pair in unlike.items()}
+    unlike = {
+        name: pair for name, pair in both.items() if None not in pair and pair[0] != pair[1]
+    }
+    return {
+        name: " / ".join(str(value).rpartition("/")[2] for value in pair)
+        for name, pair in unlike.items()
+    }
 
 
 def _witness(a: Row, b: Row, generated: Sequence[Row]) -> tuple[str, list[str]]:
@@ -458,7 +579,9 @@ def multiples(rows: Sequence[Row]) -> Iterator[Finding]:
         yield void("comparability.multiplied", text, locations=lines)
 
 
-def _multiples(rows: Sequence[Row]) -> dict[tuple[str, str, int, str], list[tuple[Row, Row]]]:
+def _multiples(
+    rows: Sequence[Row],
+) -> dict[tuple[str, str, int, str], list[tuple[Row, Row]]]:
     """Return pairs of rows with the same time, by the two subjects, the factor of throughput, and the time's name."""
     by_time: dict[tuple[str, str, float], list[Row]] = {}
     for row in rows:
@@ -471,7 +594,9 @@ def _multiples(rows: Sequence[Row]) -> dict[tuple[str, str, int, str], list[tupl
             times = _multiple(a, b)
             if times and subject(a) != subject(b):
                 low, high = (a, b) if times > 0 else (b, a)
-                groups.setdefault((subject(low), subject(high), abs(times), name), []).append((low, high))
+                groups.setdefault(
+                    (subject(low), subject(high), abs(times), name), []
+                ).append((low, high))
     return groups
 
 
@@ -486,7 +611,9 @@ def _multiple(a: Row, b: Row) -> int | None:
         return None
     for ratio, sign in ((ratios[0], 1), (1 / ratios[0], -1)):
         whole = round(ratio)
-        if 2 <= whole <= 64 and all(abs((r if sign > 0 else 1 / r) / whole - 1) < 2e-5 for r in ratios):
+        if 2 <= whole <= 64 and all(
+            abs((r if sign > 0 else 1 / r) / whole - 1) < 2e-5 for r in ratios
+        ):
             return sign * whole
     return None
 

@@ -14,7 +14,8 @@ from dyno.facts.finding import Finding, Level, doubt, note
 from dyno.numbers import many, percent
 from dyno.visible import visible
 
-_REPEATED = re.compile(r"(.{1,12}?)\1{3,}(.{0,11})", re.S)  # a short text, four times and more
+# a short text, four times and more
+_REPEATED = re.compile(r"(.{1,12}?)\1{3,}(.{0,11})", re.S)
 _LONG = 8  # characters: a shorter answer may be a repetition
 _UNREADABLE = re.compile("[\ufffd\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _MUCH = 0.2  # of the characters
@@ -33,7 +34,9 @@ def failed(e: Evidence) -> Iterator[Finding]:
 
 def nonsense(e: Evidence) -> Iterator[Finding]:
     """Judge each side and each replica by itself: one of them may be broken, or break under the load."""
-    if e.correctness is None or (e.trial.engine is not None and e.trial.engine.load_format == "dummy"):
+    if e.correctness is None or (
+        e.trial.engine is not None and e.trial.engine.load_format == "dummy"
+    ):
         return  # random weights, by intent
     urls = e.trial.target.urls
     for when, side in (("before", e.correctness.before), ("after", e.correctness.after)):
@@ -57,7 +60,10 @@ def _empty(answers: Sequence[GreedyAnswer], which: str) -> Finding | None:
     text = f"{which} {'are' if len(answers) > 1 else 'is'} empty."
     tokens = max(a.output_tokens or 0 for a in answers)
     if tokens > 1:  # reasoning that a server doesn't send looks the same
-        return doubt("correctness.empty", f"{text} The server counts up to {tokens} tokens in an answer.")
+        return doubt(
+            "correctness.empty",
+            f"{text} The server counts up to {tokens} tokens in an answer.",
+        )
     return Finding("correctness.empty", _level(answers), text)
 
 
@@ -69,14 +75,19 @@ def _garbage(answers: Sequence[GreedyAnswer], which: str) -> Finding | None:
     if None not in units:
         one_character = len(units) == 1 and len(units.pop() or "") == 1
         level = _level(answers) if one_character else "doubt"
-        return Finding("correctness.garbage", level, f"{which} only repeat a short text: {example}.")
+        return Finding(
+            "correctness.garbage", level, f"{which} only repeat a short text: {example}."
+        )
     whole = "".join(texts)
     unreadable = len(_UNREADABLE.findall(whole)) / len(whole)
     if unreadable >= _MUCH:
-        text = f"{which}: {percent(unreadable)} of the characters are unreadable: {example}."
+        text = (
+            f"{which}: {percent(unreadable)} of the characters are unreadable: {example}."
+        )
         return doubt("correctness.garbage", text)
     if len(texts) > 2 and len(set(texts)) == 1 and not _has_thoughts(answers):
-        ended = all(a.finish_reason == "stop" for a in answers)  # else they may differ later
+        # else they may differ later
+        ended = all(a.finish_reason == "stop" for a in answers)
         text = f"{which} are the same, whatever the prompt: {_short(texts[0])}."
         return Finding("correctness.garbage", "void" if ended else "doubt", text)
     return None
@@ -110,7 +121,10 @@ def changed(e: Evidence) -> Iterator[Finding]:
         text = f"{share} between requests: the server is not deterministic at temperature 0. {words}"
         yield note("correctness.not_deterministic", text)
     else:
-        yield doubt("correctness.changed", f"{share} after the load, and stayed so when asked again. {words}")
+        yield doubt(
+            "correctness.changed",
+            f"{share} after the load, and stayed so when asked again. {words}",
+        )
 
 
 def _short(text: str) -> str:

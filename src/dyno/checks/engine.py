@@ -22,7 +22,8 @@ def model_name(e: Evidence) -> Iterator[Finding]:
     if others:
         named = ", ".join(f"{m!r} ({n:,})" for m, n in others.items())
         text = (
-            f"{sum(others.values()):,} of {e.summary.completed:,} answers name another model than {asked!r}: {named}."
+            f"{sum(others.values()):,} of {e.summary.completed:,} answers name another "
+            f"model than {asked!r}: {named}."
         )
         # Hosted services answer with a dated model_name: gpt-4o-2024-08-06 for gpt-4o.
         dated = all(m.startswith(asked) for m in others)
@@ -34,9 +35,15 @@ def as_said(e: Evidence) -> Iterator[Finding]:
     if e.trial.engine is None or e.engine is not None:
         return
     if unknown := unverified(e.trial.engine, e.target):
-        yield doubt("engine.unverified", f"Not verified, because the server doesn't report it: {', '.join(unknown)}.")
+        yield doubt(
+            "engine.unverified",
+            f"Not verified, because the server doesn't report it: {', '.join(unknown)}.",
+        )
     if wrong := list(differences(e.trial.engine, e.target)):
-        yield void("engine.not_as_said", f"The server differs from the stated setting: {'; '.join(wrong)}.")
+        yield void(
+            "engine.not_as_said",
+            f"The server differs from the stated setting: {'; '.join(wrong)}.",
+        )
 
 
 def as_asked(e: OfflineEvidence) -> Iterator[Finding]:
@@ -45,14 +52,22 @@ def as_asked(e: OfflineEvidence) -> Iterator[Finding]:
     if not e.reported or spec is None or how is None:
         return
     build = e.reported.get("build_number")
-    known = msgspec.structs.replace(e.target, version=str(build) if build else None, settings=e.reported)
+    known = msgspec.structs.replace(
+        e.target, version=str(build) if build else None, settings=e.reported
+    )
     command = e.engine.launches[0].argv if e.engine is not None else spec.args
     wrong = list(differences(spec, known, command=command, by="llama-bench"))
     if e.reported.get("n_depth", how.depth or 0) != (how.depth or 0):
-        wrong.append(f"-d {how.depth or 0} was asked for, but llama-bench reports n_depth {e.reported['n_depth']}")
+        wrong.append(
+            f"-d {how.depth or 0} was asked for, but llama-bench reports n_depth {e.reported['n_depth']}"
+        )
     if wrong:
         advice = "The figures belong to another setting. Use another build, or name its number with --engine-version."
-        yield void("engine.not_as_said", f"The engine differs from the stated setting: {'; '.join(wrong)}.", advice)
+        yield void(
+            "engine.not_as_said",
+            f"The engine differs from the stated setting: {'; '.join(wrong)}.",
+            advice,
+        )
 
 
 def quantization_named(e: Evidence) -> Iterator[Finding]:
@@ -67,13 +82,19 @@ def quantization_named(e: Evidence) -> Iterator[Finding]:
 def quantization_made(e: Circumstances) -> Iterator[Finding]:
     """The engine serves another type than the one to which dyno quantized the model."""
     spec, served = e.trial.engine, e.target.quantization
-    model = e.engine.models.get(spec.model or "") if e.engine is not None and spec is not None else None
+    model = (
+        e.engine.models.get(spec.model or "")
+        if e.engine is not None and spec is not None
+        else None
+    )
     if model is None or model.quantize is None or not served:
         return
-    scheme = re.search(r":(fp8|int8|i?q\d\w*)", model.quantize, re.I)  # others have no name that engines share
+    # others have no name that engines share
+    scheme = re.search(r":(fp8|int8|i?q\d\w*)", model.quantize, re.I)
     if scheme and same_quantization(scheme[1], served, e.target.dtype) is False:
         yield void(
-            "engine.other_weights", f"The model was quantized to {model.quantize}, but the engine serves {served}."
+            "engine.other_weights",
+            f"The model was quantized to {model.quantize}, but the engine serves {served}.",
         )
 
 
@@ -85,13 +106,29 @@ def died(e: Evidence) -> Iterator[Finding]:
 
 # Lines of its log: finding, level and sentence. `checks` has the advice.
 _REMARKS: dict[About, tuple[str, Level, str]] = {
-    "unknown_variable": ("engine.unknown_variable", "doubt", "The engine doesn't know an environment variable"),
+    "unknown_variable": (
+        "engine.unknown_variable",
+        "doubt",
+        "The engine doesn't know an environment variable",
+    ),
     "ignored": ("engine.setting_ignored", "doubt", "The engine ignores a setting"),
     "changed": ("engine.setting_changed", "doubt", "The engine changed a setting"),
-    "unsupported": ("engine.setting_unsupported", "note", "The engine doesn't officially support a setting"),
+    "unsupported": (
+        "engine.setting_unsupported",
+        "note",
+        "The engine doesn't officially support a setting",
+    ),
     "chosen": ("engine.setting_changed", "note", "The engine chose a setting"),
-    "eager": ("engine.no_graphs", "doubt", "The engine runs without CUDA graphs or compilation"),
-    "fallback": ("engine.fallback", "doubt", "The engine doesn't use its fastest implementation"),
+    "eager": (
+        "engine.no_graphs",
+        "doubt",
+        "The engine runs without CUDA graphs or compilation",
+    ),
+    "fallback": (
+        "engine.fallback",
+        "doubt",
+        "The engine doesn't use its fastest implementation",
+    ),
     "offloaded": ("engine.not_offloaded", "doubt", "A part of the model runs on the CPU"),
     "untuned": ("engine.untuned_kernel", "note", "A kernel is not tuned for this device"),
     "kv_scales": ("engine.kv_scales", "note", "The quantized KV cache has no scales"),
@@ -139,7 +176,10 @@ def _is_no_news(about: About, e: Circumstances, flags: set[str]) -> bool:
 
 def second_attempt(e: Circumstances) -> Iterator[Finding]:
     if e.first_failure:
-        yield note("engine.second_attempt", f"This is the second attempt; the first failed: {e.first_failure}")
+        yield note(
+            "engine.second_attempt",
+            f"This is the second attempt; the first failed: {e.first_failure}",
+        )
 
 
 def misspelt(e: Circumstances) -> Iterator[Finding]:
@@ -164,7 +204,10 @@ def variables_withheld(e: Circumstances) -> Iterator[Finding]:
 def memory_held(e: Circumstances) -> Iterator[Finding]:
     if e.engine is not None and e.engine.memory_held_bytes:
         held = human_bytes(e.engine.memory_held_bytes)
-        yield doubt("engine.memory_held", f"{held} of accelerator memory was not released after the engine stopped.")
+        yield doubt(
+            "engine.memory_held",
+            f"{held} of accelerator memory was not released after the engine stopped.",
+        )
 
 
 def frozen(e: Evidence) -> Iterator[Finding]:
@@ -173,9 +216,15 @@ def frozen(e: Evidence) -> Iterator[Finding]:
     if not s.freezes:
         return
     longest = max(s.freezes, key=lambda f: f.length_s)
-    moments = ", ".join(f"{number(f.length_s)} s at {number(f.at_s)} s" for f in s.freezes[:5])
+    moments = ", ".join(
+        f"{number(f.length_s)} s at {number(f.at_s)} s" for f in s.freezes[:5]
+    )
     more = f" and {len(s.freezes) - 5} more times" if len(s.freezes) > 5 else ""
-    gap = f" (up to {longest.length_s * 1e3 / s.itl.median:,.0f} times the median gap)" if s.itl.median else ""
+    gap = (
+        f" (up to {longest.length_s * 1e3 / s.itl.median:,.0f} times the median gap)"
+        if s.itl.median
+        else ""
+    )
     text = f"No stream moved although requests were open: {moments}{more}{gap}.{_without_freezes(s)}"
     yield doubt("engine.frozen", text)
 
@@ -185,8 +234,13 @@ def _without_freezes(s: Summary) -> str:
     u = s.unfrozen
     if u is None:
         return ""
-    figures = [f"{number(u.output_throughput)} instead of {number(s.output_throughput)} output tok/s"]
-    for name, a, b in (("TTFT", s.ttft.mean, u.ttft.mean), ("TPOT", s.true_tpot.mean, u.tpot.mean)):
+    figures = [
+        f"{number(u.output_throughput)} instead of {number(s.output_throughput)} output tok/s"
+    ]
+    for name, a, b in (
+        ("TTFT", s.ttft.mean, u.ttft.mean),
+        ("TPOT", s.true_tpot.mean, u.tpot.mean),
+    ):
         if a is not None and b is not None and abs(a - b) > 0.005 * a:
             figures.append(f"mean {name} {number(b)} instead of {number(a)} ms")
     return f" Without that time: {', '.join(figures)}."
@@ -196,12 +250,18 @@ def preempted(e: Evidence) -> Iterator[Finding]:
     count = e.telemetry.total("preemptions") if e.telemetry else None
     if count:
         text = f"The engine preempted and recomputed running requests {count:,.0f} times ({e.summary.sent:,} sent)."
-        yield Finding("engine.preemptions", "doubt" if count > 0.01 * e.summary.sent else "note", text)
+        yield Finding(
+            "engine.preemptions", "doubt" if count > 0.01 * e.summary.sent else "note", text
+        )
 
 
 def restarted(e: Evidence) -> Iterator[Finding]:
     urls = e.trial.target.urls
-    which = [urls[x.index] for x in e.telemetry.engines if x.restarted and x.index < len(urls)] if e.telemetry else []
+    which = (
+        [urls[x.index] for x in e.telemetry.engines if x.restarted and x.index < len(urls)]
+        if e.telemetry
+        else []
+    )
     if which:
         text = f"The engine's counters went back during the load ({', '.join(which)}); they are excluded."
         yield doubt("engine.restarted", text)
@@ -210,4 +270,6 @@ def restarted(e: Evidence) -> Iterator[Finding]:
 def no_drafts(e: OfflineEvidence) -> Iterator[Finding]:
     speculation = e.offline.speculation
     if speculation is not None and not speculation.drafted_tokens:
-        yield doubt("engine.no_drafts", "Speculative decoding was on, but no token was drafted.")
+        yield doubt(
+            "engine.no_drafts", "Speculative decoding was on, but no token was drafted."
+        )

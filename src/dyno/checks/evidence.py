@@ -22,7 +22,8 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
 
     trial: TrialSpec
     target: TargetFacts
-    rig: Rig | None = None  # of the machine on which dyno ran; None: not known, as with other tools' results
+    # of the machine on which dyno ran; None: not known, as with other tools' results
+    rig: Rig | None = None
     host: HostWanted | None = None  # settings of that machine that the study wants
     engine: EngineFacts | None = None  # that dyno started
     repeats: int = 1  # of this trial, in a study
@@ -41,7 +42,12 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
         """Return the engine, as people write it, if a request can't make it ignore the end token; '': it can."""
         unable = (kind for kind in KINDS.values() if not kind.can_ignore_eos)
         return next(
-            (k.title for k in unable if k.backend == self.trial.target.backend or k.name == self.target.kind), ""
+            (
+                k.title
+                for k in unable
+                if k.backend == self.trial.target.backend or k.name == self.target.kind
+            ),
+            "",
         )
 
 
@@ -81,7 +87,8 @@ class Evidence(Circumstances, frozen=True, kw_only=True):
     summary: Summary
     cache_emptied: bool | None = None  # None: not tried
     correctness: Correctness | None = None  # None: turned off, or by an older version
-    round_trips_ns: list[int] = []  # over the network to the engine: before the load, after it
+    # over the network to the engine: before the load, after it
+    round_trips_ns: list[int] = []
     dropped: dict[str, int] = {}  # left out of the workload: reason → how many
     template: Templating | None = None  # of completions prompts
 

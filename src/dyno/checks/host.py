@@ -39,7 +39,11 @@ def settings(wanted: HostWanted, rig: Rig) -> Iterator[HostSetting]:
         if (value := getattr(wanted, name)) is not None:
             words, actual = short(value), rule.actual(rig)
             # Processors or accelerators that differ are listed.
-            met = None if actual is None else all(rule.met(words, part) for part in actual.split(", "))
+            met = (
+                None
+                if actual is None
+                else all(rule.met(words, part) for part in actual.split(", "))
+            )
             yield HostSetting(name, words, actual, met, rule.command(words, rig))
 
 
@@ -50,8 +54,16 @@ def not_as_wanted(e: Circumstances) -> Iterator[Finding]:
 
 def unmet(wanted: HostWanted, rig: Rig) -> str:
     """Return how the machine differs; '' where it doesn't, as far as is known."""
-    others = [f"{s.name} is {s.actual} instead of {s.wanted}" for s in settings(wanted, rig) if s.met is False]
-    return f"The machine is not set as the study wants it: {', '.join(others)}." if others else ""
+    others = [
+        f"{s.name} is {s.actual} instead of {s.wanted}"
+        for s in settings(wanted, rig)
+        if s.met is False
+    ]
+    return (
+        f"The machine is not set as the study wants it: {', '.join(others)}."
+        if others
+        else ""
+    )
 
 
 def _iommu_met(wanted: str, actual: str) -> bool:
@@ -81,18 +93,28 @@ def _partition(index: int) -> Callable[[Rig], str | None]:
     """Return a reader of a partition. `index`: 0 compute, 1 memory."""
 
     def actual(rig: Rig) -> str | None:
-        return _different([f"{a.partition or ''}/".split("/")[index] for a in rig.accelerators if a.vendor == "amd"])
+        return _different(
+            [
+                f"{a.partition or ''}/".split("/")[index]
+                for a in rig.accelerators
+                if a.vendor == "amd"
+            ]
+        )
 
     return actual
 
 
 def _power(rig: Rig) -> str | None:
-    return _different(["" if a.power_cap_w is None else short(a.power_cap_w) for a in rig.accelerators])
+    return _different(
+        ["" if a.power_cap_w is None else short(a.power_cap_w) for a in rig.accelerators]
+    )
 
 
 def _set_power(wanted: str, rig: Rig) -> str:
     amd = any(a.vendor == "amd" for a in rig.accelerators)
-    return f"sudo amd-smi set --power-cap {wanted}" if amd else f"sudo nvidia-smi -pl {wanted}"
+    return (
+        f"sudo amd-smi set --power-cap {wanted}" if amd else f"sudo nvidia-smi -pl {wanted}"
+    )
 
 
 def _set_iommu(wanted: str, rig: Rig) -> str:
@@ -101,7 +123,9 @@ def _set_iommu(wanted: str, rig: Rig) -> str:
 
 
 def _sysctl(key: str) -> Callable[[str, Rig], str]:
-    return lambda wanted, _: f"sudo sysctl {key}={ {'on': '1', 'off': '0'}.get(wanted, wanted) }"
+    return lambda wanted, _: (
+        f"sudo sysctl {key}={ {'on': '1', 'off': '0'}.get(wanted, wanted) }"
+    )
 
 
 def _written(path: str) -> Callable[[str, Rig], str]:

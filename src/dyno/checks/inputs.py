@@ -11,7 +11,8 @@ from dyno.facts.metric import SAMPLED, latency
 from dyno.facts.rig import Peaks
 from dyno.measure.points import finite_rate, named, subject
 
-PeaksOf = Callable[[str, int], Peaks | None]  # by the accelerator's name, and how many there are
+# by the accelerator's name, and how many there are
+PeaksOf = Callable[[str, int], Peaks | None]
 
 
 class Input(NamedTuple):
@@ -22,8 +23,10 @@ class Input(NamedTuple):
     settings: tuple[str, ...] = ()
     samples: bool = False  # or lists of single requests or iterations
     deviation: bool = False  # or a printed deviation
-    peaks: bool = False  # the accelerator's bandwidth and arithmetic; of a known accelerator
-    read: bool = False  # how many parameters a token reads: all of a dense model's, by the name of a known model
+    # the accelerator's bandwidth and arithmetic; of a known accelerator
+    peaks: bool = False
+    # how many parameters a token reads: all of a dense model's, by the name of a known model
+    read: bool = False
 
     def known(self, row: Row, document: Document, peaks_of: PeaksOf) -> bool:
         """Return whether a row or its document has this input."""
@@ -45,7 +48,9 @@ class Input(NamedTuple):
             return True
         if self.samples and row.samples is not None:
             return True
-        return self.deviation and any(figure.deviation is not None for figure in row.figures.values())
+        return self.deviation and any(
+            figure.deviation is not None for figure in row.figures.values()
+        )
 
 
 REQUESTS = Input("request counts", figures=("completed",))
@@ -142,7 +147,9 @@ def unchecked(
             yield Unchecked(one.words, missing, len(places))
 
 
-def _applicable(rows: Sequence[tuple[Row, Document]], needs: Iterable[Needs]) -> dict[Input, set[int]]:
+def _applicable(
+    rows: Sequence[tuple[Row, Document]], needs: Iterable[Needs]
+) -> dict[Input, set[int]]:
     """Return the places of rows for which a check needs an input, by input."""
     several = len({subject(row) for row, _ in rows}) > 1
     places: dict[Input, set[int]] = {}

@@ -35,11 +35,13 @@ FEWER, SLOWER, TPOT_SAMPLES = 0.8, 1.25, 10
 MUCH_SLOWER, FEW_TPOTS = 3.0, 3  # three times as slow is not luck of three requests either
 # Offline, replicas do the same work: beyond their noise, if that is known, a tenth isn't luck.
 UNLIKE, MUCH_UNLIKE = 0.1, 0.25
-LATE, VERY_LATE = 0.01, 0.05  # of an iteration: how much later than the first one a replica began
+# of an iteration: how much later than the first one a replica began
+LATE, VERY_LATE = 0.01, 0.05
 SERVED = 0.9  # of the offered rate
 LONGER = 1.25  # times as long as requests were due: more than the last ones need
 GAIN, WAIT = 0.03, 1.5  # throughput no longer grows, latency does
-CROWD, WAITS = 0.3, 0.1  # of all requests, in flight on average; of the time in which they were due
+# of all requests, in flight on average; of the time in which they were due
+CROWD, WAITS = 0.3, 0.1
 MANY = 20  # requests: with fewer, a queue looks like a start
 FEW_SAMPLES = 10  # fewer say nothing about a mean
 _WAITS = ("mean_ttft_ms", "mean_latency_ms", "mean_e2el_ms")
@@ -79,7 +81,10 @@ def _replayed(e: Evidence) -> Iterator[Finding]:
         "includes the queue, and the throughput is not that of the recorded traffic. Lower --speedup, or replay a "
         "longer part."
     )
-    yield replace(_queue_grows(number(replay.recorded_rps), s.request_throughput, because), advice=advice)
+    yield replace(
+        _queue_grows(number(replay.recorded_rps), s.request_throughput, because),
+        advice=advice,
+    )
 
 
 def rate_row(row: Row) -> Iterator[Finding]:
@@ -95,7 +100,9 @@ def rate_row(row: Row) -> Iterator[Finding]:
     if cap:
         text = f"{count(offered)} requests/s offered, {number(rps)} served, with at most {count(cap)} in flight."
         advice = "The limit makes this a closed loop, and no latency includes the wait. Report the concurrency."
-        yield note("load.rate_not_reached", text, advice, locations([row], "request_throughput"))
+        yield note(
+            "load.rate_not_reached", text, advice, locations([row], "request_throughput")
+        )
         return
     # Long answers also extend a run, but less, and without such waits for first tokens.
     crowded = rps * e2e > CROWD * done and _first_token_s(row) > WAITS * sending
@@ -109,7 +116,9 @@ def _first_token_s(row: Row) -> float:
     return (row.get("mean_ttft_ms") or row.get("median_ttft_ms") or 0.0) / 1000
 
 
-def _queue_grows(offered: str, rps: float, because: str, row: Row | None = None, unit: str = "requests") -> Finding:
+def _queue_grows(
+    offered: str, rps: float, because: str, row: Row | None = None, unit: str = "requests"
+) -> Finding:
     text = f"{offered} {unit}/s offered, {number(rps)} served. {because}"
     lines = locations([row] if row else [], "request_throughput", "mean_ttft_ms")
     return doubt("load.rate_not_reached", text, locations=lines)
@@ -142,7 +151,9 @@ def rate_rows(rows: Sequence[Row]) -> Iterator[Finding]:
             others = max(served for other, served, _ in rates if other != offered)
             known = any(f.level == "doubt" for f in rate_row(row))
             if others > 0.8 * most and not known:
-                yield _queue_grows(count(offered), rps, f"No rate gave more than {number(most)}.", row)
+                yield _queue_grows(
+                    count(offered), rps, f"No rate gave more than {number(most)}.", row
+                )
 
 
 def _open_loop_rates(rows: Sequence[Row]) -> Iterator[tuple[float, float, Row]]:
@@ -156,17 +167,31 @@ def _open_loop_rates(rows: Sequence[Row]) -> Iterator[tuple[float, float, Row]]:
 
 def streams(e: Evidence) -> Iterator[Finding]:
     asked, s = e.trial.load.max_concurrency, e.summary
-    if asked is None or not e.trial.load.closed_loop or s.steady is None or e.trial.workload.traits.sessions:
+    if (
+        asked is None
+        or not e.trial.load.closed_loop
+        or s.steady is None
+        or e.trial.workload.traits.sessions
+    ):
         return  # users think, too
     if s.steady.streams_mean < 0.95 * asked and s.planned >= 2 * asked:
-        opened = f"{number(s.steady.streams_mean)} on average (peak {s.client.streams_peak})"
-        yield doubt("load.streams_missing", f"Concurrency {asked} was requested, but {opened} was reached.")
+        opened = (
+            f"{number(s.steady.streams_mean)} on average (peak {s.client.streams_peak})"
+        )
+        yield doubt(
+            "load.streams_missing",
+            f"Concurrency {asked} was requested, but {opened} was reached.",
+        )
 
 
 def replay(e: Evidence) -> Iterator[Finding]:
     """A limit kept requests of a trace back. Where dyno itself was late, client.late_sends reports it."""
     r, cap = e.summary.replay, e.trial.load.max_concurrency
-    if r is None or cap is None or r.late_p99_ms <= max(10.0, 0.02 * (e.summary.e2el.mean or 0.0)):
+    if (
+        r is None
+        or cap is None
+        or r.late_p99_ms <= max(10.0, 0.02 * (e.summary.e2el.mean or 0.0))
+    ):
         return
     text = (
         f"Recorded requests were sent up to {number(r.late_max_ms / 1000)} s late (p99 {number(r.late_p99_ms)} ms), "
@@ -190,7 +215,10 @@ def left_out(e: Evidence) -> Iterator[Finding]:
 def repeated_prompts(e: Evidence) -> Iterator[Finding]:
     again = max(e.summary.sent - e.prompts, 0) + e.repeated_prompts
     if again:
-        yield doubt("load.repeated_prompts", f"{again:,} of {e.summary.sent:,} requests repeated an earlier prompt.")
+        yield doubt(
+            "load.repeated_prompts",
+            f"{again:,} of {e.summary.sent:,} requests repeated an earlier prompt.",
+        )
 
 
 def replicas(e: Evidence) -> Iterator[Finding]:
@@ -202,7 +230,9 @@ def replicas(e: Evidence) -> Iterator[Finding]:
     least = min(several, key=lambda r: r.completed)
     odd = []
     if least.completed < min(FEWER * share, share - 3 * math.sqrt(share)):
-        odd.append(f"{urls[least.index]} completed {least.completed:,} requests (even share: {share:,.0f})")
+        odd.append(
+            f"{urls[least.index]} completed {least.completed:,} requests (even share: {share:,.0f})"
+        )
     tpots, slower = _mean_tpots(several, TPOT_SAMPLES), SLOWER
     if len(tpots) < 2:
         tpots, slower = _mean_tpots(several, FEW_TPOTS), MUCH_SLOWER
@@ -210,44 +240,71 @@ def replicas(e: Evidence) -> Iterator[Finding]:
         slow = max(tpots, key=lambda i: tpots[i])
         others = mean(tpot for i, tpot in tpots.items() if i != slow)
         if tpots[slow] > slower * others:
-            odd.append(f"{urls[slow]} has a mean TPOT of {number(tpots[slow])} ms, the others {number(others)}")
+            odd.append(
+                f"{urls[slow]} has a mean TPOT of {number(tpots[slow])} ms, the others {number(others)}"
+            )
     if odd:
-        yield doubt("load.replicas_uneven", f"The {len(several)} replicas differ: {'; '.join(odd)}.")
+        yield doubt(
+            "load.replicas_uneven", f"The {len(several)} replicas differ: {'; '.join(odd)}."
+        )
 
 
 def _mean_tpots(replicas: Sequence[ReplicaSummary], least: int) -> dict[int, float]:
     """Return the mean TPOT of each replica that completed this many requests."""
-    return {r.index: r.tpot_mean_ms for r in replicas if r.tpot_mean_ms is not None and r.completed >= least}
+    return {
+        r.index: r.tpot_mean_ms
+        for r in replicas
+        if r.tpot_mean_ms is not None and r.completed >= least
+    }
 
 
 def offline_replicas(e: OfflineEvidence) -> Iterator[Finding]:
     several, took_ms = e.offline.replicas, e.offline.latency.mean
     if not several or not e.offline.completed:
         return
-    fast, slow = (pick(several, key=lambda r: r.total_token_throughput.mean) for pick in (max, min))
+    fast, slow = (
+        pick(several, key=lambda r: r.total_token_throughput.mean) for pick in (max, min)
+    )
     most, least = fast.total_token_throughput.mean, slow.total_token_throughput.mean
-    noise = math.sqrt(mean(r.total_token_throughput.std**2 for r in several) * 2 / e.offline.iterations)
+    noise = math.sqrt(
+        mean(r.total_token_throughput.std**2 for r in several) * 2 / e.offline.iterations
+    )
     if most - least > max(UNLIKE * most, 3 * noise):
         text = (
             f"The {len(several)} replicas differ: copy {fast.index + 1} processed {number(most)} tok/s in its own "
             f"time, copy {slow.index + 1} {number(least)} ({change(least / most - 1)})."
         )
-        yield Finding("load.replicas_uneven", "doubt" if most - least > MUCH_UNLIKE * most else "note", text)
+        yield Finding(
+            "load.replicas_uneven",
+            "doubt" if most - least > MUCH_UNLIKE * most else "note",
+            text,
+        )
     late = max(several, key=lambda r: r.late_ms)
     if late.late_ms > LATE * took_ms:
         text = (
             f"Copy {late.index + 1} began up to {number(late.late_ms)} ms after the first one; an iteration takes "
             f"{number(took_ms)} ms."
         )
-        yield Finding("load.replicas_apart", "doubt" if late.late_ms > VERY_LATE * took_ms else "note", text)
+        yield Finding(
+            "load.replicas_apart",
+            "doubt" if late.late_ms > VERY_LATE * took_ms else "note",
+            text,
+        )
 
 
 def replicas_on_cpu(e: Circumstances) -> Iterator[Finding]:
     kind = KINDS.get(e.engine.kind) if e.engine is not None else None
-    copies = e.engine.launches if e.engine is not None and (kind is None or kind.computes) else []
+    copies = (
+        e.engine.launches
+        if e.engine is not None and (kind is None or kind.computes)
+        else []
+    )
     if len(copies) > 1 and not any(launch.devices for launch in copies):
         cores = f" ({e.rig.cores} cores)" if e.rig is not None and e.rig.cores else ""
-        yield note("load.replicas_share_cpu", f"{len(copies)} replicas shared this machine's CPU{cores}.")
+        yield note(
+            "load.replicas_share_cpu",
+            f"{len(copies)} replicas shared this machine's CPU{cores}.",
+        )
 
 
 def replicas_gain(rows: Sequence[Row]) -> Iterator[Finding]:
@@ -262,7 +319,9 @@ def replicas_gain(rows: Sequence[Row]) -> Iterator[Finding]:
                 f"{subject(more)}: {count(copies)} replicas have less {words(name)} than one under the same load "
                 f"({number(summed)}, {number(alone)})."
             )
-            yield doubt("load.replicas_no_gain", text, locations=locations([one, more], name))
+            yield doubt(
+                "load.replicas_no_gain", text, locations=locations([one, more], name)
+            )
 
 
 def _one_and_several(rows: Sequence[Row]) -> Iterator[tuple[Row, Row, float]]:
@@ -270,8 +329,14 @@ def _one_and_several(rows: Sequence[Row]) -> Iterator[tuple[Row, Row, float]]:
     for group in together(rows):
         alike: dict[frozenset[tuple[str, object]], dict[float, Row]] = {}
         for row in group:
-            own = {k: v for k, v in settings(row).items() if k not in ("replicas", "accelerators", "devices", "series")}
-            alike.setdefault(frozenset(own.items()), {}).setdefault(row.number("replicas") or 1, row)
+            own = {
+                k: v
+                for k, v in settings(row).items()
+                if k not in ("replicas", "accelerators", "devices", "series")
+            }
+            alike.setdefault(frozenset(own.items()), {}).setdefault(
+                row.number("replicas") or 1, row
+            )
         for by_copies in alike.values():
             if 1 not in by_copies:
                 continue
@@ -291,11 +356,16 @@ def slots(e: Evidence | OfflineEvidence | Row) -> Iterator[Finding]:
         busiest = e.offline.requests if e.offline.kind == "latency" else None
         limit, copies = e.target.slots, len(e.offline.replicas) or 1
     else:
-        busiest, limit, copies = e.summary.client.streams_peak, e.target.slots, len(e.trial.target.urls)
+        busiest, limit, copies = (
+            e.summary.client.streams_peak,
+            e.target.slots,
+            len(e.trial.target.urls),
+        )
     if busiest and limit and busiest > limit * copies:
         each = f" ({count(copies)} × {count(limit)})" if copies > 1 else ""
         text = (
-            f"{count(busiest)} requests were in flight, but the engine processes {count(limit * copies)} at once{each}."
+            f"{count(busiest)} requests were in flight, but the engine processes "
+            f"{count(limit * copies)} at once{each}."
         )
         yield doubt("load.slots", text, locations=lines)
 
@@ -342,15 +412,29 @@ def not_sent(row: Row) -> Iterator[Finding]:
     late = row.get("max_queue_ms") or row.get("p99_queue_ms")
     behind = f", up to {number(late / 1000)} s late" if late else ""
     text = f"{number(offered)} requests/s were planned, {number(done)} were sent{behind}."
-    yield doubt("load.not_sent", text, locations=locations([row], "sent_rate", "max_queue_ms"))
+    yield doubt(
+        "load.not_sent", text, locations=locations([row], "sent_rate", "max_queue_ms")
+    )
 
 
 def queue(row: Row) -> Iterator[Finding]:
     """First tokens wait for a good part of the whole run."""
-    first, took, done = row.get("mean_ttft_ms"), row.get("duration_s"), row.get("completed") or 0
-    if row.kind == "serve" and first and took and done >= MANY and first / 1000 > 0.2 * took:
+    first, took, done = (
+        row.get("mean_ttft_ms"),
+        row.get("duration_s"),
+        row.get("completed") or 0,
+    )
+    if (
+        row.kind == "serve"
+        and first
+        and took
+        and done >= MANY
+        and first / 1000 > 0.2 * took
+    ):
         text = f"The mean TTFT is {number(first / 1000)} s, in a run of {number(took)} s."
-        yield note("load.queue", text, locations=locations([row], "mean_ttft_ms", "duration_s"))
+        yield note(
+            "load.queue", text, locations=locations([row], "mean_ttft_ms", "duration_s")
+        )
 
 
 def saturated(rows: Sequence[Row]) -> Iterator[Finding]:
@@ -379,10 +463,14 @@ def _saturated(before: Row, after: Row) -> Iterator[Finding]:
         advice = "Queued requests inflate TTFT. Set --max-num-seqs above the concurrency."
         yield doubt("load.slots", text, advice, lines)
     else:
-        yield note("load.fell" if has < 0.95 * had else "load.saturated", text, locations=lines)
+        yield note(
+            "load.fell" if has < 0.95 * had else "load.saturated", text, locations=lines
+        )
 
 
-def _limit_between(low: tuple[str, float], high: tuple[str, float], row: Row, waits_twice: bool) -> str:
+def _limit_between(
+    low: tuple[str, float], high: tuple[str, float], row: Row, waits_twice: bool
+) -> str:
     """Return which limit of requests at once is between two loads, in words. '': none that is known."""
     if low[0] != "concurrency":
         return ""
@@ -398,7 +486,9 @@ def _limit_between(low: tuple[str, float], high: tuple[str, float], row: Row, wa
     return f"{engine.title}'s default was {engine.default_slots}" if reached else ""
 
 
-def _both(a: Row, b: Row, names: Sequence[str], rounded: float = math.inf) -> tuple[str, tuple[float, float]] | None:
+def _both(
+    a: Row, b: Row, names: Sequence[str], rounded: float = math.inf
+) -> tuple[str, tuple[float, float]] | None:
     """Return the first figure that both rows have. `rounded`: to this share of its value at most."""
     for name in names:
         x, y = a.get(name), b.get(name)

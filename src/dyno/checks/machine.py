@@ -22,7 +22,10 @@ _SETTINGS = ("power_cap_w", "clock_max_mhz", "memory_clock_max_mhz", "partition"
 def accelerator_shared(rig: Rig) -> Iterator[Finding]:
     shared = [a for a in rig.accelerators if a.engine and a.processes]
     if shared:
-        yield doubt("rig.accelerator_shared", f"Other processes use the engine's accelerators: {_on(shared)}.")
+        yield doubt(
+            "rig.accelerator_shared",
+            f"Other processes use the engine's accelerators: {_on(shared)}.",
+        )
     # One process on each may be the engine itself.
     unclear = [a for a in rig.accelerators if a.engine is None and len(a.processes) > 1]
     if unclear:
@@ -37,11 +40,20 @@ def _on(accelerators: list[Accelerator]) -> str:
 def power_capped(rig: Rig) -> Iterator[Finding]:
     capped: dict[str, list[str]] = {}
     for a in _in_use(rig):
-        if a.power_cap_w and a.power_cap_default_w and a.power_cap_w < 0.99 * a.power_cap_default_w:
-            capped.setdefault(f"{count(a.power_cap_w)} W of {count(a.power_cap_default_w)} W", []).append(str(a.index))
+        if (
+            a.power_cap_w
+            and a.power_cap_default_w
+            and a.power_cap_w < 0.99 * a.power_cap_default_w
+        ):
+            capped.setdefault(
+                f"{count(a.power_cap_w)} W of {count(a.power_cap_default_w)} W", []
+            ).append(str(a.index))
     if capped:
         listed = "; ".join(f"{how} on {', '.join(which)}" for how, which in capped.items())
-        yield note("rig.power_capped", f"The power cap of accelerators is below its default: {listed}.")
+        yield note(
+            "rig.power_capped",
+            f"The power cap of accelerators is below its default: {listed}.",
+        )
 
 
 def _in_use(rig: Rig) -> list[Accelerator]:
@@ -75,25 +87,38 @@ def iommu(rig: Rig) -> Iterator[Finding]:
     state = rig.state.get("iommu", "")
     cards = [a for a in _discrete(rig) if a.vendor == "amd"]
     if len(cards) > 1 and translates(state):
-        yield note("rig.iommu", f"The IOMMU translates addresses ({state}) for {len(cards)} AMD accelerators.")
+        yield note(
+            "rig.iommu",
+            f"The IOMMU translates addresses ({state}) for {len(cards)} AMD accelerators.",
+        )
 
 
 def translates(iommu: str) -> bool:
-    return iommu.startswith("on") and ("DMA" in iommu or ("identity" not in iommu and "iommu=pt" not in iommu))
+    return iommu.startswith("on") and (
+        "DMA" in iommu or ("identity" not in iommu and "iommu=pt" not in iommu)
+    )
 
 
 def memory_short(rig: Rig) -> Iterator[Finding]:
     pressure = rig.memory_pressure_percent or 0.0
     swapped = rig.swap_used_bytes or 0
     # A little swap is old and idle.
-    if pressure < PRESSURE_PERCENT and swapped < max(1 << 30, 0.01 * (rig.memory_bytes or 0)):
+    if pressure < PRESSURE_PERCENT and swapped < max(
+        1 << 30, 0.01 * (rig.memory_bytes or 0)
+    ):
         return
-    free = "" if rig.memory_free_bytes is None else f" and {human_bytes(rig.memory_free_bytes)} of memory is free"
+    free = (
+        ""
+        if rig.memory_free_bytes is None
+        else f" and {human_bytes(rig.memory_free_bytes)} of memory is free"
+    )
     text = (
         f"{human_bytes(swapped)} of swap is in use{free}. Processes waited for memory in {percent(pressure / 100)} "
         "of the ten seconds before the load."
     )
-    yield Finding("rig.memory_short", "doubt" if pressure >= PRESSURE_PERCENT else "note", text)
+    yield Finding(
+        "rig.memory_short", "doubt" if pressure >= PRESSURE_PERCENT else "note", text
+    )
 
 
 def _engine_accelerators(e: Circumstances) -> list[AcceleratorTelemetry]:
@@ -106,13 +131,24 @@ def _engine_accelerators(e: Circumstances) -> list[AcceleratorTelemetry]:
 def throttled(e: Circumstances) -> Iterator[Finding]:
     held = []
     for a in _engine_accelerators(e):
-        reasons = {r: share for r, share in a.throttled.items() if r not in LIMITS and share >= THROTTLED}
+        reasons = {
+            r: share
+            for r, share in a.throttled.items()
+            if r not in LIMITS and share >= THROTTLED
+        }
         if reasons:
             listed = ", ".join(f"{r} in {percent(share)}" for r, share in reasons.items())
-            hot = "" if a.temperature_max_c is None else f", up to {count(a.temperature_max_c)} °C"
+            hot = (
+                ""
+                if a.temperature_max_c is None
+                else f", up to {count(a.temperature_max_c)} °C"
+            )
             held.append(f"on {a.index} {listed} of the samples{hot}")
     if held:
-        yield doubt("telemetry.throttled", f"Accelerators reduced their clocks under the load: {'; '.join(held)}.")
+        yield doubt(
+            "telemetry.throttled",
+            f"Accelerators reduced their clocks under the load: {'; '.join(held)}.",
+        )
 
 
 def power_limited(e: Circumstances) -> Iterator[Finding]:
@@ -122,7 +158,9 @@ def power_limited(e: Circumstances) -> Iterator[Finding]:
     for a in _engine_accelerators(e):
         share = max((share for r, share in a.throttled.items() if r in LIMITS), default=0.0)
         if share >= AT_THE_LIMIT:
-            mean = "" if a.power_mean_w is None else f", {number(a.power_mean_w)} W on average"
+            mean = (
+                "" if a.power_mean_w is None else f", {number(a.power_mean_w)} W on average"
+            )
             capped[a.index] = f"{a.index} in {percent(share)} of the samples{mean}"
     if capped:
         text = f"The power limit reduced the clocks of accelerator {'; '.join(capped.values())}."
@@ -134,7 +172,12 @@ def energy(e: Evidence) -> Iterator[Finding]:
     for a in _engine_accelerators(e):
         counted, summed = a.energy_j, a.energy_by_power_j
         # Power is an average over the second before: a short load gets an earlier one.
-        if counted and summed and e.summary.duration_s >= 10 and abs(summed / counted - 1) > 0.05:
+        if (
+            counted
+            and summed
+            and e.summary.duration_s >= 10
+            and abs(summed / counted - 1) > 0.05
+        ):
             odd.append(f"{a.index} {number(counted)} and {number(summed)} J")
     if odd:
         text = f"Energy by counter and by power over time differ by over 5 %: accelerator {'; '.join(odd)}."
@@ -145,7 +188,10 @@ def sparse(e: Circumstances) -> Iterator[Finding]:
     t = e.telemetry
     if t is not None and t.longest_gap_s > max(GAP_S, 5 * t.interval_s):
         died = next((f" ({why})" for why in t.absent if "sampler" in why), "")
-        yield note("telemetry.sparse", f"The machine was not sampled for {number(t.longest_gap_s)} s{died}.")
+        yield note(
+            "telemetry.sparse",
+            f"The machine was not sampled for {number(t.longest_gap_s)} s{died}.",
+        )
 
 
 def differences(a: Rig, b: Rig) -> Iterator[Finding]:
@@ -156,14 +202,24 @@ def differences(a: Rig, b: Rig) -> Iterator[Finding]:
     software += _unlike_accelerators(a, b, ("driver",))
     software += _unlike_keys(a.state, b.state, {"rocm"})
     if software:
-        yield doubt("rig.software_differs", f"System or driver differ: {_listed(software)}.")
+        yield doubt(
+            "rig.software_differs", f"System or driver differ: {_listed(software)}."
+        )
     settings = list(_unlike_accelerators(a, b, _SETTINGS))
     settings += _unlike_keys(a.state, b.state, {*a.state, *b.state} - {"rocm"})
     if settings:
-        yield doubt("rig.settings_differ", f"The machines have different settings: {_listed(settings)}.")
-    variables = list(_unlike_keys(a.environment, b.environment, {*a.environment, *b.environment}))
+        yield doubt(
+            "rig.settings_differ",
+            f"The machines have different settings: {_listed(settings)}.",
+        )
+    variables = list(
+        _unlike_keys(a.environment, b.environment, {*a.environment, *b.environment})
+    )
     if variables:
-        yield note("rig.environment_differs", f"Environment variables differ: {_listed(variables)}.")
+        yield note(
+            "rig.environment_differs",
+            f"Environment variables differ: {_listed(variables)}.",
+        )
 
 
 def _hardware_differences(a: Rig, b: Rig) -> list[Difference]:
@@ -188,14 +244,22 @@ def _names(rig: Rig) -> str:
     return ", ".join(f"{names.count(n)}×{n}" for n in dict.fromkeys(names))
 
 
-def _unlike(a: Rig | Accelerator, b: Rig | Accelerator, fields: tuple[str, ...]) -> Iterator[Difference]:
+def _unlike(
+    a: Rig | Accelerator, b: Rig | Accelerator, fields: tuple[str, ...]
+) -> Iterator[Difference]:
     for field in fields:
         one, other = getattr(a, field), getattr(b, field)
         if one != other:
-            yield field.removesuffix("_w").removesuffix("_mhz").replace("_", " "), one, other
+            yield (
+                field.removesuffix("_w").removesuffix("_mhz").replace("_", " "),
+                one,
+                other,
+            )
 
 
-def _unlike_keys(a: dict[str, str], b: dict[str, str], names: set[str]) -> Iterator[Difference]:
+def _unlike_keys(
+    a: dict[str, str], b: dict[str, str], names: set[str]
+) -> Iterator[Difference]:
     for name in sorted(names):
         if a.get(name) != b.get(name):
             yield name, a.get(name), b.get(name)

@@ -7,13 +7,16 @@ from dyno.facts.finding import Finding
 from dyno.numbers import number, percent
 from dyno.units import NS_PER_MS
 
-NETWORK_SHARE = 0.05  # of the median time to the first token: above that, the network is a part of the result
+# of the median time to the first token: above that, the network is a part of the result
+NETWORK_SHARE = 0.05
 
 
 def round_trip(e: Evidence) -> Iterator[Finding]:
     if not e.round_trips_ns:
         return
-    before, after = (trip / NS_PER_MS for trip in (e.round_trips_ns[0], e.round_trips_ns[-1]))
+    before, after = (
+        trip / NS_PER_MS for trip in (e.round_trips_ns[0], e.round_trips_ns[-1])
+    )
     worst, median = max(before, after), e.summary.ttft.median
     share = worst / median if median else 0.0
     of_ttft = f", {percent(share)} of the median TTFT" if median else ""

@@ -8,7 +8,15 @@ from dyno.checks.evidence import Circumstances
 from dyno.facts.finding import Finding, doubt, note, void
 from dyno.facts.imported import Row
 from dyno.facts.rig import Peaks, Roofline
-from dyno.measure.points import LEAST, bytes_each, input_each, locations, named, requests_per_s, subject
+from dyno.measure.points import (
+    LEAST,
+    bytes_each,
+    input_each,
+    locations,
+    named,
+    requests_per_s,
+    subject,
+)
 from dyno.numbers import number, percent
 
 ROUNDING = 0.02  # of a data sheet's figures
@@ -41,7 +49,9 @@ def _above(roof: Roofline) -> Iterator[Finding]:
         ):
             limit = 1.0 if peaks.measured else 1.0 + more
             if value is not None and value > limit:
-                above.append(f"{share.what} needs {percent(value)} of its {what} ({share.about})")
+                above.append(
+                    f"{share.what} needs {percent(value)} of its {what} ({share.about})"
+                )
                 highest = max(highest, value)
     if not above:
         return
@@ -60,11 +70,20 @@ def _above(roof: Roofline) -> Iterator[Finding]:
 def _far_below(roof: Roofline) -> Iterator[Finding]:
     """A single stream should come near the bandwidth, or something else was measured."""
     decode = next((s for s in roof.shares if s.what == "decode"), None)
-    if roof.peaks.measured or decode is None or decode.streams is None or decode.streams > ALONE:
+    if (
+        roof.peaks.measured
+        or decode is None
+        or decode.streams is None
+        or decode.streams > ALONE
+    ):
         return
     bandwidth, arithmetic, count = decode.bandwidth, decode.arithmetic, roof.peaks.count
     # Layers that are spread over several accelerators work one after another.
-    if bandwidth is not None and arithmetic is not None and count * max(bandwidth, arithmetic) < FAR_BELOW:
+    if (
+        bandwidth is not None
+        and arithmetic is not None
+        and count * max(bandwidth, arithmetic) < FAR_BELOW
+    ):
         text = (
             f"A single request used {percent(bandwidth)} of the memory bandwidth of {roof.peaks.name} and "
             f"{percent(arithmetic)} of its arithmetic ({decode.about})."
@@ -128,14 +147,18 @@ def _judge(row: Row, peaks: Peaks, title: str | None) -> Iterator[Finding]:
     if parameters is None or weights is None or not dense or row.setting("speculative"):
         return
     bandwidth = _of_bandwidth(row, weights, peaks)
-    may_be_above = [bandwidth, _of_arithmetic(row, parameters, peaks)] if _names_both(row) else []
+    may_be_above = (
+        [bandwidth, _of_arithmetic(row, parameters, peaks)] if _names_both(row) else []
+    )
     may_be_below = [bandwidth] if _reads_weights_only(row, model) else []
     may_be_below.append(_prompt(row, parameters, peaks))
     machine = f"{peaks.count} × {peaks.name}"
     for share in may_be_above:
         if share is not None and share.share > ABOVE:
             text = f"{subject(row)}: more than {machine} can do: {share.text}."
-            yield void("physics.above_roofline", text, locations=locations([row], share.figure))
+            yield void(
+                "physics.above_roofline", text, locations=locations([row], share.figure)
+            )
     for share in may_be_below:
         if share is not None and share.share < FAR:
             text = f"{subject(row)}: {share.text} of {machine}."
@@ -152,7 +175,9 @@ def _model(row: Row, title: str | None) -> str:
 
 def _names_both(row: Row) -> bool:
     """Return whether the row itself names its accelerator and its model: else the bytes read are uncertain."""
-    return row.setting("accelerator") is not None and bool(row.setting("model") or row.number("parameters"))
+    return row.setting("accelerator") is not None and bool(
+        row.setting("model") or row.number("parameters")
+    )
 
 
 def _reads_weights_only(row: Row, model: str) -> bool:
@@ -189,7 +214,12 @@ def _of_arithmetic(row: Row, parameters: float, peaks: Peaks) -> _Share | None:
 
 
 def _weights_known(row: Row, model: str) -> bool:
-    return bytes_each(row.setting("quantization"), row.setting("dtype"), f"{model} {row.series}") > LEAST
+    return (
+        bytes_each(
+            row.setting("quantization"), row.setting("dtype"), f"{model} {row.series}"
+        )
+        > LEAST
+    )
 
 
 def _prompt(row: Row, parameters: float, peaks: Peaks) -> _Share | None:
@@ -198,7 +228,11 @@ def _prompt(row: Row, parameters: float, peaks: Peaks) -> _Share | None:
     alone = row.get("completed") == 1 or row.number("concurrency") == 1
     if row.kind != "serve" or not (alone and read and first) or read < LONG:
         return None
-    flops = peaks.flops.get("bf16") or peaks.flops.get("fp16") or max(peaks.flops.values(), default=0.0)
+    flops = (
+        peaks.flops.get("bf16")
+        or peaks.flops.get("fp16")
+        or max(peaks.flops.values(), default=0.0)
+    )
     if not flops:
         return None
     share = 2 * parameters * read / (first / 1000) / flops
@@ -209,11 +243,15 @@ def _prompt(row: Row, parameters: float, peaks: Peaks) -> _Share | None:
 def _weights(row: Row, name: str) -> tuple[float | None, float | None, bool | None]:
     """Return the parameters, the least bytes that they take, and whether each token reads them all."""
     model = named(name)
-    parameters = row.number("parameters") or (model.billions * 1e9 if model.billions else None)
+    parameters = row.number("parameters") or (
+        model.billions * 1e9 if model.billions else None
+    )
     size = row.number("model_bytes")
     if parameters is None:
         return None, None, model.dense
-    each = bytes_each(row.setting("quantization"), row.setting("dtype"), f"{name} {row.series}")
+    each = bytes_each(
+        row.setting("quantization"), row.setting("dtype"), f"{name} {row.series}"
+    )
     return parameters, size or parameters * each, model.dense
 
 
@@ -225,7 +263,10 @@ def _step(row: Row) -> tuple[float | None, str]:
             return 1 / speed, "speed"
         return None, ""
     if row.kind in ("throughput", "latency"):
-        latency, length = row.get("mean_latency_ms") or (row.get("duration_s") or 0) * 1000, row.number("output_len")
+        latency, length = (
+            row.get("mean_latency_ms") or (row.get("duration_s") or 0) * 1000,
+            row.number("output_len"),
+        )
         if latency and length:
             return latency / 1000 / length, "mean_latency_ms"
     for name in ("median_tpot_ms", "mean_tpot_ms"):
@@ -241,9 +282,17 @@ def _tokens_per_s(row: Row) -> tuple[float, str] | None:
     """Return the tokens per second that were all processed, and the figure that says so."""
     if row.kind == "micro":
         test, speed = str(row.setting("test") or ""), row.get("speed")
-        return (speed, "speed") if test.startswith("pp") and speed and "+" not in test else None
+        return (
+            (speed, "speed")
+            if test.startswith("pp") and speed and "+" not in test
+            else None
+        )
     total = row.get("total_token_throughput")
-    return (total, "total_token_throughput") if total and row.setting("prefix_caching") is not True else None
+    return (
+        (total, "total_token_throughput")
+        if total and row.setting("prefix_caching") is not True
+        else None
+    )
 
 
 def _few(row: Row) -> bool:

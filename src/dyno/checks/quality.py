@@ -16,28 +16,44 @@ def failed(e: QualityEvidence) -> Iterator[Finding]:
     if worst := _worst(e, "failed"):
         count, items, words = worst
         text = f"No answer to {words} ({e.failures}); they count as wrong."
-        yield Finding("quality.failed", "void" if count >= MANY_FAILED * items else "doubt", text)
+        yield Finding(
+            "quality.failed", "void" if count >= MANY_FAILED * items else "doubt", text
+        )
 
 
 def cut(e: QualityEvidence) -> Iterator[Finding]:
-    yield from _counted(e, "cut", "quality.cut", "The token limit ended the answer to", MANY_CUT)
+    yield from _counted(
+        e, "cut", "quality.cut", "The token limit ended the answer to", MANY_CUT
+    )
 
 
 def not_extracted(e: QualityEvidence) -> Iterator[Finding]:
     words = "Nothing could be extracted from the answer to"
-    yield from _counted(e, "not_extracted", "quality.not_extracted", words, MANY_NOT_EXTRACTED)
+    yield from _counted(
+        e, "not_extracted", "quality.not_extracted", words, MANY_NOT_EXTRACTED
+    )
 
 
 def truncated(e: QualityEvidence) -> Iterator[Finding]:
     if worst := _worst(e, "truncated"):
-        limit = f" Its context is {e.target.max_model_len:,} tokens." if e.target.max_model_len else ""
-        yield void("quality.truncated", f"The server dropped a part of the prompt of {worst[2]}.{limit}")
+        limit = (
+            f" Its context is {e.target.max_model_len:,} tokens."
+            if e.target.max_model_len
+            else ""
+        )
+        yield void(
+            "quality.truncated",
+            f"The server dropped a part of the prompt of {worst[2]}.{limit}",
+        )
 
 
 def at_chance(e: QualityEvidence) -> Iterator[Finding]:
     low = [s for s in e.quality.scores if s.chance is not None and not _above(s, s.chance)]
     if low:
-        each = ", ".join(f"{s.task} {percent(s.score)} (guessing: {percent(s.chance or 0.0)})" for s in low)
+        each = ", ".join(
+            f"{s.task} {percent(s.score)} (guessing: {percent(s.chance or 0.0)})"
+            for s in low
+        )
         yield doubt("quality.at_chance", f"Not above guessing: {each}.")
 
 
@@ -61,10 +77,15 @@ def changes_under_load(e: QualityEvidence) -> Iterator[Finding]:
 
 def processes(e: QualityEvidence) -> Iterator[Finding]:
     if len(starts := {s.process for s in e.sittings}) > 1:
-        yield note("quality.processes", f"{len(starts)} starts of the engine answered, because of an interruption.")
+        yield note(
+            "quality.processes",
+            f"{len(starts)} starts of the engine answered, because of an interruption.",
+        )
 
 
-def _counted(e: QualityEvidence, name: str, code: str, words: str, most: float) -> Iterator[Finding]:
+def _counted(
+    e: QualityEvidence, name: str, code: str, words: str, most: float
+) -> Iterator[Finding]:
     if worst := _worst(e, name):
         count, items, which = worst
         yield (doubt if count > most * items else note)(code, f"{words} {which}.")
@@ -74,6 +95,7 @@ def _worst(e: QualityEvidence, name: str) -> tuple[int, int, str] | None:
     """Return the count of the pass that has the most, its items, and both in words; None: none has any."""
     each = max(e.quality.passes, key=lambda p: getattr(p, name))
     count: int = getattr(each, name)
-    items = sum({score.task: score.items for score in each.scores}.values())  # a task with two metrics counts once
+    # a task with two metrics counts once
+    items = sum({score.task: score.items for score in each.scores}.values())
     where = f" at concurrency {each.concurrency}" if len(e.quality.passes) > 1 else ""
     return (count, items, f"{count:,} of {items:,} items{where}") if count else None

@@ -44,12 +44,21 @@ def failed(e: Evidence | OfflineEvidence | Row) -> Iterator[Finding]:
     total, done, count, details = counts
     why = f" ({details})" if details else ""
     if not done:
-        text = f"None of {total:,} requests completed{why}." if total else "No request completed."
+        text = (
+            f"None of {total:,} requests completed{why}."
+            if total
+            else "No request completed."
+        )
         yield void("requests.none_completed", text, locations=lines)
     elif count:
         share = f"{count:,} of {total:,} requests failed, {percent(count / total)}"
         text = f"{share}{why}. The figures cover only the others."
-        yield Finding("requests.failed", "void" if count >= 0.5 * total else "doubt", text, locations=lines)
+        yield Finding(
+            "requests.failed",
+            "void" if count >= 0.5 * total else "doubt",
+            text,
+            locations=lines,
+        )
 
 
 class _Counts(NamedTuple):
@@ -68,7 +77,9 @@ def _served(e: Evidence) -> _Counts | None:
     count = s.failed - s.failures.get("interrupted", 0) - own
     if own and not count:
         return None
-    details = ", ".join(f"{n:,} {kind}" for kind, n in s.failures.items() if kind not in OWN_FAULTS)
+    details = ", ".join(
+        f"{n:,} {kind}" for kind, n in s.failures.items() if kind not in OWN_FAULTS
+    )
     return _Counts(s.sent, s.completed, count, details)
 
 
@@ -96,9 +107,15 @@ def unknown_end(e: Evidence) -> Iterator[Finding]:
     """A server may say in words of its own that it gave an answer up. One that never says why is not doubted."""
     reasons = e.summary.finish_reasons
     said = any(reason in ENDS for reason in reasons)
-    unknown = {reason: n for reason, n in reasons.items() if reason not in ENDS and (said or reason != NO_REASON)}
+    unknown = {
+        reason: n
+        for reason, n in reasons.items()
+        if reason not in ENDS and (said or reason != NO_REASON)
+    }
     if unknown:
-        named = ", ".join("no reason" if reason == NO_REASON else reason for reason in unknown)
+        named = ", ".join(
+            "no reason" if reason == NO_REASON else reason for reason in unknown
+        )
         text = (
             f"{sum(unknown.values()):,} of {e.completed:,} answers ended with a finish reason that dyno doesn't know "
             f"({named}). They count as completed."
@@ -185,17 +202,27 @@ def resent(e: Evidence) -> Iterator[Finding]:
     if s.resent > 1:  # one is how dyno learns that a server closes after each answer
         text = f"{s.resent:,} of {s.sent:,} requests were sent again: the server had closed a kept-alive connection."
         # A server that closes after each answer costs each stream one; more than that are refusals.
-        level: Level = "note" if s.resent <= s.client.streams_peak + 0.01 * s.sent else "doubt"
+        level: Level = (
+            "note" if s.resent <= s.client.streams_peak + 0.01 * s.sent else "doubt"
+        )
         yield Finding("requests.resent", level, text)
 
 
 def more_than_asked(row: Row) -> Iterator[Finding]:
     done, asked = row.get("completed"), row.settings.get("num_prompts")
-    if row.kind == "serve" and done and asked and isinstance(asked.value, int) and done > asked.value:
+    if (
+        row.kind == "serve"
+        and done
+        and asked
+        and isinstance(asked.value, int)
+        and done > asked.value
+    ):
         source = f"line {asked.line}" if asked.line else "`dyno import --set`"
         text = f"{done:,.0f} requests completed, but {source} requests {asked.value:,}."
         lines = [row.setting_location("num_prompts"), *locations([row], "completed")]
-        yield doubt("consistency.command", text, "The command belongs to another result.", lines)
+        yield doubt(
+            "consistency.command", text, "The command belongs to another result.", lines
+        )
 
 
 def empty(row: Row) -> Iterator[Finding]:
@@ -203,7 +230,11 @@ def empty(row: Row) -> Iterator[Finding]:
     s, done = row.samples, row.get("completed")
     if s is None or not s.output_lens or not done:
         return
-    failed = sum(bool(e) for e in s.errors) if s.errors else max(len(s.output_lens) - int(done), 0)
+    failed = (
+        sum(bool(e) for e in s.errors)
+        if s.errors
+        else max(len(s.output_lens) - int(done), 0)
+    )
     none = sum(n == 0 for n in s.output_lens) - failed
     if none <= 0:
         return
@@ -229,7 +260,11 @@ def zeros_in_mean(row: Row) -> Iterator[Finding]:
     with_zeros = sum(real) / counted
     if abs(with_zeros / reported.value - 1) < 0.005 and zeros > 0.002 * counted:
         shown = row.get("median_ttft_ms")
-        also = f", and the median {number(median(real))} instead of {number(shown)}" if shown is not None else ""
+        also = (
+            f", and the median {number(median(real))} instead of {number(shown)}"
+            if shown is not None
+            else ""
+        )
         text = (
             f"{zeros:,} of {counted:,} requests count with a TTFT of 0 ms. Without them the mean is "
             f"{number(mean(real))} ms instead of {number(reported.value)}{also}."
@@ -257,14 +292,21 @@ def errors_among_successes(row: Row) -> Iterator[Finding]:
     if counted > 0:
         example = next(e for e in s.errors if e)
         text = f"{counted:,} of {wrong:,} requests with an error count as completed: {example[:120]!r}."
-        yield doubt("requests.errors_counted", text, locations=locations([row], "completed"))
+        yield doubt(
+            "requests.errors_counted", text, locations=locations([row], "completed")
+        )
 
 
 def dropped(rows: Sequence[Row]) -> Iterator[Finding]:
     """One of two series with rising counts of requests falls behind; neither reports how many were sent."""
     by_file: dict[str, list[Row]] = {}
     for row in rows:
-        if row.kind == "serve" and row.form == "csv" and sent(row) is None and row.get("completed"):
+        if (
+            row.kind == "serve"
+            and row.form == "csv"
+            and sent(row) is None
+            and row.get("completed")
+        ):
             by_file.setdefault(row.file, []).append(row)
     for one, other in combinations(by_file.values(), 2):
         yield from _dropped(one, other)
@@ -278,7 +320,10 @@ def _dropped(a: list[Row], b: list[Row]) -> Iterator[Finding]:
     if same < 2 or same == min(map(len, counts)):
         return
     # As far as both go they rise alike; then one continues by the same step, and the other falls.
-    for short, full, rows, others in ((counts[0], counts[1], a, b), (counts[1], counts[0], b, a)):
+    for short, full, rows, others in (
+        (counts[0], counts[1], a, b),
+        (counts[1], counts[0], b, a),
+    ):
         rising = full[: same + 1] == sorted(set(full[: same + 1]))
         if short[same] < short[same - 1] and rising:
             text = (

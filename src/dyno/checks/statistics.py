@@ -38,7 +38,8 @@ UNSTEADY = 0.1
 UNLIKE = 0.1  # deviation over mean: more than an engine varies on an otherwise idle machine
 # A setting that says how many runs a result is the mean of.
 _RUNS = re.compile(
-    r"(?:num(?:ber)?[ _](?:of[ _])?|n[ _])?(?:runs|repeats|repetitions|trials|iterations|iters|reps)", re.I
+    r"(?:num(?:ber)?[ _](?:of[ _])?|n[ _])?(?:runs|repeats|repetitions|trials|iterations|iters|reps)",
+    re.I,
 )
 UNKNOWN = "run-to-run variation is unknown."
 
@@ -94,11 +95,18 @@ def ramp(e: Evidence | Row) -> Iterator[Finding]:
         return
     share = (s.steady.end_s - s.steady.start_s) / s.duration_s if s.steady else 0.0
     if share < 0.5:
-        yield note("statistics.ramp_and_drain", f"Only {percent(share)} of the run was at steady load.")
+        yield note(
+            "statistics.ramp_and_drain",
+            f"Only {percent(share)} of the run was at steady load.",
+        )
 
 
 def _ramp_of_row(row: Row) -> Iterator[Finding]:
-    asked, done, streams = row.number("concurrency"), row.get("completed"), in_flight(row, "mean_itl_ms")
+    asked, done, streams = (
+        row.number("concurrency"),
+        row.get("completed"),
+        in_flight(row, "mean_itl_ms"),
+    )
     if row.kind != "serve" or not done or streams is None:
         return
     if asked and asked >= 2 and streams < FULL * asked:
@@ -117,15 +125,24 @@ def single_runs(rows: Sequence[Row]) -> Iterator[Finding]:
     """No setting of a file was measured more than once."""
     by_file: dict[str, list[Row]] = {}
     for row in rows:
-        if row.kind in ("serve", "throughput") and row.form != "run":  # of its own dyno knows the repeats
+        # of its own dyno knows the repeats
+        if row.kind in ("serve", "throughput") and row.form != "run":
             by_file.setdefault(row.file, []).append(row)
-    single = {file: rows for file, rows in by_file.items() if _all_differ(rows) and not any(map(_repeated, rows))}
+    single = {
+        file: rows
+        for file, rows in by_file.items()
+        if _all_differ(rows) and not any(map(_repeated, rows))
+    }
     if single:
         files = ", ".join(list(single)[:3])
         if len(single) > 3:
             files += f" and {len(single) - 3} more"
         count = sum(map(len, single.values()))
-        runs = f"All {count:,} results in {files} are single runs" if count > 1 else f"{files} has a single run"
+        runs = (
+            f"All {count:,} results in {files} are single runs"
+            if count > 1
+            else f"{files} has a single run"
+        )
         yield note("statistics.single_run", f"{runs}: {UNKNOWN}")
 
 
@@ -137,14 +154,19 @@ def _all_differ(rows: Sequence[Row]) -> bool:
 def _without_counters(row: Row) -> tuple[object, ...]:
     """Return a row's settings without numbering: a list of runs may number each of them."""
     numbering = counters(row)
-    return key(replace(row, settings={k: s for k, s in row.settings.items() if k not in numbering}))
+    return key(
+        replace(row, settings={k: s for k, s in row.settings.items() if k not in numbering})
+    )
 
 
 def _repeated(row: Row) -> bool:
     """Return whether a result is itself the mean of several runs: it has a deviation, or says how many there were."""
     if any(figure.deviation is not None for figure in row.figures.values()):
         return True
-    if row.samples is not None and max(len(row.samples.speeds), len(row.samples.latencies("latency"))) > 1:
+    if (
+        row.samples is not None
+        and max(len(row.samples.speeds), len(row.samples.latencies("latency"))) > 1
+    ):
         return True
     runs = (row.number(name) for name in row.settings if _RUNS.fullmatch(name.strip()))
     return any(n is not None and n > 1 for n in runs)
@@ -154,7 +176,11 @@ def few_iterations(e: OfflineEvidence) -> Iterator[Finding]:
     if e.offline.iterations < FEW_ITERATIONS:
         flag = "-r" if e.offline.kind == "micro" else "--num-iters"
         text = f"Measured with {many(e.offline.iterations, 'iteration')}: {UNKNOWN}"
-        yield note("statistics.few_iterations", text, f"Measure at least three ({flag}; iterations in a study).")
+        yield note(
+            "statistics.few_iterations",
+            text,
+            f"Measure at least three ({flag}; iterations in a study).",
+        )
 
 
 def first_iteration(e: OfflineEvidence | Row) -> Iterator[Finding]:
@@ -162,7 +188,11 @@ def first_iteration(e: OfflineEvidence | Row) -> Iterator[Finding]:
     lines: list[str] = []
     level: Level = "note"
     if isinstance(e, Row):
-        times = e.samples.latencies("latency") if e.samples and e.kind in ("latency", "micro") else []
+        times = (
+            e.samples.latencies("latency")
+            if e.samples and e.kind in ("latency", "micro")
+            else []
+        )
         if len(times) < 3:
             return
         usual, lines = median(times[1:]), locations([e], "mean_latency_ms", "speed")
@@ -186,7 +216,9 @@ def unsteady(e: OfflineEvidence | Row) -> Iterator[Finding]:
     elif len(e.latencies_ms) >= FEW_ITERATIONS:
         mean, deviation = fmean(e.latencies_ms), stdev(e.latencies_ms)
         if mean > 0 and deviation > UNSTEADY * mean:
-            yield doubt("statistics.unsteady", f"Iterations: {_spread(mean, deviation, 'ms')}.")
+            yield doubt(
+                "statistics.unsteady", f"Iterations: {_spread(mean, deviation, 'ms')}."
+            )
 
 
 def _unsteady_row(row: Row) -> Iterator[Finding]:
@@ -199,7 +231,9 @@ def _unsteady_row(row: Row) -> Iterator[Finding]:
         if figure.deviation > SPREAD * figure.value:
             text = f"{name}: {_spread(figure.value, figure.deviation, 'tok/s')}."
             level: Level = "doubt" if figure.deviation > WILD * figure.value else "note"
-            yield Finding("statistics.unsteady", level, text, locations=locations([row], figure_name))
+            yield Finding(
+                "statistics.unsteady", level, text, locations=locations([row], figure_name)
+            )
 
 
 def _spread(mean: float, deviation: float, unit: str) -> str:
@@ -211,7 +245,8 @@ def drift(row: Row) -> Iterator[Finding]:
     s, asked = row.samples, row.number("concurrency")
     if row.kind != "serve" or s is None or not asked or finite_rate(row):
         return  # under a rate a queue grows: load.rate_not_reached
-    begun = [t for t in s.latencies("ttft")[int(asked) :] if t > 0]  # the first come all at once
+    # the first come all at once
+    begun = [t for t in s.latencies("ttft")[int(asked) :] if t > 0]
     third = len(begun) // 3
     if third < EACH:
         return
@@ -225,16 +260,33 @@ def repeats(rows: Sequence[Row]) -> Iterator[Finding]:
     """Repeats of one setting under one load differ widely."""
     for same in _repeats(rows):
         wide = []
-        for name in ("output_throughput", "mean_ttft_ms", "mean_tpot_ms", "p99_ttft_ms", "p99_tpot_ms"):
+        for name in (
+            "output_throughput",
+            "mean_ttft_ms",
+            "mean_tpot_ms",
+            "p99_ttft_ms",
+            "p99_tpot_ms",
+        ):
             values = _values(same, name)
             if len(values) == len(same) and max(values) > 1.2 * min(values):
                 wide.append(_range(words(name), values))
         if wide:
             counted = all(map(counters, same))  # labelled as repeats
             speeds = _values(same, "output_throughput")
-            far: Level = "doubt" if counted and speeds and max(speeds) > 1.5 * min(speeds) else "note"
-            text = f"The {len(same)} repeats of {subject(same[0])} differ: {'; '.join(wide)}."
-            yield Finding("statistics.repeats_differ", far, text, locations=locations(same, "duration_s"))
+            far: Level = (
+                "doubt"
+                if counted and speeds and max(speeds) > 1.5 * min(speeds)
+                else "note"
+            )
+            text = (
+                f"The {len(same)} repeats of {subject(same[0])} differ: {'; '.join(wide)}."
+            )
+            yield Finding(
+                "statistics.repeats_differ",
+                far,
+                text,
+                locations=locations(same, "duration_s"),
+            )
 
 
 def _values(rows: Sequence[Row], name: str) -> list[float]:
@@ -246,10 +298,17 @@ def _repeats(rows: Sequence[Row]) -> Iterator[list[Row]]:
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         # Without a model or a number, six results may be six models.
-        if row.kind == "serve" and row.form in ("block", "json", "csv") and load_of(row).level and identified(row):
+        if (
+            row.kind == "serve"
+            and row.form in ("block", "json", "csv")
+            and load_of(row).level
+            and identified(row)
+        ):
             same_prompts = round(row.get("total_input_tokens") or 0, -2)
             where = row.file if row.form != "json" else ""
-            groups.setdefault((where, _effective(row), load_of(row), same_prompts), []).append(row)
+            groups.setdefault(
+                (where, _effective(row), load_of(row), same_prompts), []
+            ).append(row)
     for same in groups.values():
         if len({r.get("duration_s") for r in same}) > 1:
             yield same
@@ -275,7 +334,8 @@ def _effective(row: Row) -> tuple[object, ...]:
     if asked is not None and (limit is None or limit >= asked) and asked <= 256:
         skip = skip | {"max_num_seqs"}
     acting = sorted((k, str(s.value)) for k, s in row.settings.items() if k not in skip)
-    section = row.section if row.form == "block" else ""  # as authors name what they measured
+    # as authors name what they measured
+    section = row.section if row.form == "block" else ""
     return (*acting, row.series, row.label, section)
 
 
@@ -284,12 +344,18 @@ def within_error(rows: Sequence[Row]) -> Iterator[Finding]:
     by_task: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         if row.kind == "quality" and row.get("score") is not None and row.get("stderr"):
-            what = (row.setting("task"), row.setting("metric"), row.setting("filter"), row.setting("n_shot"))
+            what = (
+                row.setting("task"),
+                row.setting("metric"),
+                row.setting("filter"),
+                row.setting("n_shot"),
+            )
             by_task.setdefault(what, []).append(row)
     for (task, *_), scores in by_task.items():
         for i, a in enumerate(scores):
             for b in scores[i + 1 : i + 8]:
-                if not (items_of(a) and items_of(b)):  # else they are compared by item, which shows more
+                # else they are compared by item, which shows more
+                if not (items_of(a) and items_of(b)):
                     yield from _within(str(task), a, b)
 
 
@@ -330,7 +396,12 @@ def _fitting(row: Row) -> list[int]:
     def fits(count: int) -> bool:
         if abs(round(p.value * count) / count - p.value) > half * 1.01:
             return False
-        return abs(math.sqrt(p.value * (1 - p.value) / (count - 1)) - error.value) <= off * 1.01
+        return (
+            abs(math.sqrt(p.value * (1 - p.value) / (count - 1)) - error.value)
+            <= off * 1.01
+        )
 
     near = p.value * (1 - p.value) / error.value**2 + 1
-    return list(filter(fits, range(max(2, int(near * 0.97)), min(int(near * 1.03) + 2, 1_000_000))))
+    return list(
+        filter(fits, range(max(2, int(near * 0.97)), min(int(near * 1.03) + 2, 1_000_000)))
+    )

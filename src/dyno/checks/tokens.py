@@ -28,12 +28,16 @@ STEP = 1.3  # first token over one step
 FASTER = 1.5  # than the prompt's processing was measured to be
 HITS = 0.01
 LEAST_HISTORY = 0.75  # of the planned prompt tokens: with fewer, the server cuts histories
-REUSE_FROM, REUSE_MISSED = 0.05, 0.5  # possible share of prompt tokens; of this, the reported part
+# possible share of prompt tokens; of this, the reported part
+REUSE_FROM, REUSE_MISSED = 0.05, 0.5
 FULL = 0.9  # of the KV cache
 _NOT_STREAMED = (
-    "Let the server stream token by token, or judge it by E2EL and throughput. vLLM's TPOT of 0 is not a speed."
+    "Let the server stream token by token, or judge it by E2EL and throughput. "
+    "vLLM's TPOT of 0 is not a speed."
 )
-_LONGER = "Tokens were added, or the tokenizer belongs to another model. State the actual length."
+_LONGER = (
+    "Tokens were added, or the tokenizer belongs to another model. State the actual length."
+)
 RANDOM = ("random", "random-ids", "synthetic")
 
 
@@ -58,7 +62,9 @@ def output_short(e: Evidence | OfflineEvidence | Row) -> Iterator[Finding]:
     elif e.trial.ignore_eos:
         advice = "The engine doesn't honour ignore_eos, or its context is too short for prompt and output."
     level: Level = "doubt" if e.trial.ignore_eos else "note"
-    yield Finding("tokens.output_short", level, _output_of_requested(each, wanted, ended), advice)
+    yield Finding(
+        "tokens.output_short", level, _output_of_requested(each, wanted, ended), advice
+    )
 
 
 def _output_short_of_row(row: Row) -> Iterator[Finding]:
@@ -67,7 +73,9 @@ def _output_short_of_row(row: Row) -> Iterator[Finding]:
     each, wanted = output_each(row), row.number("output_len")
     if each and wanted and each < 0.9 * wanted:
         text = _output_of_requested(each, wanted)
-        yield doubt("tokens.output_short", text, locations=locations([row], "total_output_tokens"))
+        yield doubt(
+            "tokens.output_short", text, locations=locations([row], "total_output_tokens")
+        )
 
 
 def _output_of_requested(each: float, wanted: float, ended: str = "") -> str:
@@ -81,7 +89,10 @@ def input_length(e: Evidence | Row) -> Iterator[Finding]:
         yield from _input_length_of_row(e)
         return
     s = e.summary
-    each, wanted = s.total_input_tokens / max(s.completed, 1), s.planned_input_tokens / max(s.completed, 1)
+    each, wanted = (
+        s.total_input_tokens / max(s.completed, 1),
+        s.planned_input_tokens / max(s.completed, 1),
+    )
     if e.counted_by == "approximate":
         if s.completed:
             level: Level = "note" if "usage" in s.tokens_by else "doubt"
@@ -91,11 +102,17 @@ def input_length(e: Evidence | Row) -> Iterator[Finding]:
     yield from _not_as_asked(e, wanted)
     if each and wanted and abs(each / wanted - 1) > 0.02:
         level, advice = _why_other_length(e, each, wanted)
-        yield Finding("tokens.input_length", level, _input_of_requested(each, wanted), advice)
+        yield Finding(
+            "tokens.input_length", level, _input_of_requested(each, wanted), advice
+        )
 
 
 def _input_length_of_row(row: Row) -> Iterator[Finding]:
-    if row.kind != "serve" or _lengths_drawn(row) or "rerank" in str(row.setting("dataset") or ""):
+    if (
+        row.kind != "serve"
+        or _lengths_drawn(row)
+        or "rerank" in str(row.setting("dataset") or "")
+    ):
         return
     each, wanted = input_each(row), row.number("input_len")
     if not each or not wanted or abs(each / wanted - 1) <= 0.1 or abs(each - wanted) <= 48:
@@ -144,7 +161,14 @@ def _history_varies(e: Evidence) -> bool:
 
 def _lengths_drawn(row: Row) -> bool:
     """Lengths were drawn from a range: SGLang's default, and an option of vLLM."""
-    ratio = next((v for n in ("--random-range-ratio", "random_range_ratio") if (v := row.setting(n)) is not None), None)
+    ratio = next(
+        (
+            v
+            for n in ("--random-range-ratio", "random_range_ratio")
+            if (v := row.setting(n)) is not None
+        ),
+        None,
+    )
     if row.tool == "sglang":
         return ratio not in (1, 1.0)
     return ratio not in (None, 0, 1)
@@ -161,7 +185,10 @@ def counted_again(row: Row) -> Iterator[Finding]:
 
 def output_long(e: Evidence) -> Iterator[Finding]:
     s = e.summary
-    if length_is_known(e.trial) and s.total_output_tokens > 1.02 * s.wanted_output_tokens + s.completed:
+    if (
+        length_is_known(e.trial)
+        and s.total_output_tokens > 1.02 * s.wanted_output_tokens + s.completed
+    ):
         text = f"{s.total_output_tokens:,} output tokens were received, but {s.wanted_output_tokens:,} requested."
         yield doubt("tokens.output_long", text)
 
@@ -188,7 +215,8 @@ def believed(e: Evidence) -> Iterator[Finding]:
 
 def counting(e: Evidence) -> Iterator[Finding]:
     by = e.summary.tokens_by
-    explained = e.summary.impossible.requests if e.summary.impossible else 0  # by `believed`
+    # by `believed`
+    explained = e.summary.impossible.requests if e.summary.impossible else 0
     if (count := by.get("tokenizer", 0)) > explained:
         text = f"The server reported no usage for {count - explained:,} answers; dyno tokenized their text."
         yield note("tokens.by_tokenizer", text)
@@ -204,7 +232,10 @@ def buffered(e: Evidence) -> Iterator[Finding]:
     s = e.summary
     if s.at_once > 0.1 * s.completed:
         counts = f"{s.at_once:,} of {s.completed:,} answers"
-        yield doubt("stream.buffered", f"{counts} arrived in one piece: the stream is buffered before it reaches dyno.")
+        yield doubt(
+            "stream.buffered",
+            f"{counts} arrived in one piece: the stream is buffered before it reaches dyno.",
+        )
 
 
 def bundled(e: Evidence) -> Iterator[Finding]:
@@ -212,7 +243,11 @@ def bundled(e: Evidence) -> Iterator[Finding]:
     if (per_token := s.latencies.get("itl_per_token")) is not None:
         chunk, token = s.itl.mean, per_token.mean
         known = chunk is not None and token is not None and not s.itl.empty
-        means = f": mean ITL {number(chunk)} ms per chunk, {number(token)} per token" if known else ""
+        means = (
+            f": mean ITL {number(chunk)} ms per chunk, {number(token)} per token"
+            if known
+            else ""
+        )
         text = f"A chunk carries {number(s.total_output_tokens / s.chunks, digits=3)} tokens on average{means}."
         yield Finding("tokens.bundled", *_with_tpot(s, text))
 
@@ -221,11 +256,19 @@ def _with_tpot(s: Summary, text: str) -> tuple[Level, str, str]:
     """Return level, text and advice: vLLM's TPOT takes the first chunk for one token."""
     own, vllms = s.own_tpot, s.tpot.mean
     if s.itl.empty:
-        return "doubt", f"{text} Every answer came in one chunk: TPOT and ITL are unknown.", _NOT_STREAMED
+        return (
+            "doubt",
+            f"{text} Every answer came in one chunk: TPOT and ITL are unknown.",
+            _NOT_STREAMED,
+        )
     if own is None or own.empty:
         return "note", text, ""
     if own.mean is not None:
-        return "note", f"{text} TPOT after the first chunk is {number(own.mean)} ms, vLLM's {number(vllms)}.", ""
+        return (
+            "note",
+            f"{text} TPOT after the first chunk is {number(own.mean)} ms, vLLM's {number(vllms)}.",
+            "",
+        )
     if "mean" not in own.bounds:
         return "note", text, ""
     low, high = own.bounds["mean"]
@@ -233,7 +276,11 @@ def _with_tpot(s: Summary, text: str) -> tuple[Level, str, str]:
         f" How many are in the first chunk is unknown, so TPOT is between {number(low)} and {number(high)} ms; "
         f"vLLM's definition gives {number(vllms)}."
     )
-    return "doubt", text, "Give --tokenizer, or let the server report usage with each event."
+    return (
+        "doubt",
+        text,
+        "Give --tokenizer, or let the server report usage with each event.",
+    )
 
 
 def cached(e: Evidence | OfflineEvidence | Row) -> Iterator[Finding]:
@@ -253,7 +300,9 @@ def cached(e: Evidence | OfflineEvidence | Row) -> Iterator[Finding]:
         shared = max(1.1 * e.trial.workload.prefix_len * s.completed, reused)
         usual = shared + 16 * s.completed + 0.01 * read
         if hits and read and hits > usual:
-            source = "" if s.cached_input_tokens is not None else ", by the server's metrics"
+            source = (
+                "" if s.cached_input_tokens is not None else ", by the server's metrics"
+            )
             yield doubt("cache.hits", f"{_from_cache(hits, read)}{source}.")
 
 
@@ -288,7 +337,10 @@ def reuse_missed(e: Evidence) -> Iterator[Finding]:
     elif e.target.kv_cache_tokens and _cache_was_full(e):
         why += f" Its cache of {e.target.kv_cache_tokens:,} tokens was full, so prefixes were evicted."
     share = percent(s.reuse.possible_share)
-    yield note("cache.reuse_missed", f"A prefix cache could hold {share} of the prompt tokens, {why}")
+    yield note(
+        "cache.reuse_missed",
+        f"A prefix cache could hold {share} of the prompt tokens, {why}",
+    )
 
 
 def _cache_was_full(e: Evidence) -> bool:
@@ -308,7 +360,11 @@ def sent_before(e: Evidence) -> Iterator[Finding]:
 
 
 def cache_emptied(e: Evidence) -> Iterator[Finding]:
-    if e.cache_emptied is False and e.target.prefix_caching is not False and not e.cached_tokens:
+    if (
+        e.cache_emptied is False
+        and e.target.prefix_caching is not False
+        and not e.cached_tokens
+    ):
         known = e.cached_tokens is not None
         hits = ", but the server reported no cache hits" if known else ""
         text = f"The server's prefix cache could not be emptied before the load{hits}."
@@ -331,9 +387,13 @@ def depth_missed(e: OfflineEvidence) -> Iterator[Finding]:
 def warm(rows: Sequence[Row]) -> Iterator[Finding]:
     """A single stream with prompts of all lengths gets each first token within one step."""
     for row in rows:
-        middle, tail, step = (row.get(n) for n in ("median_ttft_ms", "p99_ttft_ms", "median_tpot_ms"))
+        middle, tail, step = (
+            row.get(n) for n in ("median_ttft_ms", "p99_ttft_ms", "median_tpot_ms")
+        )
         read, first = input_each(row), row.get("mean_ttft_ms")
-        if not (middle and tail and step and read and first) or not _is_one_stream_of_texts(row):
+        if not (middle and tail and step and read and first) or not _is_one_stream_of_texts(
+            row
+        ):
             continue
         if read < 64 or middle > STEP * step or tail > FLAT * middle:
             continue
@@ -358,7 +418,9 @@ def _is_one_stream_of_texts(row: Row) -> bool:
     return str(row.setting("dataset") or "").lower() not in ("", *RANDOM)
 
 
-def _witness(row: Row, rows: Sequence[Row], read: float, first_ms: float) -> tuple[str, float, list[str]] | None:
+def _witness(
+    row: Row, rows: Sequence[Row], read: float, first_ms: float
+) -> tuple[str, float, list[str]] | None:
     """Return the fastest prompt processing of a model of this size among the same results."""
     size = named(str(row.setting("model") or row.label)).billions
     tests = [
@@ -378,7 +440,9 @@ def later_faster(rows: Sequence[Row]) -> Iterator[Finding]:
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         if _first_tokens_repeat(row):
-            settings = tuple(sorted((k, str(s.value)) for k, s in row.settings.items() if k not in ASIDE))
+            settings = tuple(
+                sorted((k, str(s.value)) for k, s in row.settings.items() if k not in ASIDE)
+            )
             groups.setdefault((row.file, settings, row.label, row.section), []).append(row)
     for first, *others in groups.values():
         read = first.get("total_input_tokens")
@@ -391,13 +455,23 @@ def later_faster(rows: Sequence[Row]) -> Iterator[Finding]:
         if b < 0.6 * a and step_b > 0.8 * step_a:
             times = f"{number(b)} instead of {number(a)} ms"
             text = f"{subject(first)}: a repeat has a mean TTFT of {times}, but is not faster otherwise."
-            yield doubt("cache.later_faster", text, locations=locations([first, best], "mean_ttft_ms"))
+            yield doubt(
+                "cache.later_faster",
+                text,
+                locations=locations([first, best], "mean_ttft_ms"),
+            )
 
 
 def _first_tokens_repeat(row: Row) -> bool:
     """Return whether a repeat of this run should have the same time to first token."""
     first_ms = row.get("mean_ttft_ms")
-    if row.kind != "serve" or row.form == "table" or not first_ms or not identified(row) or not load_of(row):
+    if (
+        row.kind != "serve"
+        or row.form == "table"
+        or not first_ms
+        or not identified(row)
+        or not load_of(row)
+    ):
         return False
     # A first token that waits in a queue depends on all else.
     return first_ms / 1000 <= 0.05 * (row.get("duration_s") or 0)

@@ -57,7 +57,9 @@ def add(p: argparse.ArgumentParser) -> None:
         help="a result file, report, log or folder of them; a run or study; - for a pipe",
     )
     p.add_argument("--json", action="store_true", help="print everything as JSON")
-    p.add_argument("--markdown", action="store_true", help="print Markdown, for a report or review")
+    p.add_argument(
+        "--markdown", action="store_true", help="print Markdown, for a report or review"
+    )
     p.add_argument(
         "--price",
         action="append",
@@ -65,7 +67,12 @@ def add(p: argparse.ArgumentParser) -> None:
         metavar="PRICE",
         help="price per accelerator-hour: 2.99, or by name H100=2.99; per machine: machine=12; repeatable",
     )
-    p.add_argument("--prices", type=Path, metavar="FILE", help="price file, see docs/reports.md (default: none)")
+    p.add_argument(
+        "--prices",
+        type=Path,
+        metavar="FILE",
+        help="price file, see docs/reports.md (default: none)",
+    )
     settings.add_runs(p, "folder of dyno runs (default: runs)")
     exit_codes.add(p)
     p.set_defaults(command=audit)
@@ -77,10 +84,25 @@ def add_import(p: argparse.ArgumentParser) -> None:
         "runs/imports. `dyno audit` and `dyno compare` also read the files directly."
     )
     p.epilog = _FORMATS + _IMPORTS
-    p.add_argument("files", nargs="+", metavar="FILE", help="result files, reports, logs or folders of them")
+    p.add_argument(
+        "files",
+        nargs="+",
+        metavar="FILE",
+        help="result files, reports, logs or folders of them",
+    )
     settings.add_runs(p, "folder of dyno runs (default: runs)")
-    p.add_argument("-o", "--output", type=Path, metavar="DIR", help="folder to store them in (default: runs/imports)")
-    p.add_argument("--no-text", action="store_true", help="store figures, settings, commands and tables, but no prose")
+    p.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="folder to store them in (default: runs/imports)",
+    )
+    p.add_argument(
+        "--no-text",
+        action="store_true",
+        help="store figures, settings, commands and tables, but no prose",
+    )
     p.add_argument(
         "--set",
         action="append",
@@ -89,7 +111,9 @@ def add_import(p: argparse.ArgumentParser) -> None:
         help="a setting that the file lacks, for all its results; LINE:NAME=VALUE or FIRST-LAST:NAME=VALUE for some; "
         "repeatable",
     )
-    p.add_argument("--json", action="store_true", help="print what was read as JSON, and store nothing")
+    p.add_argument(
+        "--json", action="store_true", help="print what was read as JSON, and store nothing"
+    )
     p.set_defaults(command=import_)
 
 
@@ -112,7 +136,9 @@ def audit(options: argparse.Namespace) -> int:
         print(text(result, rows))
     lost = not result.coverage.complete
     if not rows and not lost and _without_results(documents):
-        raise ImportFailed("No results found. `dyno audit --help` lists the formats that dyno reads.")
+        raise ImportFailed(
+            "No results found. `dyno audit --help` lists the formats that dyno reads."
+        )
     code = exit_codes.from_verdicts([result.verdict], options, "verdict")
     if code:
         return code
@@ -128,7 +154,9 @@ def _without_results(documents: list[Document]) -> bool:
 
 def show(word: str, runs: Path, as_json: bool) -> None:
     """Show another tool's results for `dyno runs show`: never without their findings."""
-    options = argparse.Namespace(files=[word], runs=runs, json=as_json, markdown=False, price=[], prices=None)
+    options = argparse.Namespace(
+        files=[word], runs=runs, json=as_json, markdown=False, price=[], prices=None
+    )
     options.allow_void, options.fail_on = True, None
     audit(options)
 
@@ -154,7 +182,9 @@ def import_(options: argparse.Namespace) -> int:
         print(msgspec.json.encode(list(documents.values())).decode())
     for word, document in documents.items():
         stored = None
-        if (document.rows or document.commands or document.environments) and not options.json:
+        if (
+            document.rows or document.commands or document.environments
+        ) and not options.json:
             stored = store(document, options.output or options.runs / FOLDER, word)
         print(_summary(document, stored), file=sys.stderr if options.json else sys.stdout)
         _print_unread(document)
@@ -163,7 +193,9 @@ def import_(options: argparse.Namespace) -> int:
     return failed
 
 
-def _read_files(options: argparse.Namespace, asked: "list[Given]") -> tuple[dict[str, Document], int]:
+def _read_files(
+    options: argparse.Namespace, asked: "list[Given]"
+) -> tuple[dict[str, Document], int]:
     """Return the documents by the words that name them, and the exit code of those that can't be read."""
     from dyno.audit.document import read
     from dyno.audit.given import with_given
@@ -199,7 +231,9 @@ def _summary(document: Document, stored: Path | None) -> str:
 
 
 def _print_unread(document: Document) -> None:
-    for unread in sorted(document.unread, key=lambda unread: not unread.lost)[:_UNREAD_SHOWN]:
+    for unread in sorted(document.unread, key=lambda unread: not unread.lost)[
+        :_UNREAD_SHOWN
+    ]:
         print(f"  {unread.describe(document.file)}", file=sys.stderr)
     more = len(document.unread) - _UNREAD_SHOWN
     if more > 0:

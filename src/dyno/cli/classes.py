@@ -13,7 +13,11 @@ from dyno.workload.datasets import DATASETS, DEFAULT
 from dyno.workload.spec import TrafficClass
 
 EXAMPLE = "'chat: request_rate_rps=2 input_len=512 priority=0 goodput=ttft:500,tpot:30'"
-_KEYS = [name for name in fields(TrafficClass) if name not in ("classes", "num_prompts", "num_sessions", "num_warmups")]
+_KEYS = [
+    name
+    for name in fields(TrafficClass)
+    if name not in ("classes", "num_prompts", "num_sessions", "num_warmups")
+]
 
 
 def classes(texts: list[str]) -> dict[str, TrafficClass]:
@@ -23,7 +27,9 @@ def classes(texts: list[str]) -> dict[str, TrafficClass]:
         if not colon or not name or "=" in name or name in parts:
             why = f"names {name} twice" if name in parts else "has no name"
             raise UsageError(f"--class {text!r} {why}. Write --class {EXAMPLE}.")
-        parts[name] = _class(name, flags.pairs(flags.shell_words([rest], "--class"), "--class"))
+        parts[name] = _class(
+            name, flags.pairs(flags.shell_words([rest], "--class"), "--class")
+        )
     return parts
 
 
@@ -34,7 +40,11 @@ def _class(name: str, given: dict[str, str]) -> TrafficClass:
             values["goodput_ms"] = flags.goodput(text.split(","))
         elif key not in _KEYS:
             near = get_close_matches(key, _KEYS, n=1)
-            hint = f"Did you mean {near[0]}?" if near else f"It has {', '.join(_KEYS)}, goodput."
+            hint = (
+                f"Did you mean {near[0]}?"
+                if near
+                else f"It has {', '.join(_KEYS)}, goodput."
+            )
             raise UsageError(f"--class {name}: a class of traffic has no {key}. {hint}")
         else:
             values[key] = text.split(",") if key == "lora_modules" else text

@@ -18,21 +18,33 @@ _EXAMPLES = """examples:
 
 
 def add(p: argparse.ArgumentParser) -> None:
-    p.description = "Compare two sides under the same loads: differences, and how certain they are."
+    p.description = (
+        "Compare two sides under the same loads: differences, and how certain they are."
+    )
     p.epilog = _EXAMPLES + exit_codes.describe(VOID, UNDECIDED)
     sources = "a run, a study, a part of a study (STUDY:WORDS), a folder of runs, or another tool's result file"
     p.add_argument("a", metavar="A", help=f"{sources}: the baseline")
     p.add_argument("b", metavar="B", help="the same, to compare with the baseline")
     p.add_argument("--metric", nargs="+", action="extend", default=[], metavar="NAME",
                    help="compare these figures (default: throughput, TTFT, TPOT, ITL and E2EL)")  # fmt: skip
-    p.add_argument("--details", action="store_true", help="show all figures of each load (default: of a single load)")
+    p.add_argument(
+        "--details",
+        action="store_true",
+        help="show all figures of each load (default: of a single load)",
+    )
     p.add_argument(
         "--gate", nargs="+", action="extend", default=[], metavar="GATE",
         help="'p99_ttft_ms<5%%': B at most 5 %% above A; 'p99_ttft_ms<200': B's own value; 'score>-1pt': B's score "
         "at most 1 point below A's. Broken if the whole 95 %% interval is beyond the limit, undecided if a part is",
     )  # fmt: skip
-    p.add_argument("--strict", action="store_true", help="an undecided gate counts as broken")
-    p.add_argument("--anyway", action="store_true", help="compare results that are not comparable; the verdict is void")
+    p.add_argument(
+        "--strict", action="store_true", help="an undecided gate counts as broken"
+    )
+    p.add_argument(
+        "--anyway",
+        action="store_true",
+        help="compare results that are not comparable; the verdict is void",
+    )
     exit_codes.add(p)
     settings.add_runs(p)
     how = p.add_mutually_exclusive_group()
@@ -49,11 +61,18 @@ def run(options: argparse.Namespace) -> int:
     gates = [parse(gate) for gate in options.gate]
     for name in options.metric:
         check_metric(name, "--metric")
-    comparison = compare_words((options.a, options.b), options.runs, options.metric, gates, options.anyway)
+    comparison = compare_words(
+        (options.a, options.b), options.runs, options.metric, gates, options.anyway
+    )
     code, state = _decide(comparison, options)
     if options.json:
         code = code or exit_codes.from_verdicts([comparison.verdict], options, "comparison")
-        print(json.dumps({"dyno": dyno.__version__, **msgspec.to_builtins(comparison), "exit": code}, allow_nan=False))
+        print(
+            json.dumps(
+                {"dyno": dyno.__version__, **msgspec.to_builtins(comparison), "exit": code},
+                allow_nan=False,
+            )
+        )
         return code
     print((as_markdown if options.markdown else text)(comparison, options.details))
     if state:
@@ -70,5 +89,7 @@ def _decide(comparison: Comparison, options: argparse.Namespace) -> tuple[int, s
         return DONE, ""
     if "undecided" in states:
         return VOID if options.strict else UNDECIDED, "undecided"
-    asked = {x.metric for p in comparison.pairings for x in p.left_out} & set(options.metric)
+    asked = {x.metric for p in comparison.pairings for x in p.left_out} & set(
+        options.metric
+    )
     return UNDECIDED if asked else DONE, ""

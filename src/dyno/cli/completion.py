@@ -50,7 +50,9 @@ _ZSH_VALUE = re.compile(r'^(  "--[a-z-]+)\[(?=.*\]:)', re.MULTILINE)
 
 
 def add(p: argparse.ArgumentParser) -> None:
-    p.description = "Print a script that completes commands, flags, their values, runs and file names."
+    p.description = (
+        "Print a script that completes commands, flags, their values, runs and file names."
+    )
     p.epilog = _EXAMPLES
     p.add_argument("shell", choices=_SHELLS, metavar="SHELL", help=", ".join(_SHELLS))
     p.set_defaults(command=run)

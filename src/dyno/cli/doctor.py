@@ -33,7 +33,11 @@ if TYPE_CHECKING:
     from dyno.probe.peaks import KnownPeaks
 
 LEVELS = (64, 256, 512, 1024, 2048)
-_MET = {True: Cell("yes", style="good"), False: Cell("no", style="bad"), None: Cell("unknown")}
+_MET = {
+    True: Cell("yes", style="good"),
+    False: Cell("no", style="bad"),
+    None: Cell("unknown"),
+}
 
 
 def add(p: argparse.ArgumentParser) -> None:
@@ -48,17 +52,33 @@ def add(p: argparse.ArgumentParser) -> None:
         help="compare this machine with what a study needs, and print the commands that set it; 3: something is "
         "missing, 4: something is unknown (default: no study)",
     )  # fmt: skip
-    p.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="set a variable of the study")
-    p.add_argument("--rig", metavar="NAME", help="name of this machine among the study's rigs (default: detected)")
+    p.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="set a variable of the study",
+    )
+    p.add_argument(
+        "--rig",
+        metavar="NAME",
+        help="name of this machine among the study's rigs (default: detected)",
+    )
     p.add_argument("--quick", action="store_true", help="describe the machine only")
     levels = " ".join(map(str, LEVELS))
     p.add_argument(
         "--concurrency", "--streams", dest="levels", type=int, nargs="+", default=list(LEVELS), metavar="N",
         help=f"concurrencies to try, until one is not accurate (default: {levels})",
     )  # fmt: skip
-    processes = Option("--procs", "N", "client processes that share the load", least=1, most=MOST_PROCESSES)
+    processes = Option(
+        "--procs", "N", "client processes that share the load", least=1, most=MOST_PROCESSES
+    )
     flags.number(p, int, processes, 1)
-    p.add_argument("--measure-peaks", action="store_true", help="measure the peaks of the processor again")
+    p.add_argument(
+        "--measure-peaks",
+        action="store_true",
+        help="measure the peaks of the processor again",
+    )
     p.add_argument("--json", action="store_true", help="print JSON, with full values")
     p.set_defaults(command=run)
 
@@ -76,24 +96,42 @@ def run(options: argparse.Namespace) -> int:
     peaks = _peaks(machine, options.measure_peaks, options.quick)
     if not options.json:
         _print_machine(machine, peaks, findings)
-    rows = [] if options.quick else _calibrate(sorted(options.levels), options.procs, options.json)
+    rows = (
+        []
+        if options.quick
+        else _calibrate(sorted(options.levels), options.procs, options.json)
+    )
     _keep_for_auto(machine, rows, options)
     if options.json:
-        facts = {"rig": machine, "peaks": [p.peaks for p in peaks if p.peaks], "findings": findings}
-        print(json.dumps({**msgspec.to_builtins(facts, str_keys=True), "calibration": rows}))
+        facts = {
+            "rig": machine,
+            "peaks": [p.peaks for p in peaks if p.peaks],
+            "findings": findings,
+        }
+        print(
+            json.dumps({**msgspec.to_builtins(facts, str_keys=True), "calibration": rows})
+        )
     return 0
 
 
-def _print_machine(machine: Rig, peaks: list["KnownPeaks"], findings: list[Finding]) -> None:
+def _print_machine(
+    machine: Rig, peaks: list["KnownPeaks"], findings: list[Finding]
+) -> None:
     from dyno.probe import host
 
     print(*rig_lines(machine, list(host.STATE)), sep="\n")
     print("\nPeaks", *_peak_lines(peaks), sep="\n")
     if findings:
-        print("\nBefore you measure here", *(n for f in findings for n in finding_lines(f)), sep="\n")
+        print(
+            "\nBefore you measure here",
+            *(n for f in findings for n in finding_lines(f)),
+            sep="\n",
+        )
 
 
-def _keep_for_auto(machine: Rig, rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
+def _keep_for_auto(
+    machine: Rig, rows: list[dict[str, Any]], options: argparse.Namespace
+) -> None:
     """Keep the highest accurate load for --procs auto, if more would not have been accurate."""
     from dyno.probe.peaks import TestedClient, keep_client
 
@@ -102,7 +140,10 @@ def _keep_for_auto(machine: Rig, rows: list[dict[str, Any]], options: argparse.N
     if not accurate or options.procs != 1:
         return
     if accurate != alone or options.levels[-1] >= LEVELS[-1]:
-        keep_client(machine, TestedClient(accurate[-1]["shape"]["streams"], accurate[-1]["chunks_per_s"]))
+        keep_client(
+            machine,
+            TestedClient(accurate[-1]["shape"]["streams"], accurate[-1]["chunks_per_s"]),
+        )
 
 
 def _for_study(options: argparse.Namespace, machine: Rig) -> int:
@@ -113,7 +154,9 @@ def _for_study(options: argparse.Namespace, machine: Rig) -> int:
     study, _ = study_plan.read(study_path(options.study), given_variables(options.set))
     asked = options.rig or _only_fitting(study, machine)
     name = study_plan.choose_rig(study, machine, asked, anyway=True)
-    plans = study_plan.plans(study, [p for p in study.trials if p.place.rig == name], machine, dry=False)
+    plans = study_plan.plans(
+        study, [p for p in study.trials if p.place.rig == name], machine, dry=False
+    )
     wanted = study.rigs[name] if name else RigWanted()
     settings, needs = readiness.compared(wanted, machine), readiness.requirements(plans)
     problems = [in_keys(problem) for problem in study_plan.problems(plans)]
@@ -159,17 +202,29 @@ def _only_fitting(study: Study, machine: Rig) -> str | None:
     """Return the study's rig that this machine can be; None: there are several, or none."""
     from dyno.conduct import study_plan
 
-    fitting = [name for name, wanted in study.rigs.items() if study_plan.fits(wanted, machine)]
+    fitting = [
+        name for name, wanted in study.rigs.items() if study_plan.fits(wanted, machine)
+    ]
     return fitting[0] if len(fitting) == 1 else None
 
 
 def _readiness(
-    settings: "list[HostSetting]", needs: "list[Requirement]", problems: list[str], before: list[str]
+    settings: "list[HostSetting]",
+    needs: "list[Requirement]",
+    problems: list[str],
+    before: list[str],
 ) -> Iterator[list[str]]:
     """Yield blocks of lines."""
     if settings:
-        rows: list[list[str | Cell]] = [[s.name, s.wanted, s.actual or UNKNOWN, _MET[s.met]] for s in settings]
-        yield ["Machine", *terminal(text_table(["setting", "wanted", "here", "as wanted"], rows), indent="  ")]
+        rows: list[list[str | Cell]] = [
+            [s.name, s.wanted, s.actual or UNKNOWN, _MET[s.met]] for s in settings
+        ]
+        yield [
+            "Machine",
+            *terminal(
+                text_table(["setting", "wanted", "here", "as wanted"], rows), indent="  "
+            ),
+        ]
     commands = [s.command for s in settings if s.command and not s.met]
     if commands:
         yield ["To set it, until the next boot", *_indented(commands)]
@@ -200,7 +255,11 @@ def _peaks(rig: Rig, anew: bool, quick: bool) -> list["KnownPeaks"]:
 def _peak_lines(peaks: list["KnownPeaks"]) -> list[str]:
     lines: list[str] = []
     for p in peaks:
-        lines += peak_lines(p.peaks, "  ") if p.peaks else wrapped(f"unknown: {p.unknown}", "  ", "    ")
+        lines += (
+            peak_lines(p.peaks, "  ")
+            if p.peaks
+            else wrapped(f"unknown: {p.unknown}", "  ", "    ")
+        )
     return lines
 
 
@@ -218,27 +277,43 @@ def _calibrate(levels: list[int], procs: int, silent: bool) -> list[dict[str, An
         idle, safe = _climb(levels, procs, 0, folder, silent)
         with busy_processes(folder) as busy:
             say("")
-            say(f"The same beside {busy} busy processes, one per core, as beside an engine on the CPU:")
+            say(
+                f"The same beside {busy} busy processes, one per core, as beside an engine on the CPU:"
+            )
             loaded, safe_beside = _climb(levels, procs, busy, folder, silent)
     rows = [*idle, *loaded]
     say("")
     if safe:
-        beside = f"up to {count(safe_beside)} beside a busy engine" if safe_beside else "and not beside a busy engine"
-        limits = "TTFT within 3 ms (p99: 10 ms) and p99 ITL within 1 ms of the server's own log"
-        say(f"Accurate up to concurrency {count(safe)}, {beside}: {limits}, with the server on the same cores.")
+        beside = (
+            f"up to {count(safe_beside)} beside a busy engine"
+            if safe_beside
+            else "and not beside a busy engine"
+        )
+        limits = (
+            "TTFT within 3 ms (p99: 10 ms) and p99 ITL within 1 ms of the server's own log"
+        )
+        say(
+            f"Accurate up to concurrency {count(safe)}, {beside}: {limits}, with the server on the same cores."
+        )
     else:
-        say("Not accurate even at the lowest concurrency: this machine is too busy. Look at `top`, then try again.")
+        say(
+            "Not accurate even at the lowest concurrency: this machine is too busy. Look at `top`, then try again."
+        )
     raised = rows[0]["priority"]
     say(f"Scheduling of dyno's client under load: {raised or 'like any process'}.")
     if "SCHED_RR" not in raised:
-        say("Real-time priority is not allowed here (CAP_SYS_NICE, or `ulimit -r 1`). It helps on a busy machine.")
+        say(
+            "Real-time priority is not allowed here (CAP_SYS_NICE, or `ulimit -r 1`). It helps on a busy machine."
+        )
     return rows
 
 
 _HEAD = "concurrency chunks/s   TTFT mean    TTFT p99     ITL p99    CPU  unseen accurate"
 
 
-def _climb(levels: list[int], procs: int, busy: int, folder: Path, silent: bool) -> tuple[list[dict[str, Any]], int]:
+def _climb(
+    levels: list[int], procs: int, busy: int, folder: Path, silent: bool
+) -> tuple[list[dict[str, Any]], int]:
     """Return a row for each level until one is not accurate, and the highest that is."""
     from dyno.conduct.calibration import Shape, calibrate
 

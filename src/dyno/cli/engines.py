@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 _STREAMS = 16  # of the load that is shown
 _LOAD = "--num-prompts 200"
-_SHORT_LOAD = "--num-prompts 64 --random-input-len 64 --random-output-len 32"  # seconds on a processor
+# seconds on a processor
+_SHORT_LOAD = "--num-prompts 64 --random-input-len 64 --random-output-len 32"
 _LIST = "List the engines that dyno can start: that come with it, that it installed, and those on PATH."
 
 
@@ -40,18 +41,44 @@ def add(p: argparse.ArgumentParser) -> None:
 
 def _add_start(verbs: Any) -> None:
     words = "start an engine in the foreground; Ctrl-C stops it"
-    p = verbs.add_parser("start", help=words, description=f"{words.capitalize().replace('ctrl-c', 'Ctrl-C')}.")
-    start = p.add_subparsers(title="engines", required=True, metavar="KIND")
-    fake = start.add_parser("fake", help=KINDS["fake"].about, description="Start an engine with known timings.")
-    settings.add_port(fake, "port to listen on", default=8000)
-    fake.add_argument("--first-ms", type=float, default=50.0, metavar="MS", help="time to the first token")
-    fake.add_argument("--gap-ms", type=float, default=10.0, metavar="MS", help="time between tokens")
-    fake.add_argument(
-        "--slots", type=int, default=0, metavar="N", help="requests at once before it slows down (0: any)"
+    p = verbs.add_parser(
+        "start",
+        help=words,
+        description=f"{words.capitalize().replace('ctrl-c', 'Ctrl-C')}.",
     )
-    fake.add_argument("--noise", type=float, default=0.0, metavar="SD", help="deviation of the times' logarithm")
+    start = p.add_subparsers(title="engines", required=True, metavar="KIND")
+    fake = start.add_parser(
+        "fake", help=KINDS["fake"].about, description="Start an engine with known timings."
+    )
+    settings.add_port(fake, "port to listen on", default=8000)
+    fake.add_argument(
+        "--first-ms", type=float, default=50.0, metavar="MS", help="time to the first token"
+    )
+    fake.add_argument(
+        "--gap-ms", type=float, default=10.0, metavar="MS", help="time between tokens"
+    )
+    fake.add_argument(
+        "--slots",
+        type=int,
+        default=0,
+        metavar="N",
+        help="requests at once before it slows down (0: any)",
+    )
+    fake.add_argument(
+        "--noise",
+        type=float,
+        default=0.0,
+        metavar="SD",
+        help="deviation of the times' logarithm",
+    )
     fake.add_argument("--model", default="fake", help="model name to answer with")
-    fake.add_argument("--max-model-len", type=int, default=131_072, metavar="N", help="longest context, in tokens")
+    fake.add_argument(
+        "--max-model-len",
+        type=int,
+        default=131_072,
+        metavar="N",
+        help="longest context, in tokens",
+    )
     fake.add_argument(
         "--fault",
         action="append",
@@ -63,14 +90,28 @@ def _add_start(verbs: Any) -> None:
     for kind in KINDS.values():
         if kind.starts and kind.computes:
             title = kind.about.partition(":")[0]
-            p = start.add_parser(kind.name, help=kind.about, description=f"Start {title}. Ctrl-C stops it.")
-            p.usage, p.epilog, p.passes_on = f"{p.prog} [MODEL] [flags]", settings.PASSED_ON, "always"
-            settings.add_model(p, kind.model_help)
-            p.add_argument("--served-model-name", metavar="NAME", help="model name in the API (default: the engine's)")
-            p.add_argument(
-                "--host", "--hostname", help="address to listen on: 127.0.0.1 or 0.0.0.0 (default: 127.0.0.1)"
+            p = start.add_parser(
+                kind.name, help=kind.about, description=f"Start {title}. Ctrl-C stops it."
             )
-            settings.add_port(p, "port to listen on; further replicas use the next ones", default=8000)
+            p.usage, p.epilog, p.passes_on = (
+                f"{p.prog} [MODEL] [flags]",
+                settings.PASSED_ON,
+                "always",
+            )
+            settings.add_model(p, kind.model_help)
+            p.add_argument(
+                "--served-model-name",
+                metavar="NAME",
+                help="model name in the API (default: the engine's)",
+            )
+            p.add_argument(
+                "--host",
+                "--hostname",
+                help="address to listen on: 127.0.0.1 or 0.0.0.0 (default: 127.0.0.1)",
+            )
+            settings.add_port(
+                p, "port to listen on; further replicas use the next ones", default=8000
+            )
             p.add_argument("--dry-run", action="store_true", help=settings.DRY_RUN)
             settings.add_engine(p.add_argument_group("engine settings"))
             p.set_defaults(command=start_engine, engine=kind.name)
@@ -94,7 +135,11 @@ def start_fake(options: argparse.Namespace) -> int:
         faults=parse_faults(options.fault),
     )
     url = f"http://127.0.0.1:{options.port}"
-    serve(spec, options.port, ready=lambda: _report_ready("The fake engine", [url], options.model))
+    serve(
+        spec,
+        options.port,
+        ready=lambda: _report_ready("The fake engine", [url], options.model),
+    )
     return 0
 
 
@@ -126,11 +171,18 @@ def _serve(plan: "EnginePlan", load: str) -> int:
 
     place, progress = Scratch("dyno-engine-"), ProgressLine()
     try:
-        with progress, running(plan, place.path, {}, progress.phase, lambda _: None, progress.below) as fleet:
+        with (
+            progress,
+            running(
+                plan, place.path, {}, progress.phase, lambda _: None, progress.below
+            ) as fleet,
+        ):
             progress.over()
             for line in _lines(fleet):
                 print(line, file=sys.stderr)
-            _report_ready(plan.kind.title, fleet.urls, plan.served_name, fleet.target.slots, load)
+            _report_ready(
+                plan.kind.title, fleet.urls, plan.served_name, fleet.target.slots, load
+            )
             while not (death := fleet.death()):
                 time.sleep(0.5)
             raise EngineError(death.replace(" under load", ""))
@@ -146,21 +198,36 @@ def _lines(fleet: "Fleet") -> "Iterator[str]":
     """Describe the engine by what it reports of itself."""
     for name, value in msgspec.structs.asdict(fleet.target).items():
         if value is not None and name != "model":
-            words = ", ".join(map(str, value)) if isinstance(value, list) else setting(value)
+            words = (
+                ", ".join(map(str, value)) if isinstance(value, list) else setting(value)
+            )
             words = human_bytes(value) if name.endswith("_bytes") else words
             yield f"{name.removesuffix('_bytes').replace('_', ' '):<22} {words}"
 
 
-def _report_ready(engine: str, urls: "Sequence[str]", model: str, slots: int | None = None, load: str = _LOAD) -> None:
+def _report_ready(
+    engine: str,
+    urls: "Sequence[str]",
+    model: str,
+    slots: int | None = None,
+    load: str = _LOAD,
+) -> None:
     """Print where it listens, and a command that measures it."""
     level = min(_STREAMS, slots or _STREAMS) * len(urls)
-    command = f"dyno bench serve --base-url {' '.join(urls)} --max-concurrency {level} {load}"
-    print(f"{engine} listens at {', '.join(urls)}, model {model}. Ctrl-C stops it.", file=sys.stderr)
+    command = (
+        f"dyno bench serve --base-url {' '.join(urls)} --max-concurrency {level} {load}"
+    )
+    print(
+        f"{engine} listens at {', '.join(urls)}, model {model}. Ctrl-C stops it.",
+        file=sys.stderr,
+    )
     print(f"To measure it, in another terminal:\n  {command}", file=sys.stderr, flush=True)
 
 
 def _add_list(verbs: Any) -> None:
-    p = verbs.add_parser("list", help="list engines: with dyno, installed, on PATH", description=_LIST)
+    p = verbs.add_parser(
+        "list", help="list engines: with dyno, installed, on PATH", description=_LIST
+    )
     p.add_argument("--json", action="store_true", help="print JSON")
     p.set_defaults(command=show)
 
@@ -184,7 +251,9 @@ def _add_install(verbs: Any) -> None:
         metavar="KIND",
         help=f"{_either(installable)}; or a tool: {_either(TOOLS)}",
     )
-    p.add_argument("--version", metavar="V", help="version to install (default: the newest)")
+    p.add_argument(
+        "--version", metavar="V", help="version to install (default: the newest)"
+    )
     p.add_argument(
         "--variant",
         choices=VARIANTS,
@@ -202,14 +271,20 @@ def _add_install(verbs: Any) -> None:
         help=f"pip, a build from source ({', '.join(built)}), or a container image "
         "(default: a package where there is one)",
     )
-    p.add_argument("--python", metavar="P", help="path or version of the interpreter (default: the one that runs dyno)")
+    p.add_argument(
+        "--python",
+        metavar="P",
+        help="path or version of the interpreter (default: the one that runs dyno)",
+    )
     flags.add_ignored(p, "--no-uv")  # pip is the only way now
     p.set_defaults(command=install)
 
 
 def _add_remove(verbs: Any) -> None:
     p = verbs.add_parser(
-        "remove", help="remove an installed engine", description="Remove an installed engine and its environment."
+        "remove",
+        help="remove an installed engine",
+        description="Remove an installed engine and its environment.",
     )
     p.add_argument("name", metavar="NAME", help="its name in `dyno engines list`")
     p.set_defaults(command=remove)
@@ -219,15 +294,21 @@ def show(options: argparse.Namespace) -> int:
     from dyno.engines import environment
 
     kinds = {kind.name: _facts(kind) for kind in KINDS.values() if kind.starts}
-    tools: dict[str, dict[str, Any]] = {name: {"installed": environment.installed(name)} for name in TOOLS}
+    tools: dict[str, dict[str, Any]] = {
+        name: {"installed": environment.installed(name)} for name in TOOLS
+    }
     if options.json:
-        facts = msgspec.to_builtins({"home": str(environment.home()), "kinds": kinds, "tools": tools})
+        facts = msgspec.to_builtins(
+            {"home": str(environment.home()), "kinds": kinds, "tools": tools}
+        )
         print(json.dumps(facts))
         return 0
     for name, has in (*kinds.items(), *tools.items()):
         if name == TOOLS[0]:
             print("\nTools of `dyno models`:")
-        lines = list(_places(name, has)) or [f"not installed; `dyno engines install {name}`"]
+        lines = list(_places(name, has)) or [
+            f"not installed; `dyno engines install {name}`"
+        ]
         print(f"{name:<14} {lines[0]}")
         for line in lines[1:]:
             print(f"{'':<14} {line}")
@@ -240,7 +321,9 @@ def _facts(kind: "EngineKind") -> dict[str, Any]:
     own = kind.own_program()
     return {
         "installed": environment.installed(kind.name),
-        "on_path": next((path for name in kind.programs if (path := shutil.which(name))), None),
+        "on_path": next(
+            (path for name in kind.programs if (path := shutil.which(name))), None
+        ),
         "comes_with_dyno": own and own.version,
     }
 
@@ -272,7 +355,9 @@ def install(options: argparse.Namespace) -> int:
 
     image = None
     if not options.source:
-        image = provide.image_for_this_card(options.kind, options.version, options.variant, options.by)
+        image = provide.image_for_this_card(
+            options.kind, options.version, options.variant, options.by
+        )
     with ProgressLine() as line:
         env = installing.install(
             options.kind,

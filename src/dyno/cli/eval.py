@@ -40,13 +40,28 @@ def add(p: Parser) -> None:
         "lm-evaluation-harness. With several concurrencies it also shows whether load changes the answers."
     )
     passed_on = settings.PASSED_ON[0].lower() + settings.PASSED_ON[1:]
-    p.epilog = _EXAMPLES + "With --engine: " + passed_on + exit_codes.describe(exit_codes.VOID)
+    p.epilog = (
+        _EXAMPLES + "With --engine: " + passed_on + exit_codes.describe(exit_codes.VOID)
+    )
     g = p.add_argument_group("questions")
     flags.add_list(g, QualitySpec, "tasks")
     flags.add(g, QualitySpec, "limit", "num_fewshot", "form", "choices")
     flags.add_list(g, QualitySpec, "concurrency")
-    flags.add(g, QualitySpec, "max_tokens", "seed", "chat_template", "system", "include_path", "allow_task_code")
-    g.add_argument("--gen-kwargs", metavar="JSON", help="sampling parameters for lm-eval (default: the task's)")
+    flags.add(
+        g,
+        QualitySpec,
+        "max_tokens",
+        "seed",
+        "chat_template",
+        "system",
+        "include_path",
+        "allow_task_code",
+    )
+    g.add_argument(
+        "--gen-kwargs",
+        metavar="JSON",
+        help="sampling parameters for lm-eval (default: the task's)",
+    )
     g = p.add_argument_group("server")
     serve.target_flags(g)
     flags.add(g, LoadSpec, "request_timeout_s")
@@ -54,7 +69,11 @@ def add(p: Parser) -> None:
     g = p.add_argument_group("result")
     flags.add(g, TrialSpec, "metadata", "label")
     settings.add_runs(g)
-    g.add_argument("--new", action="store_true", help="start anew instead of continuing an interrupted test")
+    g.add_argument(
+        "--new",
+        action="store_true",
+        help="start anew instead of continuing an interrupted test",
+    )
     g.add_argument(
         "--write-tasks",
         type=Path,
@@ -82,7 +101,9 @@ def run(options: argparse.Namespace) -> int:
 
     preparing.for_engines([trial], options)
     with ProgressLine() as watcher:
-        outcome = evaluate(trial, runs=options.runs, headers=headers, watcher=watcher, new=options.new)
+        outcome = evaluate(
+            trial, runs=options.runs, headers=headers, watcher=watcher, new=options.new
+        )
     print(json.dumps(result_file(outcome)) if options.json else printed(outcome))
     print(f"Run: {outcome.run.path}", file=sys.stderr)
     return exit_codes.from_verdicts([outcome.result.verdict], options)

@@ -24,26 +24,41 @@ MEANINGS = {
 def add(g: argparse._ActionsContainer) -> None:
     """Add the flags of a command whose results have a verdict."""
     g.add_argument(
-        "--fail-on", choices=("doubtful",), help="exit with 3 also if a result is doubtful (default: only if void)"
+        "--fail-on",
+        choices=("doubtful",),
+        help="exit with 3 also if a result is doubtful (default: only if void)",
     )
-    g.add_argument("--allow-void", action="store_true", help="exit with 0 even if a result is void")
+    g.add_argument(
+        "--allow-void", action="store_true", help="exit with 0 even if a result is void"
+    )
 
 
 def describe(*codes: int) -> str:
     """Describe the codes of a command for its help: those that all share, and `codes`."""
     known = [DONE, FAILED, USAGE, *codes, INTERRUPTED]
-    return "\n".join(["exit codes:", *(f"  {code:<4} {MEANINGS[code]}" for code in sorted(known))])
+    return "\n".join(
+        ["exit codes:", *(f"  {code:<4} {MEANINGS[code]}" for code in sorted(known))]
+    )
 
 
-def from_verdicts(verdicts: "Iterable[Verdict]", options: argparse.Namespace, noun: str = "result") -> int:
+def from_verdicts(
+    verdicts: "Iterable[Verdict]", options: argparse.Namespace, noun: str = "result"
+) -> int:
     """Return 0, or 3 if one of them fails the command; stderr says why."""
     known = list(verdicts)
     void, doubtful = known.count("void"), known.count("doubtful")
     if void and not options.allow_void:
-        _explain(void, len(known), noun, f"void: exit code {VOID}. --allow-void exits with 0")
+        _explain(
+            void, len(known), noun, f"void: exit code {VOID}. --allow-void exits with 0"
+        )
         return VOID
     if doubtful and options.fail_on == "doubtful":
-        _explain(doubtful, len(known), noun, f"doubtful: exit code {VOID}, because of --fail-on doubtful")
+        _explain(
+            doubtful,
+            len(known),
+            noun,
+            f"doubtful: exit code {VOID}, because of --fail-on doubtful",
+        )
         return VOID
     return DONE
 

@@ -49,7 +49,13 @@ def add(p: Parser) -> None:
     )
     p.epilog = _EXAMPLES + exit_codes.describe(exit_codes.VOID, exit_codes.UNDECIDED)
     g = p.add_argument_group("search")
-    g.add_argument(TARGET.flags, nargs=TARGET.nargs, required=True, metavar=TARGET.metavar, help=TARGET.help)
+    g.add_argument(
+        TARGET.flags,
+        nargs=TARGET.nargs,
+        required=True,
+        metavar=TARGET.metavar,
+        help=TARGET.help,
+    )
     flags.add(g, FindSpec, "over", "least", "most", "resolution")
     for name in ("budget_s", "confirm_s"):
         flags.add(g, FindSpec, name, type=span)
@@ -59,7 +65,9 @@ def add(p: Parser) -> None:
 
 def span(text: str) -> float:
     if (value := span_s(text)) is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time: write seconds, or 5m, or 2h")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a time: write seconds, or 5m, or 2h"
+        )
     return value
 
 
@@ -74,9 +82,13 @@ def run(options: argparse.Namespace) -> int:
     _check(options, spec)
     each = list(serve.loads(options))
     if len(each) > 1 or options.repeats > 1:
-        raise UsageError("`dyno find` chooses the loads itself: give it one setting, without --repeats.")
+        raise UsageError(
+            "`dyno find` chooses the loads itself: give it one setting, without --repeats."
+        )
     trial, headers = serve.spec(each[0][1])
-    time_needed = text.time_words(expected(trial, spec), spec.budget_s, confirm_s=spec.confirm_s)
+    time_needed = text.time_words(
+        expected(trial, spec), spec.budget_s, confirm_s=spec.confirm_s
+    )
     announcement = f"Highest load with {text.target_words(spec)}: {time_needed}"
     if options.dry_run:
         print(announcement)
@@ -87,8 +99,15 @@ def run(options: argparse.Namespace) -> int:
     cost = _cost(answer, folder, rules) if rules else None
     whole = answer if cost is None else {**msgspec.to_builtins(answer), "cost": cost}
     show(whole, text.lines(answer, cost), folder, as_json=options.json)
-    if rules and answer.low is not None and (cost is None or cost.per_million_output is None):
-        print("dyno: the cost is unknown: no price fits this machine. Give --price machine=DOLLARS.", file=sys.stderr)
+    if (
+        rules
+        and answer.low is not None
+        and (cost is None or cost.per_million_output is None)
+    ):
+        print(
+            "dyno: the cost is unknown: no price fits this machine. Give --price machine=DOLLARS.",
+            file=sys.stderr,
+        )
     if picture := _picture(answer, folder, series):
         print(f"Chart: {picture}", file=sys.stderr)
     return _exit_code(answer)
@@ -112,7 +131,9 @@ def _search(
     with ProgressLine(bar=not options.disable_tqdm) as watcher:
         watcher.phase(announcement)
         try:
-            answer = find(trial, spec, folder=folder, headers=headers, watcher=watcher, stop=Stop())
+            answer = find(
+                trial, spec, folder=folder, headers=headers, watcher=watcher, stop=Stop()
+            )
         except BaseException:
             with contextlib.suppress(OSError):
                 folder.rmdir()  # nothing was measured
@@ -125,7 +146,11 @@ def _exit_code(answer: FindAnswer) -> int:
     if answer.ended == "interrupted":
         return exit_codes.INTERRUPTED
     missed = answer.confirmed is not None and answer.confirmed.outcome == "misses"
-    if missed or answer.verdict == "void" or (answer.ended == "void" and not answer.decided):
+    if (
+        missed
+        or answer.verdict == "void"
+        or (answer.ended == "void" and not answer.decided)
+    ):
         return exit_codes.VOID
     if answer.ended == "server gone":
         return exit_codes.FAILED
@@ -139,7 +164,11 @@ def _again(answer: FindAnswer, options: argparse.Namespace) -> str:
         return ""
     words = _without(options.words[1:], _SEARCH_FLAGS)
     concurrency = answer.spec.over == "concurrency"
-    load = ["--max-concurrency", f"{level:g}"] if concurrency else ["--request-rate", f"{level:g}"]
+    load = (
+        ["--max-concurrency", f"{level:g}"]
+        if concurrency
+        else ["--request-rate", f"{level:g}"]
+    )
     command = ["dyno", "bench", "serve", *words, *load, "--duration", f"{_AGAIN_S}"]
     return secrets.clean(shlex.join(secrets.without(secrets.values({}, command), command)))
 
@@ -181,9 +210,13 @@ def _check(options: argparse.Namespace, spec: FindSpec) -> None:
     }
     for flag, given in chosen.items():
         if given:
-            raise UsageError(f"{flag}: `dyno find` chooses the load itself. Remove it, or use --over, --from and --to.")
+            raise UsageError(
+                f"{flag}: `dyno find` chooses the load itself. Remove it, or use --over, --from and --to."
+            )
     if options.save_result:
-        raise UsageError("--save-result: a search has no such file. --json prints its answer.")
+        raise UsageError(
+            "--save-result: a search has no such file. --json prints its answer."
+        )
 
 
 def _cost(answer: FindAnswer, folder: Path, rules: list[PriceRule]) -> Cost | None:
@@ -205,9 +238,14 @@ def _picture(answer: FindAnswer, folder: Path, series: str) -> Path | None:
         drawn = _draw(answer, path, series)
     except KeyboardInterrupt:
         raise
-    except BaseException as e:  # also SystemExit and the panic of a library in Rust, which is no Exception
+    except (
+        BaseException
+    ) as e:  # also SystemExit and the panic of a library in Rust, which is no Exception
         why = secrets.clean(f"{type(e).__name__}: {e}".rstrip(": ")).partition("\n")[0]
-        print(f"dyno: the picture {path} is missing ({why}). The answer is complete without it.", file=sys.stderr)
+        print(
+            f"dyno: the picture {path} is missing ({why}). The answer is complete without it.",
+            file=sys.stderr,
+        )
         return None
     return path if drawn else None
 

@@ -27,7 +27,9 @@ class _Checked(argparse._StoreAction):
         super().__init__(*args, **rest)
         self.option = option
 
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+    def __call__(
+        self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
+    ) -> None:
         if why := self.option.problem(values):
             note = self.option.note if why.startswith("must be above") else ""
             shown = "" if isinstance(values, str) else f"{note}, but is {values:g}"
@@ -38,7 +40,9 @@ class _Checked(argparse._StoreAction):
 class _CheckedList(_Checked):
     """Takes several numbers, with commas or spaces between, and refuses one that is out of range."""
 
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+    def __call__(
+        self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
+    ) -> None:
         each = list(dict.fromkeys(value for part in values for value in part))
         if self.option.least is not None or self.option.above is not None:
             for value in each:
@@ -46,7 +50,9 @@ class _CheckedList(_Checked):
         setattr(namespace, self.dest, each)
 
 
-def add_list(group: argparse._ActionsContainer, struct: Any, name: str, **changes: Any) -> None:
+def add_list(
+    group: argparse._ActionsContainer, struct: Any, name: str, **changes: Any
+) -> None:
     """Add the flag of a field as one that takes several values."""
     field = fields(struct)[name]
     kind = without_none(field.hint)
@@ -56,7 +62,17 @@ def add_list(group: argparse._ActionsContainer, struct: Any, name: str, **change
         return [kind(word) for word in text.split(",")]
 
     read.__name__ = kind.__name__  # argparse names it where a text can't be read
-    _add(group, field, {"nargs": "+", "type": read, "action": _CheckedList, "option": field.option, **changes})
+    _add(
+        group,
+        field,
+        {
+            "nargs": "+",
+            "type": read,
+            "action": _CheckedList,
+            "option": field.option,
+            **changes,
+        },
+    )
 
 
 def command(options: argparse.Namespace, *more: str) -> str:
@@ -65,7 +81,13 @@ def command(options: argparse.Namespace, *more: str) -> str:
     return secrets.clean(shlex.join(secrets.without(secrets.values({}, words), words)))
 
 
-def add(group: argparse._ActionsContainer, struct: Any, *names: str, also: str = "", **changes: Any) -> None:
+def add(
+    group: argparse._ActionsContainer,
+    struct: Any,
+    *names: str,
+    also: str = "",
+    **changes: Any,
+) -> None:
     """Add the flags of these fields, or of all that have one. `also`: another name; `changes`: for argparse."""
     for field in [fields(struct)[name] for name in names] or _flagged(struct):
         _add(group, field, {"flags": f"{field.option.flags} {also}", **changes})
@@ -83,21 +105,31 @@ def _flagged(struct: Any) -> Iterator[Field]:
     for field in fields(struct).values():
         if field.option.flags:
             yield field
-        elif isinstance(kind := without_none(field.hint), type) and issubclass(kind, msgspec.Struct):
+        elif isinstance(kind := without_none(field.hint), type) and issubclass(
+            kind, msgspec.Struct
+        ):
             yield from _flagged(kind)
 
 
-def number(group: argparse._ActionsContainer, kind: type, option: Option, default: Any = None) -> None:
+def number(
+    group: argparse._ActionsContainer, kind: type, option: Option, default: Any = None
+) -> None:
     """Add a flag that no field declares: one of several that set it, or of the command alone."""
     _add(group, Field("", kind, option, default), {})
 
 
 def _add(group: argparse._ActionsContainer, field: Field, changes: dict[str, Any]) -> None:
     option, kind, default = field.option, without_none(field.hint), field.default
-    arguments: dict[str, Any] = {"metavar": option.metavar, "help": option.help, "default": _default(field)}
+    arguments: dict[str, Any] = {
+        "metavar": option.metavar,
+        "help": option.help,
+        "default": _default(field),
+    }
     if kind is bool:
         switch = "store_false" if default else "store_true"
-        arguments |= {"action": argparse.BooleanOptionalAction if default is None else switch}
+        arguments |= {
+            "action": argparse.BooleanOptionalAction if default is None else switch
+        }
         del arguments["metavar"]
     elif get_origin(kind) is Literal:
         arguments |= {"choices": get_args(kind)}
@@ -157,7 +189,9 @@ def given_values(o: argparse.Namespace, struct: Any) -> dict[str, Any]:
     """Return the fields of a struct whose flags were used, with what was given."""
     declared = [f for f in fields(struct).values() if f.option.flags]
     used = ((f, getattr(o, _dest(f), None)) for f in declared)
-    return {f.name: value for f, value in used if value is not None and value != _default(f)}
+    return {
+        f.name: value for f, value in used if value is not None and value != _default(f)
+    }
 
 
 # ---- flags of other tools ----
@@ -166,11 +200,17 @@ def given_values(o: argparse.Namespace, struct: Any) -> dict[str, Any]:
 class _Refused(argparse.Action):
     """Takes all that follows it, so that its value isn't read as something else."""
 
-    def __init__(self, option_strings: list[str], dest: str, reason: str, **rest: Any) -> None:
-        super().__init__(option_strings, dest, nargs="*", default=[], help=argparse.SUPPRESS, **rest)
+    def __init__(
+        self, option_strings: list[str], dest: str, reason: str, **rest: Any
+    ) -> None:
+        super().__init__(
+            option_strings, dest, nargs="*", default=[], help=argparse.SUPPRESS, **rest
+        )
         self.reason = reason
 
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+    def __call__(
+        self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
+    ) -> None:
         namespace.refused = [*namespace.refused, f"{option_string}: {self.reason}"]
 
 
@@ -189,7 +229,9 @@ def check_refused(options: argparse.Namespace) -> None:
 class _Ignored(argparse.Action):
     """Notes that it was given."""
 
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+    def __call__(
+        self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
+    ) -> None:
         namespace.ignored = [*getattr(namespace, "ignored", []), option_string]
 
 
@@ -204,7 +246,10 @@ def report_ignored(names: Iterable[str]) -> None:
     """Print which of the flags that were given change nothing."""
     if each := list(dict.fromkeys(names)):
         verb = "has" if len(each) == 1 else "have"
-        print(f"dyno: {', '.join(each)} {verb} no effect (accepted for compatibility).", file=sys.stderr)
+        print(
+            f"dyno: {', '.join(each)} {verb} no effect (accepted for compatibility).",
+            file=sys.stderr,
+        )
 
 
 def refuse(condition: Any, message: str) -> None:
@@ -225,7 +270,9 @@ def sized(text: str) -> int:
     except (ValueError, OverflowError):
         size = 0
     if size < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size. Write bytes, or 500M, 20G.")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a size. Write bytes, or 500M, 20G."
+        )
     return size
 
 
@@ -233,7 +280,9 @@ def metrics(text: str) -> list[str]:
     asked = [m.strip() for m in text.split(",") if m.strip()]
     for name in asked:
         if name not in ASKED:
-            raise UsageError(f"--percentile-metrics: no latency named {name!r}. Known: {', '.join(ASKED)}.")
+            raise UsageError(
+                f"--percentile-metrics: no latency named {name!r}. Known: {', '.join(ASKED)}."
+            )
     return [name for name in ASKED if name in asked]
 
 
@@ -254,7 +303,9 @@ def goodput(pairs: list[str]) -> dict[str, float]:
         name, _, value = pair.partition(":")
         limit = latency_ms(value, f"--goodput {pair!r}")
         if name not in GOODPUT:
-            raise UsageError(f"--goodput {pair!r}: no latency named {name!r}. Known: {', '.join(GOODPUT)}.")
+            raise UsageError(
+                f"--goodput {pair!r}: no latency named {name!r}. Known: {', '.join(GOODPUT)}."
+            )
         targets[name] = limit
     return targets
 
@@ -276,7 +327,9 @@ def json_object(text: str | None, flag: str = "--extra-body") -> dict[str, Any]:
     try:
         value = json.loads(text)
     except ValueError as e:
-        raise UsageError(f"{flag} is not valid JSON: {e}. Quote it as '{{\"key\": 1}}'.") from None
+        raise UsageError(
+            f"{flag} is not valid JSON: {e}. Quote it as '{{\"key\": 1}}'."
+        ) from None
     if not isinstance(value, dict):
         raise UsageError(f"{flag} must be a JSON object, such as '{{\"min_tokens\": 1}}'.")
     return value

@@ -33,23 +33,49 @@ def add(verbs: Any) -> None:
     p = _verb(images, "pull", pull, "pull an image from its registry", "IMAGE")
     p = _verb(images, "build", build, "build an image from a folder or a Git URL", "TAG")
     p.description = _BUILD
-    p.add_argument("context", metavar="FOLDER|URL", help="folder or Git repository with the Dockerfile")
-    p.add_argument("--file", metavar="NAME", help="name of the Dockerfile in it (default: the tool's)")
-    p.add_argument("--build-arg", action="append", default=[], metavar="NAME=VALUE", help="build argument; repeatable")
-    p = _verb(images, "export", export, "write an image to a file, for a machine without a registry", "IMAGE")
+    p.add_argument(
+        "context", metavar="FOLDER|URL", help="folder or Git repository with the Dockerfile"
+    )
+    p.add_argument(
+        "--file", metavar="NAME", help="name of the Dockerfile in it (default: the tool's)"
+    )
+    p.add_argument(
+        "--build-arg",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="build argument; repeatable",
+    )
+    p = _verb(
+        images,
+        "export",
+        export,
+        "write an image to a file, for a machine without a registry",
+        "IMAGE",
+    )
     p.add_argument("file", type=Path, metavar="FILE.tar", help="file to write")
     p = _verb(images, "import", import_file, "load an image from a file, and check it", "")
-    p.add_argument("file", type=Path, metavar="FILE.tar", help="file of `dyno engines images export`")
+    p.add_argument(
+        "file", type=Path, metavar="FILE.tar", help="file of `dyno engines images export`"
+    )
     p = _verb(images, "list", show, "list the images on this machine", "")
     p.add_argument("--json", action="store_true", help="print JSON")
     _verb(images, "remove", remove, "remove an image from this machine", "IMAGE")
 
 
-def _verb(verbs: Any, name: str, command: Any, words: str, image: str) -> argparse.ArgumentParser:
-    p: argparse.ArgumentParser = verbs.add_parser(name, help=words, description=f"{words.capitalize()}.")
+def _verb(
+    verbs: Any, name: str, command: Any, words: str, image: str
+) -> argparse.ArgumentParser:
+    p: argparse.ArgumentParser = verbs.add_parser(
+        name, help=words, description=f"{words.capitalize()}."
+    )
     if image:
         p.add_argument("image", metavar=image, help="its name, as NAME:TAG")
-    p.add_argument("--tool", choices=("docker", "podman"), help="container tool (default: the one that is installed)")
+    p.add_argument(
+        "--tool",
+        choices=("docker", "podman"),
+        help="container tool (default: the one that is installed)",
+    )
     p.set_defaults(command=command)
     return p
 
@@ -82,7 +108,9 @@ def pull(options: argparse.Namespace) -> int:
 
 def build(options: argparse.Namespace) -> int:
     args = flags.pairs(options.build_arg, "--build-arg")
-    spec = ContainerSpec(options.image, build=options.context, build_file=options.file, build_args=args)
+    spec = ContainerSpec(
+        options.image, build=options.context, build_file=options.file, build_args=args
+    )
     return _provide(options, spec)
 
 
@@ -93,7 +121,11 @@ def _provide(options: argparse.Namespace, spec: ContainerSpec) -> int:
         raise UsageError(why)
     secrets.learn(secrets.values(spec.build_args))
     with _progress() as (line, log):
-        print(image.pull_or_build(spec, container.tool(options.tool), line.say, log, line.below))
+        print(
+            image.pull_or_build(
+                spec, container.tool(options.tool), line.say, log, line.below
+            )
+        )
     return 0
 
 
@@ -102,7 +134,11 @@ def export(options: argparse.Namespace) -> int:
 
     with _progress() as (line, log):
         tool = container.tool(options.tool)
-        print(_line(image.export(tool, options.image, options.file, line.say, log, line.below)))
+        print(
+            _line(
+                image.export(tool, options.image, options.file, line.say, log, line.below)
+            )
+        )
     return 0
 
 
@@ -110,7 +146,13 @@ def import_file(options: argparse.Namespace) -> int:
     from dyno.engines import container, image
 
     with _progress() as (line, log):
-        print(_line(image.import_file(container.tool(options.tool), options.file, line.say, log, line.below)))
+        print(
+            _line(
+                image.import_file(
+                    container.tool(options.tool), options.file, line.say, log, line.below
+                )
+            )
+        )
     return 0
 
 

@@ -18,16 +18,37 @@ from dyno.errors import DynoError, UsageError, limit_advice
 # Group → name → the function in dyno.cli that adds its flags, and what it does. None is loaded before it is asked for.
 COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "start here": {
-        "demo": ("run.add_demo", "compare formats of a small model that comes with dyno, in a minute"),
+        "demo": (
+            "run.add_demo",
+            "compare formats of a small model that comes with dyno, in a minute",
+        ),
     },
     "measure": {
-        "bench serve": ("serve.add", "measure a server, or an engine that dyno starts, under a given load"),
-        "bench throughput": ("offline.add_throughput", "offline: hand all prompts to an engine at once"),
+        "bench serve": (
+            "serve.add",
+            "measure a server, or an engine that dyno starts, under a given load",
+        ),
+        "bench throughput": (
+            "offline.add_throughput",
+            "offline: hand all prompts to an engine at once",
+        ),
         "bench latency": ("offline.add_latency", "offline: time one batch, many times"),
-        "bench micro": ("micro.add", "speed of prompt processing and generation, as llama-bench measures it"),
-        "eval": ("eval.add", "score the answers of a server or engine: built-in tasks, lm-evaluation-harness"),
-        "find": ("find.add", "find the highest load that a server carries within a latency target"),
-        "tune": ("tune.add", "find an engine's best settings for a load; repeat the command to resume"),
+        "bench micro": (
+            "micro.add",
+            "speed of prompt processing and generation, as llama-bench measures it",
+        ),
+        "eval": (
+            "eval.add",
+            "score the answers of a server or engine: built-in tasks, lm-evaluation-harness",
+        ),
+        "find": (
+            "find.add",
+            "find the highest load that a server carries within a latency target",
+        ),
+        "tune": (
+            "tune.add",
+            "find an engine's best settings for a load; repeat the command to resume",
+        ),
         "run": ("run.add", "run a study file; repeat the command to resume"),
     },
     "results": {
@@ -40,9 +61,15 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "set up": {
         "engines": ("engines.add", "list, install, start and remove engines"),
-        "models": ("models.add", "fetch, convert, quantize and verify models; fetch data sets"),
+        "models": (
+            "models.add",
+            "fetch, convert, quantize and verify models; fetch data sets",
+        ),
         "rigs": ("rigs.add", "list what dyno has running on other machines, and stop it"),
-        "doctor": ("doctor.add", "describe this machine; find the load up to which dyno's timings hold"),
+        "doctor": (
+            "doctor.add",
+            "describe this machine; find the load up to which dyno's timings hold",
+        ),
         "completion": ("completion.add", "print a completion script for bash, zsh or fish"),
     },
 }
@@ -75,11 +102,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return 1
     except MemoryError:
-        print("dyno: out of memory. Free some, or raise the limit (`ulimit -v`).", file=sys.stderr)
+        print(
+            "dyno: out of memory. Free some, or raise the limit (`ulimit -v`).",
+            file=sys.stderr,
+        )
         return 1
     except OSError as e:  # wherever it wasn't foreseen
-        if e.errno == errno.ENAMETOOLONG:  # Python asks whether such a file is there, and gets an error for an answer
-            print(f"dyno: The file name is too long: {str(e.filename)[:60]}….", file=sys.stderr)
+        # Python asks whether such a file is there, and gets an error for an answer
+        if e.errno == errno.ENAMETOOLONG:
+            print(
+                f"dyno: The file name is too long: {str(e.filename)[:60]}….",
+                file=sys.stderr,
+            )
             return UsageError.exit_code
         print(f"dyno: {e}. {limit_advice(e) or ''}".rstrip(), file=sys.stderr)
         return 1
@@ -139,21 +173,44 @@ def _dashed(argv: Sequence[str]) -> list[str]:
 def parser() -> Parser:
     parts = ["Measure LLM inference engines under a known load, and check the numbers."]
     for title, commands in COMMANDS.items():
-        parts.append("\n".join([f"{title}:", *(f"  {name:<17} {about}" for name, (_, about) in commands.items())]))
+        parts.append(
+            "\n".join(
+                [
+                    f"{title}:",
+                    *(f"  {name:<17} {about}" for name, (_, about) in commands.items()),
+                ]
+            )
+        )
     top = Parser(
         prog="dyno",
         usage="dyno COMMAND …",
         description="\n\n".join(parts),
-        epilog="`dyno help COMMAND` shows a command's flags and examples.\n\n" + exit_codes.describe(3, 4, 5),
+        epilog="`dyno help COMMAND` shows a command's flags and examples.\n\n"
+        + exit_codes.describe(3, 4, 5),
     )
-    top.add_argument("--version", action="version", version=f"dyno {__version__}", help="show the version and exit")
-    groups = {"": top.add_subparsers(required=True, metavar="COMMAND", prog="dyno", help=argparse.SUPPRESS)}
-    for name, (where, about) in (item for commands in COMMANDS.values() for item in commands.items()):
+    top.add_argument(
+        "--version",
+        action="version",
+        version=f"dyno {__version__}",
+        help="show the version and exit",
+    )
+    groups = {
+        "": top.add_subparsers(
+            required=True, metavar="COMMAND", prog="dyno", help=argparse.SUPPRESS
+        )
+    }
+    for name, (where, about) in (
+        item for commands in COMMANDS.values() for item in commands.items()
+    ):
         group, _, word = name.rpartition(" ")
         if group not in groups:
             about_group = _GROUPS[group]
-            inner = groups[""].add_parser(group, help=about_group, description=_sentence(about_group))
-            groups[group] = inner.add_subparsers(title="benchmarks", required=True, metavar="BENCHMARK")
+            inner = groups[""].add_parser(
+                group, help=about_group, description=_sentence(about_group)
+            )
+            groups[group] = inner.add_subparsers(
+                title="benchmarks", required=True, metavar="BENCHMARK"
+            )
         p = groups[group].add_parser(word, help=about, description=_sentence(about))
         p.where = where
     return top

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from dyno.report.micro import Row
     from dyno.trial.outcome import Outcome
 
-OUTPUTS = ("md", "json", "jsonl", "csv", "sql")  # as report/micro.py has them, which is not loaded for a help text
+# as report/micro.py has them, which is not loaded for a help text
+OUTPUTS = ("md", "json", "jsonl", "csv", "sql")
 # From the outermost loop to the innermost, as llama-bench nests them → help, default; 0|1: a switch.
 _KNOBS = {
     "n_gpu_layers": ("layers on the accelerator", "the engine's"),
@@ -48,7 +49,10 @@ _KNOBS = {
     "type_v": ("data type of values in the KV cache", "f16"),
     "no_kv_offload": ("keep the KV cache in the host's memory: 0|1", "0"),
     "flash_attn": ("flash attention: on, off, auto (1, 0, -1)", "the engine's"),
-    "defrag_thold": ("defragmentation of the KV cache, builds 5361 to 6244", "the engine's"),
+    "defrag_thold": (
+        "defragmentation of the KV cache, builds 5361 to 6244",
+        "the engine's",
+    ),
     "n_threads": ("threads", "the engine's"),
     "cpu_mask": ("cores to use, in hexadecimal", "all"),
     "cpu_strict": ("bind threads to cores: 0|1", "0"),
@@ -96,24 +100,66 @@ def add(p: argparse.ArgumentParser) -> None:
 
     def several(*names: str, kind: Any, default: str, help: str = "", **more: Any) -> None:
         text = f"{help} (default: {default})".strip()
-        g.add_argument(*names, type=kind, action="extend", metavar="LIST", help=text, **more)
+        g.add_argument(
+            *names, type=kind, action="extend", metavar="LIST", help=text, **more
+        )
 
     g.add_argument(
         "-m", "--model", type=words, action="extend", metavar="M",
         help="GGUF files; for the other engines folders or names (default: dyno's small model)",
     )  # fmt: skip
-    several("-p", "--n-prompt", kind=numbers, default="512", help="prompt lengths; 0 skips this test")
-    several("-n", "--n-gen", kind=numbers, default="128", help="tokens to generate; 0 skips this test")
-    g.add_argument("-pg", type=pair, action="append", default=[], metavar="PP,TG", help="prompt then generation")
-    several("-d", "--n-depth", kind=numbers, default="0", help="tokens in the context before the test")
-    flags.number(g, int, Option("-r --repetitions", "N", "repetitions of each test (default: 5)", least=1), 5)
+    several(
+        "-p",
+        "--n-prompt",
+        kind=numbers,
+        default="512",
+        help="prompt lengths; 0 skips this test",
+    )
+    several(
+        "-n",
+        "--n-gen",
+        kind=numbers,
+        default="128",
+        help="tokens to generate; 0 skips this test",
+    )
+    g.add_argument(
+        "-pg",
+        type=pair,
+        action="append",
+        default=[],
+        metavar="PP,TG",
+        help="prompt then generation",
+    )
+    several(
+        "-d",
+        "--n-depth",
+        kind=numbers,
+        default="0",
+        help="tokens in the context before the test",
+    )
+    flags.number(
+        g,
+        int,
+        Option("-r --repetitions", "N", "repetitions of each test (default: 5)", least=1),
+        5,
+    )
     g.add_argument("--no-warmup", action="store_true", help="skip the warm-up repetition")
-    flags.number(g, float, Option("--delay", "S", "pause between tests (default: 0)", least=0), 0)
+    flags.number(
+        g, float, Option("--delay", "S", "pause between tests (default: 0)", least=0), 0
+    )
     flags.add(g, WorkloadSpec, "seed")
     g = p.add_argument_group("llama.cpp's knobs")
     for key, (about, default) in _KNOBS.items():
-        alone = {"nargs": "?", "const": ["on"]} if key == "flash_attn" else {}  # as llama-server's before build 6325
-        several(*llama.NAMES[key], kind=_reader(key), default=default, help=about, dest=key, **alone)
+        # as llama-server's before build 6325
+        alone = {"nargs": "?", "const": ["on"]} if key == "flash_attn" else {}
+        several(
+            *llama.NAMES[key],
+            kind=_reader(key),
+            default=default,
+            help=about,
+            dest=key,
+            **alone,
+        )
     g.add_argument(
         "--by", choices=("llama-bench", "timers"),
         help="measure with the llama-bench program, or by the server's timers (default: llama-bench if installed)",
@@ -125,11 +171,21 @@ def add(p: argparse.ArgumentParser) -> None:
         "supports (default: by the model)",
     )  # fmt: skip
     settings.add_engine(p.add_argument_group("engine settings"))
-    p._option_string_actions["--replicas"].help = argparse.SUPPRESS  # refused: a test is a single request
+    # refused: a test is a single request
+    p._option_string_actions["--replicas"].help = argparse.SUPPRESS
     g = p.add_argument_group("result")
-    g.add_argument("-o", "--output", choices=OUTPUTS, default="md", help="format of the table")
-    g.add_argument("-oe", "--output-err", choices=OUTPUTS, help="print to stderr, too, in this format (default: no)")
-    g.add_argument("--progress", action="store_true", help="print each finished test to stderr")
+    g.add_argument(
+        "-o", "--output", choices=OUTPUTS, default="md", help="format of the table"
+    )
+    g.add_argument(
+        "-oe",
+        "--output-err",
+        choices=OUTPUTS,
+        help="print to stderr, too, in this format (default: no)",
+    )
+    g.add_argument(
+        "--progress", action="store_true", help="print each finished test to stderr"
+    )
     flags.add_ignored(g, "-v --verbose")  # the engine's log is always kept
     g.add_argument("--dry-run", action="store_true", help=settings.DRY_RUN)
     flags.add(g, TrialSpec, "label")
@@ -160,12 +216,16 @@ def _range(word: str) -> Iterator[int]:
         return
     match = re.fullmatch(r"(\d+)-(\d+)(?:([+*])(\d+))?", word)
     if not match:
-        raise argparse.ArgumentTypeError(f"{word!r} is neither a number nor a range such as 1-4, 0-512+128 or 1-8*2")
+        raise argparse.ArgumentTypeError(
+            f"{word!r} is neither a number nor a range such as 1-4, 0-512+128 or 1-8*2"
+        )
     n, last = int(match[1]), int(match[2])
     multiplied, by = match[3] == "*", int(match[4] or 1)
     rises = (n > 0 and by > 1) if multiplied else by > 0
     if n > last or not rises:
-        raise argparse.ArgumentTypeError(f"{word!r} never ends: it must rise from the first to the last value")
+        raise argparse.ArgumentTypeError(
+            f"{word!r} never ends: it must rise from the first to the last value"
+        )
     while n <= last:
         yield n
         n = n * by if multiplied else n + by
@@ -174,7 +234,9 @@ def _range(word: str) -> Iterator[int]:
 def pair(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"(\d+),(\d+)", text)
     if not match or 0 in (int(match[1]), int(match[2])):
-        raise argparse.ArgumentTypeError(f"{text!r}: write PROMPT,GENERATED, such as 512,128")
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: write PROMPT,GENERATED, such as 512,128"
+        )
     return int(match[1]), int(match[2])
 
 
@@ -191,14 +253,18 @@ def _switch(key: str) -> bool:
 
 def switches(key: str) -> Callable[[str], list[str]]:
     """Read 0,1 in any of llama.cpp's words."""
-    shown = {1: "on", 0: "off", llama.AUTO: "auto"} if key == "flash_attn" else {1: "1", 0: "0"}
+    shown = (
+        {1: "on", 0: "off", llama.AUTO: "auto"} if key == "flash_attn" else {1: "1", 0: "0"}
+    )
 
     def read(text: str) -> list[str]:
         values = []
         for word in words(text):
             value = llama.truth(key, word)
             if value is None:
-                raise argparse.ArgumentTypeError(f"{word!r} is not one of {', '.join(shown.values())}")
+                raise argparse.ArgumentTypeError(
+                    f"{word!r} is not one of {', '.join(shown.values())}"
+                )
             values.append(shown[value])
         return values
 
@@ -227,17 +293,23 @@ def _settings(o: argparse.Namespace) -> Iterator[EngineSpec]:
     engines = _engines(o)
     for model, kind in engines:
         engine = kind_of(kind)
-        setting = settings.engine(kind, _options_of_one(o, model, kind, [other for _, other in engines]))
+        setting = settings.engine(
+            kind, _options_of_one(o, model, kind, [other for _, other in engines])
+        )
         if engine.threads_variable and o.n_threads:
             advice = f"Set its threads with --engine-env {engine.threads_variable}=N."
             raise UsageError(f"-t does not apply to {engine.title}. {advice}")
         knobs = [knob for knob in _KNOBS if knob in engine.knobs]
         values = [getattr(o, knob) or [None] for knob in knobs]
         for cell in product(*values):
-            yield msgspec.structs.replace(setting, args=[*setting.args, *_knob_args(knobs, cell)])
+            yield msgspec.structs.replace(
+                setting, args=[*setting.args, *_knob_args(knobs, cell)]
+            )
 
 
-def _options_of_one(o: argparse.Namespace, model: str | None, kind: str, kinds: list[str]) -> argparse.Namespace:
+def _options_of_one(
+    o: argparse.Namespace, model: str | None, kind: str, kinds: list[str]
+) -> argparse.Namespace:
     """Return the options with those values that are meant for this engine. `kinds`: of all engines."""
     own: dict[str, Any] = {"model": model}
     if kind_of(kind).reads_gguf and not all(kind_of(other).reads_gguf for other in kinds):
@@ -267,7 +339,9 @@ def _engines(o: argparse.Namespace) -> list[tuple[str | None, str]]:
     for kind in named:
         if kind not in used:
             wants = "a GGUF file" if kind_of(kind).reads_gguf else "a folder or a name"
-            raise UsageError(f"--engine {kind}: it supports none of the models. Give {wants} with -m.")
+            raise UsageError(
+                f"--engine {kind}: it supports none of the models. Give {wants} with -m."
+            )
     return out
 
 
@@ -278,7 +352,9 @@ def _suitable(model: str | None, named: list[str]) -> list[str]:
     is_gguf = kind_of(kind_for(model)).reads_gguf
     suits = [kind for kind in named if kind_of(kind).reads_gguf == is_gguf]
     if not suits and model is None:
-        raise UsageError(f"--engine {','.join(named)} needs a model. Give one with -m: {own_model.NAME} is dyno's own.")
+        raise UsageError(
+            f"--engine {','.join(named)} needs a model. Give one with -m: {own_model.NAME} is dyno's own."
+        )
     if not suits:
         raise UsageError(
             f"-m {model}: none of {', '.join(named)} supports it. Add --engine {_readers(is_gguf)}, or remove --engine."
@@ -288,13 +364,19 @@ def _suitable(model: str | None, named: list[str]) -> list[str]:
 
 def _readers(gguf: bool) -> str:
     """Name the engines that read GGUF files, or the others."""
-    return " or ".join(kind.name for kind in KINDS.values() if kind.offline and kind.reads_gguf == gguf)
+    return " or ".join(
+        kind.name for kind in KINDS.values() if kind.offline and kind.reads_gguf == gguf
+    )
 
 
-def _trial(o: argparse.Namespace, setting: EngineSpec, prompt: int, generated: int, depth: int) -> TrialSpec:
+def _trial(
+    o: argparse.Namespace, setting: EngineSpec, prompt: int, generated: int, depth: int
+) -> TrialSpec:
     return TrialSpec(
         target=TargetSpec("", kind_of(setting.kind).backend, "", model=setting.model),
-        workload=WorkloadSpec(DEFAULT, num_prompts=1, seed=o.seed, input_len=prompt, output_len=generated),
+        workload=WorkloadSpec(
+            DEFAULT, num_prompts=1, seed=o.seed, input_len=prompt, output_len=generated
+        ),
         load=LoadSpec(seed=o.seed),
         ignore_eos=True,
         label=o.label,
@@ -337,11 +419,16 @@ def _check_knobs(o: argparse.Namespace, kinds: set[str]) -> None:
     """Refuse llama.cpp's flags where it is not among the engines."""
     if any(kind_of(kind).has_llama_bench for kind in kinds):
         return
-    others = [knob for knob in _KNOBS if not any(knob in kind_of(kind).knobs for kind in kinds)]
+    others = [
+        knob for knob in _KNOBS if not any(knob in kind_of(kind).knobs for kind in kinds)
+    ]
     llama_only = [llama.NAMES[knob][-1] for knob in others if getattr(o, knob)]
     if o.by:
         llama_only.append("--by")
-    refuse(llama_only, f"{', '.join(llama_only)}: only for llama.cpp, which is not among the engines.")
+    refuse(
+        llama_only,
+        f"{', '.join(llama_only)}: only for llama.cpp, which is not among the engines.",
+    )
 
 
 def _check_several(o: argparse.Namespace, kinds: set[str]) -> None:
@@ -384,7 +471,9 @@ def run(options: argparse.Namespace) -> int:
             cut = outcome.interrupted
             verdicts.append(outcome.result.verdict)
             if options.progress:
-                print(f"dyno: test {done}/{len(wanted)}: {outcome.run.path}", file=sys.stderr)
+                print(
+                    f"dyno: test {done}/{len(wanted)}: {outcome.run.path}", file=sys.stderr
+                )
             for printer in printers:
                 printer.row(row)
             if options.delay and done < len(wanted):
@@ -394,13 +483,21 @@ def run(options: argparse.Namespace) -> int:
             printer.close()
     if cut or done < len(wanted):
         raise Interrupted(f"interrupted: {done} of {len(wanted)} tests were measured.")
-    return exit_codes.FAILED if failed else exit_codes.from_verdicts(verdicts, options, "test")
+    return (
+        exit_codes.FAILED if failed else exit_codes.from_verdicts(verdicts, options, "test")
+    )
 
 
 def result_row(outcome: "Outcome") -> "Row":
     from dyno.report import micro
 
-    return micro.row(outcome.result, outcome.manifest, outcome.iterations, outcome.run.path, outcome.run.engine())
+    return micro.row(
+        outcome.result,
+        outcome.manifest,
+        outcome.iterations,
+        outcome.run.path,
+        outcome.run.engine(),
+    )
 
 
 class Printer:

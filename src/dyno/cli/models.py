@@ -38,8 +38,29 @@ _QUANTIZE = (
 )
 
 _SHOWN = (
-    *("name", "step", "from", "files", "size", "verified", "path", "format", "architecture", "layers", "hidden"),
-    *("context", "dtype", "quantization", "weights", "parameters", "bytes_by_type", "experts", "experts_used"),
+    *(
+        "name",
+        "step",
+        "from",
+        "files",
+        "size",
+        "verified",
+        "path",
+        "format",
+        "architecture",
+        "layers",
+        "hidden",
+    ),
+    *(
+        "context",
+        "dtype",
+        "quantization",
+        "weights",
+        "parameters",
+        "bytes_by_type",
+        "experts",
+        "experts_used",
+    ),
 )
 
 
@@ -48,24 +69,55 @@ def add(p: argparse.ArgumentParser) -> None:
     _add_pull(verbs)
     _add_convert(verbs)
     _add_quantize(verbs)
-    p = _verb(verbs, "list", show, "list models and data sets: by dyno, and in the Hub's cache")
+    p = _verb(
+        verbs, "list", show, "list models and data sets: by dyno, and in the Hub's cache"
+    )
     p.add_argument("--json", action="store_true", help="print JSON")
-    p = _verb(verbs, "info", info, "describe a model by its files: type, size, parameters, context")
-    p.add_argument("model", metavar="NAME|PATH", help="name in `dyno models list`, OWNER/NAME, folder or GGUF file")
+    p = _verb(
+        verbs,
+        "info",
+        info,
+        "describe a model by its files: type, size, parameters, context",
+    )
+    p.add_argument(
+        "model",
+        metavar="NAME|PATH",
+        help="name in `dyno models list`, OWNER/NAME, folder or GGUF file",
+    )
     p.add_argument("--json", action="store_true", help="print JSON")
-    p = _verb(verbs, "verify", verify, "read a model's files again and compare their checksums")
-    p.add_argument("model", metavar="NAME", help="name in `dyno models list`, or OWNER/NAME")
-    p = _verb(verbs, "export", export, "write models to one file, for a machine without a network")
-    p.add_argument("model", metavar="NAME", nargs="+", help="names in `dyno models list`, or OWNER/NAME")
+    p = _verb(
+        verbs, "verify", verify, "read a model's files again and compare their checksums"
+    )
+    p.add_argument(
+        "model", metavar="NAME", help="name in `dyno models list`, or OWNER/NAME"
+    )
+    p = _verb(
+        verbs, "export", export, "write models to one file, for a machine without a network"
+    )
+    p.add_argument(
+        "model",
+        metavar="NAME",
+        nargs="+",
+        help="names in `dyno models list`, or OWNER/NAME",
+    )
     p.add_argument("file", type=Path, metavar="FILE.tar", help="file to write")
     p = _verb(verbs, "import", import_file, "read models from a file, and verify them")
-    p.add_argument("file", type=Path, metavar="FILE.tar", help="file of `dyno models export`")
+    p.add_argument(
+        "file", type=Path, metavar="FILE.tar", help="file of `dyno models export`"
+    )
     p = _verb(verbs, "remove", remove, "remove models, with their files in the Hub's cache")
-    p.add_argument("model", metavar="NAME", nargs="+", help="names in `dyno models list`, or OWNER/NAME")
+    p.add_argument(
+        "model",
+        metavar="NAME",
+        nargs="+",
+        help="names in `dyno models list`, or OWNER/NAME",
+    )
 
 
 def _verb(verbs: Any, name: str, command: Any, words: str) -> argparse.ArgumentParser:
-    p: argparse.ArgumentParser = verbs.add_parser(name, help=words, description=f"{words[0].upper()}{words[1:]}.")
+    p: argparse.ArgumentParser = verbs.add_parser(
+        name, help=words, description=f"{words[0].upper()}{words[1:]}."
+    )
     p.set_defaults(command=command)
     return p
 
@@ -73,8 +125,12 @@ def _verb(verbs: Any, name: str, command: Any, words: str) -> argparse.ArgumentP
 def _add_pull(verbs: Any) -> None:
     p = _verb(verbs, "pull", pull, "fetch a model or a data set, and verify it")
     p.description = _PULL
-    p.add_argument("source", metavar="OWNER/NAME[@REV]", help="name on the Hub, or file:PATH")
-    p.add_argument("--revision", metavar="REV", help="branch, tag or commit (default: main)")
+    p.add_argument(
+        "source", metavar="OWNER/NAME[@REV]", help="name on the Hub, or file:PATH"
+    )
+    p.add_argument(
+        "--revision", metavar="REV", help="branch, tag or commit (default: main)"
+    )
     p.add_argument("--dataset", action="store_true", help="it is a data set")
     flags.add(p, ModelRecipe, "include", "exclude")
 
@@ -85,7 +141,9 @@ def pull(options: argparse.Namespace) -> int:
 
     source = hub.source_text(options.source, options.dataset, options.revision)
     with ProgressLine() as line:
-        entry = hub.pull(ModelRecipe(source, options.include, options.exclude), line.say, line.below)
+        entry = hub.pull(
+            ModelRecipe(source, options.include, options.exclude), line.say, line.below
+        )
     print(f"{entry.name}  {entry.path}")
     return 0
 
@@ -93,15 +151,27 @@ def pull(options: argparse.Namespace) -> int:
 def _add_convert(verbs: Any) -> None:
     p = _verb(verbs, "convert", convert, "convert a model to GGUF, and verify the result")
     p.description = _CONVERT
-    p.add_argument("source", metavar="SOURCE", help="OWNER/NAME[@REV] on the Hub, or a folder with safetensors")
-    p.add_argument("target", metavar="gguf:TYPE", help="gguf:F16, gguf:BF16, gguf:F32, gguf:Q8_0 or gguf:auto")
+    p.add_argument(
+        "source",
+        metavar="SOURCE",
+        help="OWNER/NAME[@REV] on the Hub, or a folder with safetensors",
+    )
+    p.add_argument(
+        "target",
+        metavar="gguf:TYPE",
+        help="gguf:F16, gguf:BF16, gguf:F32, gguf:Q8_0 or gguf:auto",
+    )
     flags.add(p, ModelRecipe, "include", "exclude")
 
 
 def convert(options: argparse.Namespace) -> int:
     from dyno.models import gguf, hub
 
-    recipe = ModelRecipe(hub.source_text(options.source), convert=options.target, **flags.values(options, ModelRecipe))
+    recipe = ModelRecipe(
+        hub.source_text(options.source),
+        convert=options.target,
+        **flags.values(options, ModelRecipe),
+    )
     gguf.check(recipe)
     return _make(recipe)
 
@@ -109,15 +179,35 @@ def convert(options: argparse.Namespace) -> int:
 def _add_quantize(verbs: Any) -> None:
     p = _verb(verbs, "quantize", quantize, "quantize a model, and verify the result")
     p.description = _QUANTIZE
-    p.add_argument("source", metavar="SOURCE", help="OWNER/NAME[@REV] on the Hub, folder, or GGUF file for llama.cpp")
-    p.add_argument("scheme", metavar="TOOL:SCHEME", help=fields(ModelRecipe)["quantize"].option.help)
-    flags.add(p, ModelRecipe, "kv_cache", "calibration", "samples", "length", "ignore", "include", "exclude")
+    p.add_argument(
+        "source",
+        metavar="SOURCE",
+        help="OWNER/NAME[@REV] on the Hub, folder, or GGUF file for llama.cpp",
+    )
+    p.add_argument(
+        "scheme", metavar="TOOL:SCHEME", help=fields(ModelRecipe)["quantize"].option.help
+    )
+    flags.add(
+        p,
+        ModelRecipe,
+        "kv_cache",
+        "calibration",
+        "samples",
+        "length",
+        "ignore",
+        "include",
+        "exclude",
+    )
 
 
 def quantize(options: argparse.Namespace) -> int:
     from dyno.models import gguf, hub, schemes
 
-    recipe = ModelRecipe(hub.source_text(options.source), quantize=options.scheme, **flags.values(options, ModelRecipe))
+    recipe = ModelRecipe(
+        hub.source_text(options.source),
+        quantize=options.scheme,
+        **flags.values(options, ModelRecipe),
+    )
     (gguf if options.scheme.startswith("llama.cpp:") else schemes).check(recipe)
     return _make(recipe)
 
@@ -130,10 +220,14 @@ def _make(recipe: ModelRecipe) -> int:
         entry = steps.run(recipe, line.say, line.below)
     before = next(step.entry for step in steps.steps(recipe) if step.entry)
     print(f"{entry.name}  {entry.path}")
-    print(f"{'size':<12} {human_bytes(entry.size_bytes)}, from {human_bytes(before.size_bytes)}")
+    print(
+        f"{'size':<12} {human_bytes(entry.size_bytes)}, from {human_bytes(before.size_bytes)}"
+    )
     for what, result in entry.verified.items():
         print(f"{what:<12} {result}")
-    print(f"To measure it:\n  dyno bench serve --engine {kind_for(entry.path)} --model {shlex.quote(entry.path)}")
+    print(
+        f"To measure it:\n  dyno bench serve --engine {kind_for(entry.path)} --model {shlex.quote(entry.path)}"
+    )
     return 0
 
 
@@ -164,7 +258,12 @@ def show(options: argparse.Namespace) -> int:
         state = "" if row["whole"] else ", incomplete"
         size, revision = human_bytes(row["size_bytes"]), (row["revision"] or UNKNOWN)[:12]
         cells.append((row["name"], f"{row['step']}{state}", size, revision, row["from"]))
-    print(*terminal(text_table(("name", "step", "size", "revision", "from"), cells, keep=(0, 2))), sep="\n")
+    print(
+        *terminal(
+            text_table(("name", "step", "size", "revision", "from"), cells, keep=(0, 2))
+        ),
+        sep="\n",
+    )
     return 0
 
 
@@ -175,7 +274,9 @@ def _others(known: set[str]) -> list[dict[str, Any]]:
     from dyno.probe.model import hub_cache
 
     try:
-        repos = sorted(scan_cache_dir(hub_cache()).repos, key=lambda repo: str(repo.repo_path))
+        repos = sorted(
+            scan_cache_dir(hub_cache()).repos, key=lambda repo: str(repo.repo_path)
+        )
     except CacheNotFound:
         return []
     rows = []
@@ -204,11 +305,18 @@ def info(options: argparse.Namespace) -> int:
     path, entry = _located(options.model)
     facts: dict[str, Any] = {"path": str(path)}
     if entry:
-        facts |= {"name": entry.name, "step": entry.step, "from": entry.origin, "files": len(entry.files)}
+        facts |= {
+            "name": entry.name,
+            "step": entry.step,
+            "from": entry.origin,
+            "files": len(entry.files),
+        }
         facts |= {"size_bytes": entry.size_bytes, "verified": entry.verified}
     shape = model.read(path)
     if shape is None and entry is None:
-        raise ModelError(f"{options.model} has no readable model: no config.json, and no GGUF file.")
+        raise ModelError(
+            f"{options.model} has no readable model: no config.json, and no GGUF file."
+        )
     if shape:
         facts |= msgspec.to_builtins(shape)
     if options.json:
@@ -242,7 +350,10 @@ def _located(model: str) -> "tuple[Path, ModelEntry | None]":
 
 def _text(name: str, value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{key} {human_bytes(v) if name == 'bytes_by_type' else v}" for key, v in value.items())
+        return ", ".join(
+            f"{key} {human_bytes(v) if name == 'bytes_by_type' else v}"
+            for key, v in value.items()
+        )
     if name.endswith("_bytes"):
         return human_bytes(value)
     return count(value) if isinstance(value, int) else str(value)
@@ -260,9 +371,14 @@ def verify(options: argparse.Namespace) -> int:
             for name in wrong:
                 hub.drop(entry, name)
     if wrong:
-        raise ModelError(f"{entry.name}: {'; '.join(f'{n} {why}' for n, why in wrong.items())}. {_again(entry)}")
+        raise ModelError(
+            f"{entry.name}: {'; '.join(f'{n} {why}' for n, why in wrong.items())}. {_again(entry)}"
+        )
     unread = sum(not f.sha256 for f in entry.files.values())
-    print(f"{entry.name}: {len(entry.files)} files are as they were" + (", by size and time" if unread else ""))
+    print(
+        f"{entry.name}: {len(entry.files)} files are as they were"
+        + (", by size and time" if unread else "")
+    )
     return 0
 
 

@@ -78,12 +78,22 @@ def add_throughput(p: Parser) -> None:
     )
     settings.add_lengths(g)
     flags.add(g, WorkloadSpec, "prefix_len", also="--prefix-len")
-    flags.number(g, int, Option("--custom-output-len", "N", "tokens to generate; -1: as in the file (default: 256)"))
+    flags.number(
+        g,
+        int,
+        Option(
+            "--custom-output-len",
+            "N",
+            "tokens to generate; -1: as in the file (default: 256)",
+        ),
+    )
     flags.add(g, WorkloadSpec, "shuffle", "oversample", "skip_chat_template")
     g = p.add_argument_group("procedure")
     flags.add(g, WorkloadSpec, "num_warmups", help="unmeasured prompts first")
     flags.add(g, OfflineSpec, "iterations", default=1, help="passes over all prompts")
-    flags.add(g, OfflineSpec, "warmup_iterations", help="unmeasured passes first (default: 0)")
+    flags.add(
+        g, OfflineSpec, "warmup_iterations", help="unmeasured passes first (default: 0)"
+    )
     _add_rest(p, g)
     p.set_defaults(command=run, kind="throughput")
 
@@ -95,7 +105,9 @@ def add_latency(p: Parser) -> None:
     flags.number(g, int, Option("--input-len", "N", "tokens of each prompt", least=1), 32)
     flags.number(g, int, Option("--output-len", "N", "tokens to generate", least=1), 128)
     flags.add(g, OfflineSpec, "batch_size", default=8)
-    flags.add(g, OfflineSpec, "warmup_iterations", default=10, help="unmeasured iterations first")
+    flags.add(
+        g, OfflineSpec, "warmup_iterations", default=10, help="unmeasured iterations first"
+    )
     flags.add(g, OfflineSpec, "iterations", default=30)
     _add_rest(p, g)
     p.set_defaults(command=run, kind="latency")
@@ -109,29 +121,58 @@ def _add_engine(p: Parser, examples: str) -> None:
     listed = f"{', '.join(others)} or {last}"
     g = p.add_argument_group("engine")
     g.add_argument(
-        "--model", metavar="M", help="name, folder or GGUF file (default: a small model that comes with dyno)"
+        "--model",
+        metavar="M",
+        help="name, folder or GGUF file (default: a small model that comes with dyno)",
     )
-    g.add_argument("--engine", metavar="KIND", help=f"{listed} (default: {FOR_GGUF} for GGUF, else {FOR_OTHERS})")
     g.add_argument(
-        "--backend", choices=tuple(_BACKENDS), help="the engine in vLLM's words; hf: transformers (default: --engine)"
+        "--engine",
+        metavar="KIND",
+        help=f"{listed} (default: {FOR_GGUF} for GGUF, else {FOR_OTHERS})",
     )
-    flags.number(g, int, Option("--hf-max-batch-size", "N", "same as --max-num-seqs (default: none)", least=1))
-    flags.add(g, TrialSpec, "tokenizer", help="tokenizer that counts prompt tokens (default: the model's)")
+    g.add_argument(
+        "--backend",
+        choices=tuple(_BACKENDS),
+        help="the engine in vLLM's words; hf: transformers (default: --engine)",
+    )
+    flags.number(
+        g,
+        int,
+        Option(
+            "--hf-max-batch-size", "N", "same as --max-num-seqs (default: none)", least=1
+        ),
+    )
+    flags.add(
+        g,
+        TrialSpec,
+        "tokenizer",
+        help="tokenizer that counts prompt tokens (default: the model's)",
+    )
     g.add_argument("--served-model-name", metavar="NAME", help=argparse.SUPPRESS)
     settings.add_engine(p.add_argument_group("engine settings"))
     flags.add_refused(p, _REFUSED)
 
 
 def _add_rest(p: argparse.ArgumentParser, g: argparse._ArgumentGroup) -> None:
-    g.add_argument("--n", type=int, default=1, help="sequences per prompt (only 1 is supported)")
+    g.add_argument(
+        "--n", type=int, default=1, help="sequences per prompt (only 1 is supported)"
+    )
     flags.add(g, WorkloadSpec, "seed")
     flags.add(g, OfflineSpec, "detokenize")
-    g.add_argument("--temperature", type=float, metavar="X", help="sampling temperature; 0: greedy (default: 1)")
+    g.add_argument(
+        "--temperature",
+        type=float,
+        metavar="X",
+        help="sampling temperature; 0: greedy (default: 1)",
+    )
     flags.add(g, OfflineSpec, "timeout_s")
     g.add_argument("--dry-run", action="store_true", help=settings.DRY_RUN)
     g = p.add_argument_group("result")
     g.add_argument(
-        "--output-json", type=Path, metavar="FILE", help="write a JSON file with vLLM's keys (default: none)"
+        "--output-json",
+        type=Path,
+        metavar="FILE",
+        help="write a JSON file with vLLM's keys (default: none)",
     )
     g.add_argument("--json", action="store_true", help="print the result as JSON")
     flags.add(g, TrialSpec, "label", "metadata")
@@ -169,13 +210,19 @@ def dry_run(trials: list[TrialSpec]) -> int:
     from dyno.trial import offline
 
     machine = rig.look()
-    settings.print_plan(dict.fromkeys(line for trial in trials for line in offline.lines(trial, machine)))
-    problems = dict.fromkeys(problem for trial in trials for problem in offline.problems(trial, machine))
+    settings.print_plan(
+        dict.fromkeys(line for trial in trials for line in offline.lines(trial, machine))
+    )
+    problems = dict.fromkeys(
+        problem for trial in trials for problem in offline.problems(trial, machine)
+    )
     return settings.report_problems(problems)
 
 
 def printed(outcome: "Outcome") -> str:
-    return offline_block(outcome.result, outcome.manifest.trial, sum(i.warmup for i in outcome.iterations))
+    return offline_block(
+        outcome.result, outcome.manifest.trial, sum(i.warmup for i in outcome.iterations)
+    )
 
 
 def result_file(outcome: "Outcome") -> dict[str, Any]:
@@ -183,7 +230,9 @@ def result_file(outcome: "Outcome") -> dict[str, Any]:
     from dyno.store.rows import read_row
 
     row = read_row(outcome.run)
-    return result_json.build(outcome.result, outcome.manifest, row, iterations=outcome.iterations)
+    return result_json.build(
+        outcome.result, outcome.manifest, row, iterations=outcome.iterations
+    )
 
 
 def exit_code(outcome: "Outcome", options: argparse.Namespace) -> int:
@@ -199,7 +248,9 @@ def _save(path: Path, outcome: "Outcome") -> None:
     try:
         path.write_text(json.dumps(result_file(outcome), indent=4))
     except OSError as e:
-        raise StoreError(f"{path} can't be written: {e.strerror}. The run itself is kept in {outcome.run.path}.") from e
+        raise StoreError(
+            f"{path} can't be written: {e.strerror}. The run itself is kept in {outcome.run.path}."
+        ) from e
     print(f"Result: {path}", file=sys.stderr)
 
 
@@ -208,13 +259,20 @@ def _check_writable(path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as e:
-        raise StoreError(f"--output-json {path}: {path.parent} can't be made: {e.strerror}. Nothing was run.") from None
+        raise StoreError(
+            f"--output-json {path}: {path.parent} can't be made: {e.strerror}. Nothing was run."
+        ) from None
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise StoreError(f"--output-json {path} can't be written. Nothing was run. Choose another file.")
+        raise StoreError(
+            f"--output-json {path} can't be written. Nothing was run. Choose another file."
+        )
 
 
 def spec(o: argparse.Namespace) -> TrialSpec:
-    refuse(o.n != 1, f"--n {o.n}: dyno measures one sequence per prompt. Remove it, or use more prompts.")
+    refuse(
+        o.n != 1,
+        f"--n {o.n}: dyno measures one sequence per prompt. Remove it, or use more prompts.",
+    )
     setting = _engine(o)
     return TrialSpec(
         target=TargetSpec("", kind_of(setting.kind).backend, "", model=o.model),
@@ -239,13 +297,18 @@ class _Size(NamedTuple):
 
 
 _VLLM = _Size(1000, 1024, 128)
-_SMALL = _Size(32, 128, 32)  # a first try on a processor: vLLM's defaults would take it an hour
+# a first try on a processor: vLLM's defaults would take it an hour
+_SMALL = _Size(32, 128, 32)
 
 
 def _workload(o: argparse.Namespace) -> WorkloadSpec:
     if o.kind == "latency":
         return WorkloadSpec(
-            DEFAULT, num_prompts=o.batch_size, seed=o.seed, input_len=o.input_len, output_len=o.output_len
+            DEFAULT,
+            num_prompts=o.batch_size,
+            seed=o.seed,
+            input_len=o.input_len,
+            output_len=o.output_len,
         )
     dataset = o.dataset_name or (DEFAULT_OF_A_FILE if o.dataset_path else DEFAULT)
     _check_dataset(o, dataset)
@@ -270,19 +333,27 @@ def _check_dataset(o: argparse.Namespace, dataset: str) -> None:
         not declared.traits.file and o.dataset_path,
         f"--dataset-name {dataset} needs no file: remove --dataset-path.",
     )
-    if not declared.traits.exact and (o.random_input_len or o.input_len or o.random_prefix_len):
+    if not declared.traits.exact and (
+        o.random_input_len or o.input_len or o.random_prefix_len
+    ):
         raise UsageError(
             f"--dataset-name {dataset} has prompts of its own lengths: --input-len and --random-prefix-len are for "
             "random ones."
         )
-    if o.dataset_path and not o.dataset_path.startswith("hub:") and not Path(o.dataset_path).expanduser().exists():
+    if (
+        o.dataset_path
+        and not o.dataset_path.startswith("hub:")
+        and not Path(o.dataset_path).expanduser().exists()
+    ):
         raise UsageError(f"--dataset-path {o.dataset_path}: there is no such file.")
 
 
 def _engine(o: argparse.Namespace) -> EngineSpec:
     kind = o.engine or _BACKENDS.get(o.backend) or kind_for(o.model)
     if o.engine and o.backend and _BACKENDS[o.backend] != o.engine:
-        raise UsageError(f"--engine {o.engine} and --backend {o.backend} name two engines. Remove one.")
+        raise UsageError(
+            f"--engine {o.engine} and --backend {o.backend} name two engines. Remove one."
+        )
     o.max_num_seqs = o.max_num_seqs or o.hf_max_batch_size
     setting = settings.engine(kind, o)
     own: list[str] = []

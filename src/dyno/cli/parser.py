@@ -26,10 +26,16 @@ _PLAIN = (  # argparse's messages, and the same in plain words
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """Wraps sentences, leaves examples as they are, and adds each flag's default."""
 
-    def _format_usage(self, usage: str | None, actions: Any, groups: Any, prefix: str | None) -> str:
+    def _format_usage(
+        self, usage: str | None, actions: Any, groups: Any, prefix: str | None
+    ) -> str:
         """Name the arguments only: the flags follow below."""
-        text = super()._format_usage(usage, [a for a in actions if not a.option_strings], [], prefix)
-        has_flags = usage is None and any(a.option_strings and a.dest != "help" for a in actions)
+        text = super()._format_usage(
+            usage, [a for a in actions if not a.option_strings], [], prefix
+        )
+        has_flags = usage is None and any(
+            a.option_strings and a.dest != "help" for a in actions
+        )
         return text.replace(self._prog, f"{self._prog} [flags]", 1) if has_flags else text
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
@@ -37,21 +43,38 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
     def _format_action(self, action: argparse.Action) -> str:
         text = super()._format_action(action)
-        return text.partition("\n")[2] if isinstance(action, argparse._SubParsersAction) else text
+        return (
+            text.partition("\n")[2]
+            if isinstance(action, argparse._SubParsersAction)
+            else text
+        )
 
-    def _iter_indented_subactions(self, action: argparse.Action) -> Generator[argparse.Action, None, None]:
+    def _iter_indented_subactions(
+        self, action: argparse.Action
+    ) -> Generator[argparse.Action, None, None]:
         """List commands without the line that would name them as one argument, and not further in than flags."""
-        yield from action._get_subactions() if isinstance(action, argparse._SubParsersAction) else ()
+        yield from (
+            action._get_subactions()
+            if isinstance(action, argparse._SubParsersAction)
+            else ()
+        )
 
     def _get_help_string(self, action: argparse.Action) -> str:
         default = default_text(action)
-        return (action.help or "") + (f" (default: {default})".replace("%", "%%") if default else "")
+        return (action.help or "") + (
+            f" (default: {default})".replace("%", "%%") if default else ""
+        )
 
 
 def default_text(action: argparse.Action) -> str:
     """Return the default of a flag as a user would type it; '' where there is none, or the help has it."""
     value, text = action.default, action.help or ""
-    if value is None or isinstance(value, bool) or value in (argparse.SUPPRESS, []) or not action.option_strings:
+    if (
+        value is None
+        or isinstance(value, bool)
+        or value in (argparse.SUPPRESS, [])
+        or not action.option_strings
+    ):
         return ""
     if "default: " in text:
         return ""
@@ -82,18 +105,26 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         self.fill()
         names = {word.partition("=")[0] for word in args}
-        self.set_defaults(parser=self, passes_on=self.passes_on in ("always", *names))  # of the innermost
+        # of the innermost
+        self.set_defaults(parser=self, passes_on=self.passes_on in ("always", *names))
         return super().parse_known_args(self._plain_switches(args), namespace)
 
     def _plain_switches(self, words: list[str]) -> Iterator[str]:
         """Read --x False and --x=0 as --no-x: older versions of vLLM take a value."""
         actions = self._option_string_actions
-        for word, on in switches(words, lambda name: isinstance(actions.get(name), argparse.BooleanOptionalAction)):
+        for word, on in switches(
+            words,
+            lambda name: isinstance(actions.get(name), argparse.BooleanOptionalAction),
+        ):
             yield opposite(word) if on is False else word
 
     def _get_option_tuples(self, option_string: str) -> Any:
         """Take no abbreviations where an engine's own flag may be how one of dyno's begins: -t is not -tp."""
-        return [] if self.get_default("passes_on") else super()._get_option_tuples(option_string)
+        return (
+            []
+            if self.get_default("passes_on")
+            else super()._get_option_tuples(option_string)
+        )
 
     def add_subparsers(self, *, required: bool = False, **rest: Any) -> Any:
         """Add the commands. `required`: without a command, its help is printed."""
@@ -109,7 +140,9 @@ class Parser(argparse.ArgumentParser):
     def commands(self) -> dict[str, "Parser"]:
         """Return its commands by name."""
         self.fill()
-        inner = (a.choices for a in self._actions if isinstance(a, argparse._SubParsersAction))
+        inner = (
+            a.choices for a in self._actions if isinstance(a, argparse._SubParsersAction)
+        )
         return {name: p for choices in inner for name, p in choices.items()}
 
     def walk(self) -> Iterator["Parser"]:
@@ -137,12 +170,22 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}. {self._see_help()}")
 
     def _explain(self, name: str, message: str) -> str:
-        if match := re.match(r"invalid choice: '(.*?)'(?:, maybe.*)? \(choose from (.*)\)", message, re.S):
+        if match := re.match(
+            r"invalid choice: '(.*?)'(?:, maybe.*)? \(choose from (.*)\)", message, re.S
+        ):
             word, known = match[1], [choice.strip("'") for choice in match[2].split(", ")]
             near = get_close_matches(word, known, n=1)
             if not name.startswith("-") and self.commands():
-                hint = f"Did you mean `{self.prog} {near[0]}`?" if near else f"Choose from {', '.join(known)}."
-                wrong = f"No engine named {word!r}" if name == "KIND" else f"`{self.prog}` has no command {word!r}"
+                hint = (
+                    f"Did you mean `{self.prog} {near[0]}`?"
+                    if near
+                    else f"Choose from {', '.join(known)}."
+                )
+                wrong = (
+                    f"No engine named {word!r}"
+                    if name == "KIND"
+                    else f"`{self.prog}` has no command {word!r}"
+                )
                 return f"{wrong}. {hint}"
             hint = f"Did you mean {near[0]}? It" if near else "It"
             return f"{name}: there is no {word!r}. {hint} takes {', '.join(known)}."
@@ -160,12 +203,16 @@ class Parser(argparse.ArgumentParser):
         return "\n".join(self._unknown_flag(flag, top) for flag in wrong)
 
     def _unknown_flag(self, wrong: str, top: "Parser") -> str:
-        if near := [f for f in get_close_matches(wrong, self.flags, n=1, cutoff=0.75) if f != wrong]:
+        if near := [
+            f for f in get_close_matches(wrong, self.flags, n=1, cutoff=0.75) if f != wrong
+        ]:
             return f"`{self.prog}` has no flag {wrong}. Did you mean {near[0]}?"
         owners = [f"`{p.prog}`" for p in top.walk() if wrong in p.flags]
         if owners:
             more = f" and {len(owners) - 3} more" if len(owners) > 3 else ""
-            return f"{wrong} is a flag of {', '.join(owners[:3])}{more}, not of `{self.prog}`."
+            return (
+                f"{wrong} is a flag of {', '.join(owners[:3])}{more}, not of `{self.prog}`."
+            )
         return f"`{self.prog}` has no flag {wrong}. {self._see_help()}"
 
     def _see_help(self) -> str:

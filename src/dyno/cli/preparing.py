@@ -36,7 +36,9 @@ def for_study(trials: list[TrialSpec], options: argparse.Namespace) -> list[str]
     return _provided(provide.needs(_engines(trials), works, tests=_tests(trials)), options)
 
 
-def for_engines(trials: Iterable[TrialSpec | EngineSpec], options: argparse.Namespace) -> None:
+def for_engines(
+    trials: Iterable[TrialSpec | EngineSpec], options: argparse.Namespace
+) -> None:
     """Provide models and images. An engine that is not installed is an error."""
     from dyno.conduct import provide
 

@@ -37,14 +37,16 @@ class Rates:
     """Rates over the last seconds of a load, as the wire reports them. For the eye, not for results."""
 
     def __init__(self) -> None:
-        self._seen: list[tuple[float, int, float]] = []  # time since the load began, ended, events
+        # time since the load began, ended, events
+        self._seen: list[tuple[float, int, float]] = []
         self._now: Progress | None = None
 
     def see(self, p: Progress) -> None:
         now = seconds(p.elapsed_ns)
         if not self._seen or now < self._seen[-1][0]:  # another load has begun
             self._seen = [(0.0, 0, 0.0)]
-        if now > self._seen[-1][0]:  # else the processes of the client have reported nothing new
+        # else the processes of the client have reported nothing new
+        if now > self._seen[-1][0]:
             self._seen.append((now, p.ended, p.events))
         while len(self._seen) > 2 and self._seen[1][0] <= now - _WINDOW_S:
             del self._seen[0]
@@ -74,7 +76,11 @@ class Rates:
             f"{p.failed} failed",
             f"{number(self.requests_per_s, digits=3)} req/s",
             f"~{number(self.tokens_per_s, digits=3)} tok/s",
-            *([f"TTFT ~{number(median(p.recent_ns) / NS_PER_MS, digits=3)} ms"] if p.recent_ns else []),
+            *(
+                [f"TTFT ~{number(median(p.recent_ns) / NS_PER_MS, digits=3)} ms"]
+                if p.recent_ns
+                else []
+            ),
             f"{clock(_left_s(p)) if share_done(p) else '?'} left",
         ]
         return ", ".join(parts)
@@ -105,7 +111,11 @@ def cut(text: str, width: int) -> str:
 
 def iteration_text(done: int, warmups: int, measured: int, took_s: float) -> str:
     left = clock((warmups + measured - done) * took_s)
-    which = f"warm-up {done}/{warmups}" if done <= warmups else f"iteration {done - warmups}/{measured}"
+    which = (
+        f"warm-up {done}/{warmups}"
+        if done <= warmups
+        else f"iteration {done - warmups}/{measured}"
+    )
     return f"{which}, last one {duration(took_s)}, about {left} left"
 
 
@@ -155,7 +165,9 @@ class ProgressLine(Watcher):
 
     def _draw_clock(self) -> None:
         with self._drawing:
-            self._draw(f"  {clock(time.monotonic() - self._began)} {' '.join(self._below.split())}")
+            self._draw(
+                f"  {clock(time.monotonic() - self._began)} {' '.join(self._below.split())}"
+            )
 
     def sampling(self, sampler: Sampler) -> None:
         self._stop_clock()  # the load begins: no other thread takes time from it
@@ -193,7 +205,8 @@ class ProgressLine(Watcher):
         return True
 
     def _draw_bar(self, share: float, text: str) -> None:
-        width = min(30, shutil.get_terminal_size().columns - len(text) - 9)  # the bar takes what room there is
+        # the bar takes what room there is
+        width = min(30, shutil.get_terminal_size().columns - len(text) - 9)
         self._draw(f"{share:4.0%}{f' {bar(share, width)}' if width >= 5 else ''} {text}")
 
     def _draw(self, text: str) -> None:
@@ -235,11 +248,20 @@ def _every(seconds: float, act: Callable[[], None]) -> Callable[[], None]:
 
 
 class StudyView(StudyWatcher):
-    def __init__(self, name: str, trials: Sequence[PlannedTrial], done: int, live: bool = True) -> None:
+    def __init__(
+        self, name: str, trials: Sequence[PlannedTrial], done: int, live: bool = True
+    ) -> None:
         """`trials`: those to run; `done`: how many were done before."""
         self._name, self._live = name, live and sys.stderr.isatty()
-        self._left = TimeLeft({p.place.id: trial_s(p.trial) for p in trials}, time.monotonic())
-        self._total, self._done, self._failed, self._skipped = len(trials) + done, done, 0, 0
+        self._left = TimeLeft(
+            {p.place.id: trial_s(p.trial) for p in trials}, time.monotonic()
+        )
+        self._total, self._done, self._failed, self._skipped = (
+            len(trials) + done,
+            done,
+            0,
+            0,
+        )
         self._trial = ""
         self._one_load = False  # the trial is one load, whose progress is its own
         self._phase = ""
@@ -255,22 +277,35 @@ class StudyView(StudyWatcher):
         self._one_load = planned.trial.find is None and planned.trial.quality is None
 
     def ended(self, planned: PlannedTrial, ending: TrialEnd) -> None:
-        measured = ending.state == "done" and bool(self._trial)  # else it was measured before
+        # else it was measured before
+        measured = ending.state == "done" and bool(self._trial)
         self._left.ended(planned.place.id, measured, time.monotonic())
         self._done += ending.state == "done"
         self._failed += ending.state == "failed"
         self._skipped += ending.state == "skipped"
         self._trial = self._phase = ""
-        what = _in_words(ending.outcome.result) if ending.outcome else f"{ending.state}: {ending.text}"
+        what = (
+            _in_words(ending.outcome.result)
+            if ending.outcome
+            else f"{ending.state}: {ending.text}"
+        )
         repeat = f" r{planned.place.repeat}" if planned.place.repeats > 1 else ""
         self._wipe()
-        print(f"{self._count()} {planned.place.label}{repeat}: {what}", file=sys.stderr, flush=True)
+        print(
+            f"{self._count()} {planned.place.label}{repeat}: {what}",
+            file=sys.stderr,
+            flush=True,
+        )
         self._draw([])
 
     def again(self, planned: PlannedTrial, why: str) -> None:
         self._left.again(time.monotonic())
         self._wipe()
-        print(f"{self._count()} {planned.place.label}: {why} Retrying …", file=sys.stderr, flush=True)
+        print(
+            f"{self._count()} {planned.place.label}: {why} Retrying …",
+            file=sys.stderr,
+            flush=True,
+        )
 
     def remark(self, text: str) -> None:
         self._wipe()
@@ -299,14 +334,23 @@ class StudyView(StudyWatcher):
         share = share_done(progress)
         if self._one_load and self._sampler is not None:  # not the warm-up
             self._left.progress(share, seconds(progress.elapsed_ns), now)
-        self._draw([*self._indented(self._rates.text(progress)), f"       {bar(share, width)} {share:.0%}"])
+        self._draw(
+            [
+                *self._indented(self._rates.text(progress)),
+                f"       {bar(share, width)} {share:.0%}",
+            ]
+        )
 
     def iteration(self, done: int, warmups: int, measured: int, took_s: float) -> None:
         self._left.progress(done / (warmups + measured), done * took_s, time.monotonic())
         self._draw(self._indented(iteration_text(done, warmups, measured, took_s)))
 
     def within(self, done: int, count: int) -> None:
-        self._draw(self._indented(f"{bar(done / count, 40)} {done}/{count} requests in this iteration"))
+        self._draw(
+            self._indented(
+                f"{bar(done / count, 40)} {done}/{count} requests in this iteration"
+            )
+        )
 
     def step(self, done: int, count: int) -> None:
         self._draw([f"       {bar(done / count, 40)} {done:,}/{count:,}"])
@@ -344,8 +388,15 @@ class StudyView(StudyWatcher):
             *load,
         ]
         columns = shutil.get_terminal_size().columns
-        up = f"\x1b[{self._drawn}A\x1b[J" if self._drawn else ""  # in one piece with the rest: nothing flickers
-        draw(up, "".join(f"{cut(visible(' '.join(line.splitlines())), columns - 1)}\n" for line in lines))
+        # in one piece with the rest: nothing flickers
+        up = f"\x1b[{self._drawn}A\x1b[J" if self._drawn else ""
+        draw(
+            up,
+            "".join(
+                f"{cut(visible(' '.join(line.splitlines())), columns - 1)}\n"
+                for line in lines
+            ),
+        )
         self._drawn = len(lines)
 
     def _wipe(self) -> None:
@@ -363,7 +414,9 @@ class TuneView(StudyView):
 
     def ended(self, planned: PlannedTrial, ending: TrialEnd) -> None:
         reason, log = tune.brief(ending.text)
-        super().ended(planned, ending._replace(text=f"{reason} Log: {log}" if log else reason))
+        super().ended(
+            planned, ending._replace(text=f"{reason} Log: {log}" if log else reason)
+        )
 
     def _count(self) -> str:
         return f"[{self._done + self._failed}]"
@@ -403,7 +456,11 @@ def _engine_line(engines: list[dict[str, float]]) -> str:
 
 
 def _card(sample: Sample) -> str:
-    units = {"use_percent": (" %", 1), "power_w": (" W", 1), "memory_used_bytes": (" GiB", 2**30)}
+    units = {
+        "use_percent": (" %", 1),
+        "power_w": (" W", 1),
+        "memory_used_bytes": (" GiB", 2**30),
+    }
     parts = []
     for name, (unit, by) in units.items():
         if name in sample.values:
@@ -420,9 +477,15 @@ def _in_words(result: Result) -> str:
         return f"{find.headline(result.find)}, {result.verdict}"
     s = result.served
     failed = f", {s.failed} FAILED" if s.failed else ""
-    ttft = "" if s.ttft.empty or s.ttft.median is None else f", TTFT p50 {number(s.ttft.median)} ms"
+    ttft = (
+        ""
+        if s.ttft.empty or s.ttft.median is None
+        else f", TTFT p50 {number(s.ttft.median)} ms"
+    )
     pace = s.true_tpot
-    tpot = "" if pace.empty or pace.median is None else f", TPOT p50 {number(pace.median)} ms"
+    tpot = (
+        "" if pace.empty or pace.median is None else f", TPOT p50 {number(pace.median)} ms"
+    )
     return f"{count(s.completed)} completed{failed}, {number(s.output_throughput)} tok/s{ttft}{tpot}, {result.verdict}"
 
 
@@ -432,7 +495,11 @@ def _offline_in_words(o: OfflineSummary) -> str:
         return f"{deviating(o.latency.mean, o.latency.std)} ms a batch, {o.output_throughput} tok/s{failed}"
     if o.kind == "throughput":
         return (
-            f"{count(o.completed)} completed{failed}, {o.output_throughput} output tok/s, {o.request_throughput} req/s"
+            f"{count(o.completed)} completed{failed}, {o.output_throughput} output tok/s, "
+            f"{o.request_throughput} req/s"
         )
     speeds = {"pp": o.prefill_speed, "tg": o.decode_speed}
-    return ", ".join(f"{name} {speed} tok/s" for name, speed in speeds.items() if speed) + failed
+    return (
+        ", ".join(f"{name} {speed} tok/s" for name, speed in speeds.items() if speed)
+        + failed
+    )

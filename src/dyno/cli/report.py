@@ -41,7 +41,10 @@ def add(p: argparse.ArgumentParser) -> None:
     )
     p.epilog = _EPILOG + "\n" + exit_codes.describe(exit_codes.VOID)
     p.add_argument(
-        "what", nargs="+", metavar="RUNS", help="a run, a study, STUDY:WORDS, a folder of them, a result file"
+        "what",
+        nargs="+",
+        metavar="RUNS",
+        help="a run, a study, STUDY:WORDS, a folder of them, a result file",
     )
     p.add_argument(
         "-o",
@@ -52,7 +55,9 @@ def add(p: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="file to write; repeatable (default: report.html)",
     )
-    p.add_argument("--title", metavar="WORDS", help="title (default: the names of studies or files)")
+    p.add_argument(
+        "--title", metavar="WORDS", help="title (default: the names of studies or files)"
+    )
     p.add_argument(
         "--url",
         metavar="URL",
@@ -66,12 +71,28 @@ def add(p: argparse.ArgumentParser) -> None:
         metavar="NAME:LIMIT",
         help="latency target, such as ttft:500ms or p99_tpot:30ms; the report names the best load within it",
     )
-    p.add_argument("--chart", nargs="+", default=[], metavar="NAME", help="pictures: only these charts")
-    p.add_argument("--list-charts", action="store_true", help="list the charts and the values that --show takes")
     p.add_argument(
-        "--show", nargs="+", default=[], metavar="WHAT=VALUE", help="pictures: select values, such as statistic=p99"
+        "--chart", nargs="+", default=[], metavar="NAME", help="pictures: only these charts"
     )
-    p.add_argument("--width", type=int, default=720, metavar="PIXELS", help="width of pictures (default: 720)")
+    p.add_argument(
+        "--list-charts",
+        action="store_true",
+        help="list the charts and the values that --show takes",
+    )
+    p.add_argument(
+        "--show",
+        nargs="+",
+        default=[],
+        metavar="WHAT=VALUE",
+        help="pictures: select values, such as statistic=p99",
+    )
+    p.add_argument(
+        "--width",
+        type=int,
+        default=720,
+        metavar="PIXELS",
+        help="width of pictures (default: 720)",
+    )
     p.add_argument("--dark", action="store_true", help="pictures on a dark background")
     settings.add_runs(p, "folder of dyno runs (default: runs)")
     exit_codes.add(p)
@@ -106,7 +127,9 @@ def study_page(study: Path, options: argparse.Namespace) -> Path | None:
 
     `options`: of the command that ran it, with its folder of runs and perhaps prices."""
     output = study / "report.html"
-    prices = {name: getattr(options, name, none) for name, none in settings.NO_PRICES.items()}
+    prices = {
+        name: getattr(options, name, none) for name, none in settings.NO_PRICES.items()
+    }
     options = argparse.Namespace(
         what=[str(study)],
         output=[output],
@@ -123,7 +146,9 @@ def study_page(study: Path, options: argparse.Namespace) -> Path | None:
     except DynoError as e:
         print(f"dyno: the page was not written: {e}", file=sys.stderr)
         return None
-    except Exception as e:  # hours of measuring must not end in a traceback because of a picture of them
+    except (
+        Exception
+    ) as e:  # hours of measuring must not end in a traceback because of a picture of them
         why = secrets.clean(repr(e))
         print(
             f"dyno: the page was not written because of a bug in dyno: {why}. Try `dyno report {study}`.",
@@ -140,7 +165,9 @@ def _report(options: argparse.Namespace) -> "Report":
     from dyno.study.prices import price_rules
 
     rules = price_rules(options.price, options.energy_price, options.prices)
-    request = ReportRequest(options.what, rules, parse(options.target), options.title or "", _again(options))
+    request = ReportRequest(
+        options.what, rules, parse(options.target), options.title or "", _again(options)
+    )
     with busy("reading results"):
         reading = distinct(read_words(options.what, options.runs))
     _warn([*reading.failed, *reading.unread])
@@ -182,9 +209,13 @@ def _check(options: argparse.Namespace, outputs: Sequence[Path]) -> None:
                 f"-o {path}: unknown format. Use {', '.join(_FORMS)}: the format follows from the file extension."
             )
         if path.is_dir():
-            raise UsageError(f"-o {path} is a folder. Name a file in it: {path / 'report.html'}.")
+            raise UsageError(
+                f"-o {path} is a folder. Name a file in it: {path / 'report.html'}."
+            )
     if options.url and not options.url.startswith(("http://", "https://")):
-        raise UsageError(f"--url {options.url}: give the full address, beginning with http:// or https://.")
+        raise UsageError(
+            f"--url {options.url}: give the full address, beginning with http:// or https://."
+        )
     if not 100 <= options.width <= 8000:
         raise UsageError(f"--width {options.width}: choose 100 to 8000 pixels.")
 
@@ -192,8 +223,12 @@ def _check(options: argparse.Namespace, outputs: Sequence[Path]) -> None:
 # ---- what is written ----
 
 
-def _charts(report: Report, options: argparse.Namespace, outputs: Sequence[Path]) -> list[Chart]:
-    if not options.list_charts and all(path.suffix.lower() in (".md", ".csv") for path in outputs):
+def _charts(
+    report: Report, options: argparse.Namespace, outputs: Sequence[Path]
+) -> list[Chart]:
+    if not options.list_charts and all(
+        path.suffix.lower() in (".md", ".csv") for path in outputs
+    ):
         return []
     from dyno.report.charts import charts
 
@@ -218,7 +253,9 @@ def _choices(chart: Chart) -> list[str]:
     return lines
 
 
-def _write(report: Report, charts: list[Chart], output: Path, options: argparse.Namespace) -> list[Path]:
+def _write(
+    report: Report, charts: list[Chart], output: Path, options: argparse.Namespace
+) -> list[Path]:
     """Return what was written."""
     form = output.suffix.lower()
     if form in (".png", ".svg"):
@@ -229,7 +266,9 @@ def _write(report: Report, charts: list[Chart], output: Path, options: argparse.
     return [output]
 
 
-def _write_page(report: Report, charts: list[Chart], output: Path, url: str = "") -> list[Path]:
+def _write_page(
+    report: Report, charts: list[Chart], output: Path, url: str = ""
+) -> list[Path]:
     """Write the page. `url`: of the page, or of its folder. With it goes a picture for link previews."""
     from dyno.report.page import Address, bundle, main_chart, page
     from dyno.report.picture import card
@@ -238,7 +277,10 @@ def _write_page(report: Report, charts: list[Chart], output: Path, url: str = ""
         if charts:
             bundle(_cache())
     except DrawError as e:
-        print(f"dyno: {output} has no charts. {e} Its tables and findings are complete.", file=sys.stderr)
+        print(
+            f"dyno: {output} has no charts. {e} Its tables and findings are complete.",
+            file=sys.stderr,
+        )
         charts = []
     if not url:
         _save(output, page(report, charts, _cache()).encode())
@@ -266,7 +308,11 @@ def _pictures(charts: list[Chart], output: Path, options: argparse.Namespace) ->
     for chart in wanted:
         values = _selectable(chart, show, strict=bool(options.chart))
         _can_show(chart, values)
-        path = output if len(wanted) == 1 else output.with_name(f"{output.stem}-{chart.name}{output.suffix}")
+        path = (
+            output
+            if len(wanted) == 1
+            else output.with_name(f"{output.stem}-{chart.name}{output.suffix}")
+        )
         _save(path, _drawn(chart, output, values, options))
         written.append(path)
     return written
@@ -278,11 +324,15 @@ def _selectable(chart: Chart, show: dict[str, str], strict: bool) -> dict[str, s
     missing = [name for name in show if name not in params]
     if missing and strict:
         known = "; ".join(_choices(chart)) or "nothing"
-        raise UsageError(f"--show {missing[0]}: {chart.name} can't select that. Known: {known}.")
+        raise UsageError(
+            f"--show {missing[0]}: {chart.name} can't select that. Known: {known}."
+        )
     return {name: value for name, value in show.items() if name in params}
 
 
-def _drawn(chart: Chart, output: Path, values: dict[str, str], options: argparse.Namespace) -> bytes:
+def _drawn(
+    chart: Chart, output: Path, values: dict[str, str], options: argparse.Namespace
+) -> bytes:
     """Return the picture in the format that the output's extension names."""
     from dyno.report.picture import png, svg
 

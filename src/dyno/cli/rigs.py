@@ -25,8 +25,17 @@ def add(p: argparse.ArgumentParser) -> None:
     verbs = p.add_subparsers(title="verbs", metavar="VERB")
     does = "stop what runs on a rig, fetch what is finished, and clean up"
     down = verbs.add_parser("down", help=does, description=f"{does[0].upper()}{does[1:]}.")
-    down.add_argument("names", nargs="*", metavar="RIG", help="names of rigs (default: all that are listed)")
-    down.add_argument("--forget", action="store_true", help="only remove them from the list; nothing is stopped")
+    down.add_argument(
+        "names",
+        nargs="*",
+        metavar="RIG",
+        help="names of rigs (default: all that are listed)",
+    )
+    down.add_argument(
+        "--forget",
+        action="store_true",
+        help="only remove them from the list; nothing is stopped",
+    )
     down.set_defaults(command=stop)
 
 
@@ -36,7 +45,9 @@ def list_(options: argparse.Namespace) -> int:
     entries = elsewhere.register().entries()
     states = {entry.id: elsewhere.state(entry) for entry in entries}
     if options.json:
-        rows = [{**msgspec.to_builtins(entry), "state": states[entry.id]} for entry in entries]
+        rows = [
+            {**msgspec.to_builtins(entry), "state": states[entry.id]} for entry in entries
+        ]
         print(msgspec.json.format(msgspec.json.encode(rows), indent=2).decode())
     elif not entries:
         print(_NOTHING)
@@ -64,7 +75,9 @@ def stop(options: argparse.Namespace) -> int:
     entries = register.entries()
     names = [entry.rig for entry in entries]
     if unknown := [name for name in options.names if name not in names]:
-        raise UsageError(f"Nothing runs on {unknown[0]}. Running now: {', '.join(names) or 'nothing'}.")
+        raise UsageError(
+            f"Nothing runs on {unknown[0]}. Running now: {', '.join(names) or 'nothing'}."
+        )
     if not entries:
         print(_NOTHING)
     failed = False

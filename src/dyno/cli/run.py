@@ -31,9 +31,13 @@ Show = Callable[[StudyFolder, list[PlannedTrial], dict[str, Result]], None]
 
 
 def add(p: argparse.ArgumentParser) -> None:
-    how = "The format: docs/studies.md. Shipped studies are found by name: dyno run demo.\n\n"
+    how = (
+        "The format: docs/studies.md. Shipped studies are found by name: dyno run demo.\n\n"
+    )
     p.epilog = how + exit_codes.describe(exit_codes.VOID)
-    p.add_argument("study", metavar="STUDY.toml", help="a study file, or the name of a shipped study")
+    p.add_argument(
+        "study", metavar="STUDY.toml", help="a study file, or the name of a shipped study"
+    )
     p.add_argument("--dry-run", action="store_true",
                    help="print trials, commands, what each machine lacks, time and cost; run nothing")  # fmt: skip
     p.add_argument("--json", action="store_true", help="with --dry-run: print it as JSON")
@@ -43,19 +47,43 @@ def add(p: argparse.ArgumentParser) -> None:
                    help="fetch, make and install what is missing, then stop")  # fmt: skip
     p.add_argument("--no-prepare", action="store_true",
                    help="refuse a study whose models, data sets or engines are missing")  # fmt: skip
-    flags.number(p, int, Option("--limit", "N", "run at most N trials (default: all)", least=1))
-    p.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="set a variable of the study")
+    flags.number(
+        p, int, Option("--limit", "N", "run at most N trials (default: all)", least=1)
+    )
+    p.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="set a variable of the study",
+    )
     p.add_argument("--rig", metavar="NAME",
                    help="run only this rig's trials (default: this machine's, and all rigs elsewhere)")  # fmt: skip
-    p.add_argument("--any-rig", action="store_true", help="run on a machine that the study was not written for")
+    p.add_argument(
+        "--any-rig",
+        action="store_true",
+        help="run on a machine that the study was not written for",
+    )
     p.add_argument("--ssh", action="append", default=[], metavar="RIG=HOST",
                    help="run a rig's trials on that machine, as the key ssh does; repeatable")  # fmt: skip
-    p.add_argument("--extend", action="store_true", help="if the file has changed: continue in the same folder")
-    p.add_argument("--new", action="store_true", help="if the file has changed: start a new folder")
+    p.add_argument(
+        "--extend",
+        action="store_true",
+        help="if the file has changed: continue in the same folder",
+    )
+    p.add_argument(
+        "--new", action="store_true", help="if the file has changed: start a new folder"
+    )
     settings.add_runs(p)
-    p.add_argument("--keep-raw", action="store_true", help="keep all received bytes with their times")
-    p.add_argument("--no-report", action="store_true", help="do not write a report page at the end")
-    p.add_argument("--plain", action="store_true", help="plain lines instead of live progress")
+    p.add_argument(
+        "--keep-raw", action="store_true", help="keep all received bytes with their times"
+    )
+    p.add_argument(
+        "--no-report", action="store_true", help="do not write a report page at the end"
+    )
+    p.add_argument(
+        "--plain", action="store_true", help="plain lines instead of live progress"
+    )
     settings.add_prices(p)
     exit_codes.add(p)
     p.set_defaults(command=run, settings="keys")
@@ -88,8 +116,12 @@ def demo(options: argparse.Namespace) -> int:
     folder = study_plan.folder_for(options.runs, study, again=True)
     with folder.held():
         code = conduct(study, text, folder, study.trials, rig.look(), options)
-    print(f"\nResults:             {folder.path}/ (`dyno runs` lists them, `dyno runs show FOLDER` prints one)")
-    print("Your own server:     dyno bench serve --base-url http://HOST:PORT --max-concurrency 16 --num-prompts 200")
+    print(
+        f"\nResults:             {folder.path}/ (`dyno runs` lists them, `dyno runs show FOLDER` prints one)"
+    )
+    print(
+        "Your own server:     dyno bench serve --base-url http://HOST:PORT --max-concurrency 16 --num-prompts 200"
+    )
     print("Your own comparison: dyno run STUDY.toml (docs/studies.md has the format)")
     return code
 
@@ -105,7 +137,11 @@ def run(options: argparse.Namespace) -> int:
     study = _proxied(study)
     machine = rig.look()
     if options.dry_run:
-        name = study_plan.choose_rig(study, machine, options.rig, anyway=True) if options.rig else None
+        name = (
+            study_plan.choose_rig(study, machine, options.rig, anyway=True)
+            if options.rig
+            else None
+        )
         wanted = _wanted(study, [name] if name else None, options)
         return preview(study, wanted, machine, options.runs, in_keys, rules, options)
     names = study_plan.choose_rigs(study, machine, options.rig, options.any_rig)
@@ -116,34 +152,49 @@ def run(options: argparse.Namespace) -> int:
     folder = study_plan.folder_for(options.runs, study, options.new, options.extend)
     with folder.held(), _prepared_machine(study, folder, wanted, machine, options) as ready:
         if ordered:  # the dyno that sent it shows the results
-            stopped, _ = _left(study, text, folder, wanted, options, key_headers).here(ready)
+            stopped, _ = _left(study, text, folder, wanted, options, key_headers).here(
+                ready
+            )
             return exit_codes.INTERRUPTED if stopped else exit_codes.DONE
         return conduct(study, text, folder, wanted, ready, options)
 
 
 def _check_options(options: argparse.Namespace) -> None:
     if options.prepare_only and options.no_prepare:
-        raise UsageError("--prepare-only and --no-prepare exclude each other. Give one of them.")
+        raise UsageError(
+            "--prepare-only and --no-prepare exclude each other. Give one of them."
+        )
     if options.new and options.extend:
         raise UsageError("--new and --extend exclude each other. Give one of them.")
     if options.json and not options.dry_run:
-        raise UsageError("--json prints a dry run. Add --dry-run, or use `dyno report` for results.")
+        raise UsageError(
+            "--json prints a dry run. Add --dry-run, or use `dyno report` for results."
+        )
 
 
-def _prepare_only(study: Study, wanted: list[PlannedTrial], machine: Rig, options: argparse.Namespace) -> int:
+def _prepare_only(
+    study: Study, wanted: list[PlannedTrial], machine: Rig, options: argparse.Namespace
+) -> int:
     """Fetch, make and install what the trials of this machine lack, and print it."""
     here = [p for p in wanted if not study.is_elsewhere(p)]
     _check_before_fetching(study, here, machine)
     lines = preparing.for_study([p.trial for p in here], options)
     far = dict.fromkeys(p.place.rig for p in wanted if study.is_elsewhere(p))
-    lines += [f"{name} is another machine: it fetches what it needs when its trials run." for name in far]
+    lines += [
+        f"{name} is another machine: it fetches what it needs when its trials run."
+        for name in far
+    ]
     print(*(lines or ["Nothing is missing."]), sep="\n")
     return exit_codes.DONE
 
 
 @contextlib.contextmanager
 def _prepared_machine(
-    study: Study, folder: StudyFolder, wanted: list[PlannedTrial], machine: Rig, options: argparse.Namespace
+    study: Study,
+    folder: StudyFolder,
+    wanted: list[PlannedTrial],
+    machine: Rig,
+    options: argparse.Namespace,
 ) -> Iterator[Rig]:
     """Fetch what this machine's trials lack, run the study's own commands, and yield the machine as it is then."""
     from dyno.checks.host import unmet
@@ -165,7 +216,9 @@ def _prepared_machine(
             machine = rig.look()
         differs = unmet(local.host, machine) if local.host else None
         if differs:
-            say(f"{differs} `dyno doctor --for {options.study}` prints the commands that set it.")
+            say(
+                f"{differs} `dyno doctor --for {options.study}` prints the commands that set it."
+            )
         yield machine
 
 
@@ -181,7 +234,9 @@ def _read(options: argparse.Namespace) -> tuple[Study, str, bool]:
     for name, host in hosts.items():
         if name not in study.rigs:
             known = ", ".join(study.rigs) or "none"
-            raise UsageError(f"--ssh {name}=…: the study has no such rig. There are: {known}.")
+            raise UsageError(
+                f"--ssh {name}=…: the study has no such rig. There are: {known}."
+            )
         if why := ssh_problem(host):
             raise UsageError(f"--ssh {name}={host}: {why}")
     return study_plan.placed(study, hosts), text, False
@@ -191,9 +246,13 @@ def _read_order() -> tuple[Study, str]:
     from dyno.remote.elsewhere import Order
 
     try:
-        order = msgspec.json.decode(files.taken(sys.stdin.buffer, files.FACTS, "stdin"), type=Order)
+        order = msgspec.json.decode(
+            files.taken(sys.stdin.buffer, files.FACTS, "stdin"), type=Order
+        )
     except (OSError, msgspec.MsgspecError) as e:
-        raise UsageError(f"`dyno run -` reads what another dyno sends (docs/rigs.md), but got: {e}.") from None
+        raise UsageError(
+            f"`dyno run -` reads what another dyno sends (docs/rigs.md), but got: {e}."
+        ) from None
     os.environ.update(order.environ)
     secrets.learn(secrets.values(os.environ))
     return order.study, order.text
@@ -218,7 +277,10 @@ def _check_before_fetching(study: Study, planned: list[PlannedTrial], machine: R
     from dyno.conduct import study_plan
     from dyno.conduct.study_run import check_keys, refuse
 
-    refuse(study_plan.problems_before_fetching(study, planned, machine), "nothing was fetched or started")
+    refuse(
+        study_plan.problems_before_fetching(study, planned, machine),
+        "nothing was fetched or started",
+    )
     check_keys(planned, key_headers)
     check_certificates(each.trial.target for each in planned)
 
@@ -238,7 +300,9 @@ def conduct(
     stopped, ran = left.here(machine)
     problems = [] if stopped else left.elsewhere()
     stopped = stopped or None in problems
-    results = {p.place.id: run.result() for p in wanted if (run := folder.run(p.place)).whole}
+    results = {
+        p.place.id: run.result() for p in wanted if (run := folder.run(p.place)).whole
+    }
     (show or _show)(folder, wanted, results)
     code = _conclude(folder, wanted, results, stopped, ran, options)
     for problem in filter(None, problems):
@@ -258,7 +322,8 @@ def _left(
     from dyno.cli.progress import StudyView
     from dyno.conduct.study_run import StudyChoices, StudyRun
 
-    of_file = options.settings == "keys"  # else it is made of flags, and has no such flags of its own
+    # else it is made of flags, and has no such flags of its own
+    of_file = options.settings == "keys"
     choices = StudyChoices(
         limit=options.limit,
         only=tuple(options.only) if of_file else (),
@@ -308,11 +373,16 @@ def _conclude(
         return exit_codes.INTERRUPTED
     if failed or not done:
         return exit_codes.FAILED
-    return exit_codes.from_verdicts([result.verdict for result in done.values()], options, "trial")
+    return exit_codes.from_verdicts(
+        [result.verdict for result in done.values()], options, "trial"
+    )
 
 
 def _print_unmeasured(
-    folder: StudyFolder, wanted: list[PlannedTrial], done: dict[str, Result], options: argparse.Namespace
+    folder: StudyFolder,
+    wanted: list[PlannedTrial],
+    done: dict[str, Result],
+    options: argparse.Namespace,
 ) -> bool:
     """Print the trials that failed or were skipped, and return whether one failed."""
     file = sys.stderr if getattr(options, "json", False) else sys.stdout
@@ -350,10 +420,14 @@ def study_path(name: str) -> Path:
     if (shipped / f"{name}.toml").exists():
         return shipped / f"{name}.toml"
     names = ", ".join(sorted(p.stem for p in shipped.glob("*.toml")))
-    raise UsageError(f"There is no file {name} and no shipped study of that name. Shipped studies: {names}.")
+    raise UsageError(
+        f"There is no file {name} and no shipped study of that name. Shipped studies: {names}."
+    )
 
 
-def _wanted(study: Study, rigs: Sequence[str] | None, options: argparse.Namespace) -> list[PlannedTrial]:
+def _wanted(
+    study: Study, rigs: Sequence[str] | None, options: argparse.Namespace
+) -> list[PlannedTrial]:
     """Return the chosen trials of these rigs; None: of all."""
     trials = [p for p in study.trials if rigs is None or p.place.rig in rigs]
     if not options.only:
@@ -365,14 +439,18 @@ def _wanted(study: Study, rigs: Sequence[str] | None, options: argparse.Namespac
     chosen = [planned for planned in trials if is_chosen(planned)]
     if not chosen:
         labels = [planned.place.label for planned in study.trials]
-        raise UsageError(f"--only: {unmatched(options.only[0], labels)} --dry-run lists all.")
+        raise UsageError(
+            f"--only: {unmatched(options.only[0], labels)} --dry-run lists all."
+        )
     return chosen
 
 
 def key_headers(planned: PlannedTrial) -> dict[str, str]:
     """Return the headers with a key from the environment. A key goes nowhere but into requests."""
     if planned.api_key_env and planned.api_key_env not in os.environ:
-        raise UsageError(f"api_key_env = {planned.api_key_env!r}: this environment variable is not set.")
+        raise UsageError(
+            f"api_key_env = {planned.api_key_env!r}: this environment variable is not set."
+        )
     key = os.environ.get(planned.api_key_env or "OPENAI_API_KEY")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     settings.check_headers(headers)
@@ -386,9 +464,13 @@ def _proxied(study: Study) -> Study:
         if study.is_elsewhere(planned):  # that machine's environment names its own
             return planned
         target, _ = settings.proxied(planned.trial.target)
-        return msgspec.structs.replace(planned, trial=msgspec.structs.replace(planned.trial, target=target))
+        return msgspec.structs.replace(
+            planned, trial=msgspec.structs.replace(planned.trial, target=target)
+        )
 
-    return msgspec.structs.replace(study, trials=[through(planned) for planned in study.trials])
+    return msgspec.structs.replace(
+        study, trials=[through(planned) for planned in study.trials]
+    )
 
 
 # ---- --dry-run ----
@@ -407,7 +489,9 @@ def preview(
     from dyno.conduct import dry_run
     from dyno.report.dry_run import lines
 
-    dry = dry_run.make(study, wanted, machine, runs, rules, words, anew=options is not None and options.new)
+    dry = dry_run.make(
+        study, wanted, machine, runs, rules, words, anew=options is not None and options.new
+    )
     if options and options.json:
         print(msgspec.json.format(msgspec.json.encode(dry), indent=2).decode())
     else:
@@ -419,4 +503,7 @@ def _stale(folder: Path) -> bool:
     """Return whether the page lacks a trial: one was measured after it, or there is no page."""
     page = folder / "report.html"
     written = page.stat().st_mtime if page.exists() else 0.0
-    return any(summary.stat().st_mtime > written for summary in folder.glob("trials/*/summary.json"))
+    return any(
+        summary.stat().st_mtime > written
+        for summary in folder.glob("trials/*/summary.json")
+    )

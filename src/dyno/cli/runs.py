@@ -62,7 +62,9 @@ def add(p: argparse.ArgumentParser) -> None:
     verbs = p.add_subparsers(title="verbs", metavar="VERB")
 
     def verb(name: str, does: str, command: Any) -> argparse.ArgumentParser:
-        v: argparse.ArgumentParser = verbs.add_parser(name, help=does, description=f"{does[0].upper()}{does[1:]}.")
+        v: argparse.ArgumentParser = verbs.add_parser(
+            name, help=does, description=f"{does[0].upper()}{does[1:]}."
+        )
         # Accepted before or after the verb: without it here, the earlier value stays.
         v.add_argument(
             "--runs",
@@ -75,10 +77,17 @@ def add(p: argparse.ArgumentParser) -> None:
         return v
 
     v = verb("list", "list runs, studies and searches, or the trials of one of them", list_)
-    v.add_argument("paths", nargs="*", metavar="PATH", help="a study, a search, or a folder of runs")
+    v.add_argument(
+        "paths", nargs="*", metavar="PATH", help="a study, a search, or a folder of runs"
+    )
     _list_flags(v, default=argparse.SUPPRESS)
     v = verb("show", "print a result again; decode it first if dyno was killed", show)
-    v.add_argument("run", nargs="+", metavar="RUN", help="runs, studies, searches, or other tools' result files")
+    v.add_argument(
+        "run",
+        nargs="+",
+        metavar="RUN",
+        help="runs, studies, searches, or other tools' result files",
+    )
     v.add_argument("--json", action="store_true", help=_JSON)
     several = "runs, studies or searches, each by its path, its name or an end of its name"
     v = verb("tag", "add tags to runs, or remove them", tag)
@@ -90,7 +99,13 @@ def add(p: argparse.ArgumentParser) -> None:
     v.add_argument("--yes", action="store_true", help="delete without asking")
     v = verb("pack", "pack runs, studies and searches into one archive", pack)
     v.add_argument("run", nargs="+", metavar="RUN", help=several)
-    v.add_argument("-o", "--output", type=Path, metavar="FILE", help="archive to write (default: NAME.tar.zst)")
+    v.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="archive to write (default: NAME.tar.zst)",
+    )
     v.add_argument(
         "--no-prompts", action="store_true",
         help="leave out prompts and answers: requests.jsonl, engine logs, raw bytes, and all texts in records.jsonl. "
@@ -105,8 +120,18 @@ def add(p: argparse.ArgumentParser) -> None:
 
 
 def _list_flags(p: argparse.ArgumentParser, default: Any = None) -> None:
-    p.add_argument("--all", action="store_true", default=default, help="list every trial of every study and search")
-    p.add_argument("--tag", metavar="WORD", default=default, help="only runs with this tag (default: all)")
+    p.add_argument(
+        "--all",
+        action="store_true",
+        default=default,
+        help="list every trial of every study and search",
+    )
+    p.add_argument(
+        "--tag",
+        metavar="WORD",
+        default=default,
+        help="only runs with this tag (default: all)",
+    )
     p.add_argument("--json", action="store_true", default=default, help=_JSON)
 
 
@@ -121,7 +146,9 @@ class _Listed(msgspec.Struct):
 
 
 def list_(options: argparse.Namespace) -> int:
-    paths = [p if p.is_dir() else find(str(p), options.runs) for p in map(Path, options.paths)]
+    paths = [
+        p if p.is_dir() else find(str(p), options.runs) for p in map(Path, options.paths)
+    ]
     shelf = Shelf()
     for path in paths or [Path(options.runs)]:
         seen = look_around(path)
@@ -215,7 +242,16 @@ def _as_json(listed: _Listed, foreign: list[Path]) -> str:
 def _print_list(listed: _Listed) -> None:
     opened, parts = listed.opened, []
     if closed := [s for s in listed.studies if Path(s.study) not in opened]:
-        titles = ["study", "done", "failed", "doubtful", "void", "last measured", "", "tags"]
+        titles = [
+            "study",
+            "done",
+            "failed",
+            "doubtful",
+            "void",
+            "last measured",
+            "",
+            "tags",
+        ]
         table = text_table(titles, map(_study_row, closed), right=(1, 2, 3, 4), keep=(1, 2))
         parts.append(terminal(table))
     if shut := [s for s in listed.searches if Path(s.search) not in opened]:
@@ -226,7 +262,10 @@ def _print_list(listed: _Listed) -> None:
     if listed.runs:
         parts.append(_run_lines(listed.runs))
     if listed.imports:
-        rows = [[line.path, line.file, count(line.results), line.format] for line in listed.imports]
+        rows = [
+            [line.path, line.file, count(line.results), line.format]
+            for line in listed.imports
+        ]
         table = text_table(["import", "file", "results", "format"], rows, right=(2,))
         parts.append(terminal(table))
     print("\n\n".join("\n".join(lines) for lines in parts), end="\n" if parts else "")
@@ -235,12 +274,25 @@ def _print_list(listed: _Listed) -> None:
 def _opened_parts(listed: _Listed) -> list[list[str]]:
     """Return studies and searches with their trials."""
     titles = [(s.study, f"{s.name}: {_study_words(s)}", s.trials) for s in listed.studies]
-    titles += [(s.search, f"{s.search}: {_answer_words(s)}", s.trials) for s in listed.searches]
-    return [[*wrapped(title), *_run_lines(trials)] for path, title, trials in titles if Path(path) in listed.opened]
+    titles += [
+        (s.search, f"{s.search}: {_answer_words(s)}", s.trials) for s in listed.searches
+    ]
+    return [
+        [*wrapped(title), *_run_lines(trials)]
+        for path, title, trials in titles
+        if Path(path) in listed.opened
+    ]
 
 
 def _search_row(s: SearchLine) -> list[str | Cell]:
-    return [s.search, f"dyno {s.kind}", _answer_words(s), count(s.runs), _minute(s.last_started), " ".join(s.tags)]
+    return [
+        s.search,
+        f"dyno {s.kind}",
+        _answer_words(s),
+        count(s.runs),
+        _minute(s.last_started),
+        " ".join(s.tags),
+    ]
 
 
 def _answer_words(s: SearchLine) -> str:
@@ -255,7 +307,11 @@ def _answer_words(s: SearchLine) -> str:
     except StoreError as e:
         return f"unreadable: {e}"
     if answer is None:
-        return "cut off: the same command resumes it" if s.kind == "tune" else "cut off: no answer"
+        return (
+            "cut off: the same command resumes it"
+            if s.kind == "tune"
+            else "cut off: no answer"
+        )
     if isinstance(answer, TuneAnswer):
         return tune_report.in_a_line(answer)
     return f"{find_report.target_words(answer.spec)}: {find_report.headline(answer)}"
@@ -298,7 +354,9 @@ def _study_words(s: StudyLine) -> str:
 
 def _run_lines(lines: list[RunLine]) -> list[str]:
     titles = ["run", "completed", "failed", "tok/s", "verdict", "tags"]
-    return terminal(text_table(titles, map(_run_row, lines), right=(1, 2, 3), keep=(2, 3, 4)))
+    return terminal(
+        text_table(titles, map(_run_row, lines), right=(1, 2, 3), keep=(2, 3, 4))
+    )
 
 
 def _run_row(line: RunLine) -> list[str | Cell]:
@@ -365,8 +423,16 @@ def _print_models(run: Run) -> None:
     if engine is None:
         return
     for name, model in engine.models.items():
-        print(*wrapped(f"Model {name}: {model.describe()}, {human_bytes(model.size_bytes)}", rest="  "), sep="\n")
-        print(*(f"  {what}: {outcome}" for what, outcome in model.verified.items()), sep="\n")
+        print(
+            *wrapped(
+                f"Model {name}: {model.describe()}, {human_bytes(model.size_bytes)}",
+                rest="  ",
+            ),
+            sep="\n",
+        )
+        print(
+            *(f"  {what}: {outcome}" for what, outcome in model.verified.items()), sep="\n"
+        )
 
 
 def _outcome(run: Run) -> "Outcome":
@@ -377,11 +443,17 @@ def _outcome(run: Run) -> "Outcome":
 
     if run.whole:
         manifest = run.manifest()
-        return Outcome(run, manifest, run.result()) if manifest.trial.offline is None else reopened(run)
+        return (
+            Outcome(run, manifest, run.result())
+            if manifest.trial.offline is None
+            else reopened(run)
+        )
     if (failure := failure_of(run)) is not None:
         why = f"holds no measurement. It failed after {failure.attempts} attempts: {failure.text}"
     elif run.running():
-        why = "is still running. It shows its result when it ends; Ctrl-C there ends it now."
+        why = (
+            "is still running. It shows its result when it ends; Ctrl-C there ends it now."
+        )
     elif not run.manifest_path.exists():
         why = (
             "holds no measurement: its engine didn't come up, or was not what was asked for. "
@@ -392,7 +464,9 @@ def _outcome(run: Run) -> "Outcome":
         why = f"is a quality test that was interrupted: {how} continues it."
     elif study_of(run.path) is not None:
         why = "is a study's trial that was cut off: `dyno run` measures it again."
-    elif run.manifest().trial.offline is not None and any(not it.warmup for it in run.iterations()):
+    elif run.manifest().trial.offline is not None and any(
+        not it.warmup for it in run.iterations()
+    ):
         return reopened(run)
     elif run.spool_path.exists():
         return finish(run, keep_raw=True)
@@ -419,7 +493,9 @@ def _file(outcome: Any) -> dict[str, Any]:
         return eval.result_file(outcome)
     if trial.offline is None:
         return serve.result_file(outcome, detailed=False)
-    return micro.result_row(outcome) if trial.kind == "micro" else offline.result_file(outcome)
+    return (
+        micro.result_row(outcome) if trial.kind == "micro" else offline.result_file(outcome)
+    )
 
 
 def _show_study(path: Path, as_json: bool) -> None:
@@ -451,7 +527,9 @@ def _show_search(path: Path, as_json: bool) -> None:
 
     answer = answer_of(path)
     if answer is None:
-        raise StoreError(f"{path} has no answer yet. `dyno runs list {path}` shows what it has measured.")
+        raise StoreError(
+            f"{path} has no answer yet. `dyno runs list {path}` shows what it has measured."
+        )
     if as_json:
         print(msgspec.json.encode(answer).decode())
     elif isinstance(answer, TuneAnswer):
@@ -473,13 +551,19 @@ def tag(options: argparse.Namespace) -> int:
 
 def delete(options: argparse.Namespace) -> int:
     imports = _stored_imports(options)
-    words = [word for word in options.run if _result_path(word, options.runs) not in imports]
+    words = [
+        word for word in options.run if _result_path(word, options.runs) not in imports
+    ]
     paths = list(dict.fromkeys(find(word, options.runs) for word in words))
-    weights = [weigh(path) for path in paths]  # refuses what must stay, before the first is gone
+    # refuses what must stay, before the first is gone
+    weights = [weigh(path) for path in paths]
     for path in sorted(imports):
         print(f"{path}, an import", file=sys.stderr)
     for path, weight in zip(paths, weights, strict=True):
-        print(f"{path}{_inside(path, weight)}: {weight.files} files, {human_bytes(weight.bytes)}", file=sys.stderr)
+        print(
+            f"{path}{_inside(path, weight)}: {weight.files} files, {human_bytes(weight.bytes)}",
+            file=sys.stderr,
+        )
     total = len(paths) + len(imports)
     if not options.yes and not _confirmed(total):
         print("Nothing was deleted.", file=sys.stderr)
@@ -500,7 +584,9 @@ def _stored_imports(options: argparse.Namespace) -> set[Path]:
 
 def _confirmed(total: int) -> bool:
     if not sys.stdin.isatty():
-        raise UsageError("Nothing was deleted: there is no terminal to ask. Add --yes if you are sure.")
+        raise UsageError(
+            "Nothing was deleted: there is no terminal to ask. Add --yes if you are sure."
+        )
     objects = "it" if total == 1 else f"these {total}"
     print(f"Delete {objects}? [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
@@ -524,7 +610,11 @@ def pack(options: argparse.Namespace) -> int:
     archive: Path = options.output or Path(f"{name}.tar.zst")
     packed = packing.pack(paths, archive, words=not options.no_prompts)
     for left in packed.left_out:
-        why = "a key may be in it" if left.endswith((".spool", ".log")) else "it is not a plain file"
+        why = (
+            "a key may be in it"
+            if left.endswith((".spool", ".log"))
+            else "it is not a plain file"
+        )
         print(f"Left out, since {why}: {left}", file=sys.stderr)
     print(f"{archive}: {packed.files} files, {human_bytes(archive.stat().st_size)}")
     return 0

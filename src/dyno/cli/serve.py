@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 SAMPLING = (
     "temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty",
 )  # fmt: skip
-_FOR_ENGINE = ("--trust-remote-code", "--tokenizer-mode", "--skip-tokenizer-init")  # an engine has them, too
+# an engine has them, too
+_FOR_ENGINE = ("--trust-remote-code", "--tokenizer-mode", "--skip-tokenizer-init")
 _REFUSED = {  # reason → flags
     **settings.REFUSED,
     "write --dataset-name sharegpt --dataset-path FILE.": "--dataset",
@@ -98,7 +99,9 @@ def add(p: Parser) -> None:
         default=[math.inf],
         help="requests per second, or sessions begun per second; 1,2,inf measures each in turn (default: inf, no rate)",
     )
-    flags.add(load, LoadSpec, "burstiness", "ramp", "ramp_start_rps", "ramp_end_rps", "duration_s")
+    flags.add(
+        load, LoadSpec, "burstiness", "ramp", "ramp_start_rps", "ramp_end_rps", "duration_s"
+    )
     flags.add(load, LoadSpec, "rate_schedule", "concurrency_schedule")
     load.add_argument(
         "--self-timed",
@@ -109,10 +112,21 @@ def add(p: Parser) -> None:
         load, LoadSpec, "speedup", default=[1.0],
         help="replay recorded times, and waits between requests, X times as fast; 1,2,4 measures each in turn",
     )  # fmt: skip
-    flags.add(load, LoadSpec, "cancel_rate", "cancel_after_s", "request_timeout_s", "response_bytes_max")
+    flags.add(
+        load,
+        LoadSpec,
+        "cancel_rate",
+        "cancel_after_s",
+        "request_timeout_s",
+        "response_bytes_max",
+    )
     flags.add(load, ClientSpec)
     repeats = Option(
-        "--repeats", "N", "measure each load N times, with new prompts each time (default: 1)", least=1, most=1000
+        "--repeats",
+        "N",
+        "measure each load N times, with new prompts each time (default: 1)",
+        least=1,
+        most=1000,
     )
     flags.number(load, int, repeats, 1)
     _sampling_flags(p.add_argument_group("sampling (sent only where given)"))
@@ -128,7 +142,11 @@ def target_flags(g: argparse._ArgumentGroup) -> None:
         "(default: measure a running server)",
     )  # fmt: skip
     g.add_argument("--dry-run", action="store_true", help=settings.DRY_RUN)
-    g.add_argument("--backend", choices=tuple(PROTOCOLS), help="the server's API (default: the engine's, or openai)")
+    g.add_argument(
+        "--backend",
+        choices=tuple(PROTOCOLS),
+        help="the server's API (default: the engine's, or openai)",
+    )
     g.add_argument(
         "--endpoint-type", choices=tuple(PROTOCOLS), help=argparse.SUPPRESS
     )  # decides before --backend in 0.10
@@ -137,13 +155,35 @@ def target_flags(g: argparse._ArgumentGroup) -> None:
         help="address of the server, or unix:///PATH; several: copies, requests go to the least busy "
         "(default: --host and --port)",
     )  # fmt: skip
-    g.add_argument("--host", help="address of the server; of an engine: 127.0.0.1 or 0.0.0.0 (default: 127.0.0.1)")
-    settings.add_port(g, "port of the server (default: 8000; of an engine that dyno starts: a free one)")
-    g.add_argument("--endpoint", metavar="PATH", help="path of the API (default: the backend's)")
+    g.add_argument(
+        "--host",
+        help="address of the server; of an engine: 127.0.0.1 or 0.0.0.0 (default: 127.0.0.1)",
+    )
+    settings.add_port(
+        g, "port of the server (default: 8000; of an engine that dyno starts: a free one)"
+    )
+    g.add_argument(
+        "--endpoint", metavar="PATH", help="path of the API (default: the backend's)"
+    )
     settings.add_model(g, "model to ask for (default: the first that the server lists)")
-    g.add_argument("--served-model-name", metavar="NAME", help="model name in the API (default: --model)")
-    flags.add(g, TrialSpec, "tokenizer", help="tokenizer that counts prompt tokens (default: the server's /tokenize)")
-    g.add_argument("--header", nargs="*", metavar="KEY=VALUE", default=[], help="headers to send with each request")
+    g.add_argument(
+        "--served-model-name",
+        metavar="NAME",
+        help="model name in the API (default: --model)",
+    )
+    flags.add(
+        g,
+        TrialSpec,
+        "tokenizer",
+        help="tokenizer that counts prompt tokens (default: the server's /tokenize)",
+    )
+    g.add_argument(
+        "--header",
+        nargs="*",
+        metavar="KEY=VALUE",
+        default=[],
+        help="headers to send with each request",
+    )
     flags.add(g, Transport)
     flags.add(g, TrialSpec, "ready_check_timeout_s")
 
@@ -172,18 +212,35 @@ def _workload_flags(g: argparse._ArgumentGroup) -> None:
 
 def _sampling_flags(g: argparse._ArgumentGroup) -> None:
     for name in SAMPLING:
-        kind, text = int if name == "top_k" else float, f"{name} of each request (default: the server's)"
+        kind, text = (
+            int if name == "top_k" else float,
+            f"{name} of each request (default: the server's)",
+        )
         g.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="X", help=text)
     flags.add(g, TrialSpec, "ignore_eos")
-    g.add_argument("--logprobs", type=int, metavar="N", help="log probabilities to ask for (default: none)")
-    g.add_argument("--extra-body", metavar="JSON", help="more fields for each request's body (default: none)")
+    g.add_argument(
+        "--logprobs",
+        type=int,
+        metavar="N",
+        help="log probabilities to ask for (default: none)",
+    )
+    g.add_argument(
+        "--extra-body",
+        metavar="JSON",
+        help="more fields for each request's body (default: none)",
+    )
 
 
 def _result_flags(g: argparse._ArgumentGroup) -> None:
     g.add_argument(
-        "--percentile-metrics", default="ttft,tpot,itl", metavar="LIST", help="latencies to show percentiles of"
+        "--percentile-metrics",
+        default="ttft,tpot,itl",
+        metavar="LIST",
+        help="latencies to show percentiles of",
     )
-    g.add_argument("--metric-percentiles", default="99", metavar="LIST", help="percentiles to show")
+    g.add_argument(
+        "--metric-percentiles", default="99", metavar="LIST", help="percentiles to show"
+    )
     g.add_argument(
         "--goodput",
         nargs="+",
@@ -195,18 +252,38 @@ def _result_flags(g: argparse._ArgumentGroup) -> None:
         action="store_true",
         help="write a JSON file with vLLM's keys; for several loads or repeats, one file each",
     )
-    g.add_argument("--save-detailed", action="store_true", help="include each request's lengths, times and text")
-    g.add_argument("--append-result", action="store_true", help="append one JSON object per line to the file")
-    g.add_argument("--result-dir", metavar="DIR", help="folder for the JSON file (default: the current one)")
     g.add_argument(
-        "--result-filename", metavar="NAME", help="name of the JSON file (default: from model, load and date)"
+        "--save-detailed",
+        action="store_true",
+        help="include each request's lengths, times and text",
+    )
+    g.add_argument(
+        "--append-result",
+        action="store_true",
+        help="append one JSON object per line to the file",
+    )
+    g.add_argument(
+        "--result-dir",
+        metavar="DIR",
+        help="folder for the JSON file (default: the current one)",
+    )
+    g.add_argument(
+        "--result-filename",
+        metavar="NAME",
+        help="name of the JSON file (default: from model, load and date)",
     )
     flags.add(g, TrialSpec, "metadata", "label")
     g.add_argument("--disable-tqdm", action="store_true", help="no progress bar")
     settings.add_runs(g)
     exit_codes.add(g)
-    g.add_argument("--keep-raw", action="store_true", help="keep all received bytes with their times")
-    g.add_argument("--json", action="store_true", help="print the result as JSON; for several loads or repeats, a list")
+    g.add_argument(
+        "--keep-raw", action="store_true", help="keep all received bytes with their times"
+    )
+    g.add_argument(
+        "--json",
+        action="store_true",
+        help="print the result as JSON; for several loads or repeats, a list",
+    )
     flags.add_ignored(g, "--no-stream")
     flags.add_ignored(g, "--request-id-prefix", nargs=None)
     for flag in _FOR_ENGINE:
@@ -235,7 +312,13 @@ def run(options: argparse.Namespace) -> int:
 
     preparing.for_engines([trial], options)
     with ProgressLine(bar=not options.disable_tqdm) as watcher:
-        outcome = serve(trial, runs=options.runs, headers=headers, watcher=watcher, keep_raw=options.keep_raw)
+        outcome = serve(
+            trial,
+            runs=options.runs,
+            headers=headers,
+            watcher=watcher,
+            keep_raw=options.keep_raw,
+        )
     saves = options.save_result or options.append_result
     file = result_file(outcome, options.save_detailed) if options.json or saves else {}
     if options.json:
@@ -245,11 +328,17 @@ def run(options: argparse.Namespace) -> int:
     if saves:
         print(f"Result: {_save(file, outcome, options)}", file=sys.stderr)
     if options.keep_raw and not outcome.run.spool_path.exists():
-        print("dyno: the received bytes are not kept, because they contain a key.", file=sys.stderr)
+        print(
+            "dyno: the received bytes are not kept, because they contain a key.",
+            file=sys.stderr,
+        )
     print(f"Run: {outcome.run.path}", file=sys.stderr)
     code = exit_code(outcome, options)
     if code == exit_codes.INTERRUPTED:
-        print("dyno: interrupted. The requests until then are measured and kept.", file=sys.stderr)
+        print(
+            "dyno: interrupted. The requests until then are measured and kept.",
+            file=sys.stderr,
+        )
     elif outcome.result.verdict != "void":
         again = flags.command(options, "--repeats", "5")
         print(f"Repeat it to measure run-to-run variation:\n  {again}", file=sys.stderr)
@@ -258,7 +347,11 @@ def run(options: argparse.Namespace) -> int:
 
 def _hand_over(o: argparse.Namespace) -> None:
     """Give an engine that dyno starts the client's flags that it has, too. A running one can't get them."""
-    given = {flag: value for flag in _FOR_ENGINE if (value := getattr(o, flag[2:].replace("-", "_"))) is not None}
+    given = {
+        flag: value
+        for flag in _FOR_ENGINE
+        if (value := getattr(o, flag[2:].replace("-", "_"))) is not None
+    }
     if o.engine is None or not kind_of(o.engine).starts:
         flags.report_ignored(given)
         return
@@ -269,12 +362,19 @@ def _hand_over(o: argparse.Namespace) -> None:
             o.own_args = [*o.own_args, flag if value else opposite(flag)]
 
 
-def _save(file: dict[str, Any], outcome: "Outcome", options: argparse.Namespace, ending: str = "") -> Path:
+def _save(
+    file: dict[str, Any], outcome: "Outcome", options: argparse.Namespace, ending: str = ""
+) -> Path:
     """Write the result file and return its path. `ending`: makes its name differ from those of other trials."""
     from dyno.report import result_json
 
-    name = Path(options.result_filename or result_json.filename(outcome.manifest.trial, file["model_id"], file["date"]))
-    path = Path(options.result_dir or ".") / (name if options.append_result else name.with_stem(name.stem + ending))
+    name = Path(
+        options.result_filename
+        or result_json.filename(outcome.manifest.trial, file["model_id"], file["date"])
+    )
+    path = Path(options.result_dir or ".") / (
+        name if options.append_result else name.with_stem(name.stem + ending)
+    )
     try:
         result_json.save(path, file, options.append_result)
     except StoreError as e:
@@ -300,7 +400,9 @@ def loads(o: argparse.Namespace) -> Iterator[tuple[dict[str, Any], argparse.Name
         yield varying, argparse.Namespace(**{**vars(o), **own})
 
 
-def _several(each: list[tuple[dict[str, Any], argparse.Namespace]], options: argparse.Namespace) -> int:
+def _several(
+    each: list[tuple[dict[str, Any], argparse.Namespace]], options: argparse.Namespace
+) -> int:
     from dyno.cli.run import conduct, preview
     from dyno.conduct import study_plan
     from dyno.facts.study import Place
@@ -316,17 +418,35 @@ def _several(each: list[tuple[dict[str, Any], argparse.Namespace]], options: arg
     trials = []
     for varying, trial, _ in specs:
         # The study's seed makes one for each load and repeat.
-        work, load = msgspec.structs.replace(trial.workload, seed=0), msgspec.structs.replace(trial.load, seed=0)
+        work, load = (
+            msgspec.structs.replace(trial.workload, seed=0),
+            msgspec.structs.replace(trial.load, seed=0),
+        )
         name = "closed" if load.closed_loop else "open"
-        place = Place("", "", server, work.dataset, name, varying, sessions=work.traits.sessions, by_flags=True)
+        place = Place(
+            "",
+            "",
+            server,
+            work.dataset,
+            name,
+            varying,
+            sessions=work.traits.sessions,
+            by_flags=True,
+        )
         trials.append((place, msgspec.structs.replace(trial, workload=work, load=load)))
     slugs = "-".join(trial.load.slug for _, trial in trials)
-    study = study_plan.repeated(slug(f"serve-{server}-{slugs}"), trials, options.seed, options.repeats)
+    study = study_plan.repeated(
+        slug(f"serve-{server}-{slugs}"), trials, options.seed, options.repeats
+    )
     if options.dry_run:
         return preview(study, study.trials, rig.look(), options.runs)
     if not starting(options):  # a wrong key or model ends it here, before there is a folder
         attach(first, headers, Watcher(), Stop()).test(first)
-    for name, value in (("limit", None), ("any_rig", False), ("plain", options.disable_tqdm)):
+    for name, value in (
+        ("limit", None),
+        ("any_rig", False),
+        ("plain", options.disable_tqdm),
+    ):
         setattr(options, name, value)
     options.no_report = options.json
     preparing.for_engines([trial for _, trial in trials], options)
@@ -334,25 +454,48 @@ def _several(each: list[tuple[dict[str, Any], argparse.Namespace]], options: arg
     text = f"# {flags.command(options)}\n"
     with folder.held():
         return conduct(
-            study, text, folder, study.trials, rig.look(), options, lambda _: headers, partial(_show, options=options)
+            study,
+            text,
+            folder,
+            study.trials,
+            rig.look(),
+            options,
+            lambda _: headers,
+            partial(_show, options=options),
         )
 
 
 def _show(
-    folder: "StudyFolder", wanted: list["PlannedTrial"], done: dict[str, "Result"], options: argparse.Namespace
+    folder: "StudyFolder",
+    wanted: list["PlannedTrial"],
+    done: dict[str, "Result"],
+    options: argparse.Namespace,
 ) -> None:
     """Print one table of all trials, or a JSON list; save the result of each."""
     from dyno.report import study
     from dyno.trial.outcome import Outcome
 
     runs = [(p.place, folder.run(p.place)) for p in wanted if p.place.id in done]
-    outcomes = [(place, Outcome(run, run.manifest(), done[place.id])) for place, run in runs]
+    outcomes = [
+        (place, Outcome(run, run.manifest(), done[place.id])) for place, run in runs
+    ]
     files = [result_file(outcome, options.save_detailed) for _, outcome in outcomes]
     saved: dict[Path, None] = {}
     for (place, outcome), file in zip(outcomes, files, strict=True):
         if options.save_result or options.append_result:
-            varying = f"-{outcome.manifest.trial.load.slug}" if options.result_filename and place.settings else ""
-            saved[_save(file, outcome, options, varying + (f"-r{place.repeat}" if place.repeats > 1 else ""))] = None
+            varying = (
+                f"-{outcome.manifest.trial.load.slug}"
+                if options.result_filename and place.settings
+                else ""
+            )
+            saved[
+                _save(
+                    file,
+                    outcome,
+                    options,
+                    varying + (f"-r{place.repeat}" if place.repeats > 1 else ""),
+                )
+            ] = None
     for path in saved:
         print(f"Result: {path}", file=sys.stderr)
     if options.json:
@@ -370,10 +513,14 @@ def dry_run(trial: TrialSpec) -> int:
     from dyno.trial.prepare import longest
 
     if not starts(trial.engine):
-        raise UsageError("--dry-run needs --engine KIND or several loads: one load on a running server starts nothing.")
+        raise UsageError(
+            "--dry-run needs --engine KIND or several loads: one load on a running server starts nothing."
+        )
     assert trial.engine is not None
     plan = EnginePlan(trial.engine, rig.look(), dry=True)
-    settings.print_plan([*plan.lines(), *(f"# {note}" for note in plan.notes(trial.load.max_concurrency))])
+    settings.print_plan(
+        [*plan.lines(), *(f"# {note}" for note in plan.notes(trial.load.max_concurrency))]
+    )
     return settings.report_problems(plan.problems([longest(trial)]))
 
 
@@ -404,7 +551,9 @@ def result_file(outcome: "Outcome", detailed: bool) -> dict[str, Any]:
     from dyno.store.rows import read_row
 
     records = outcome.run.records() if detailed else None
-    return result_json.build(outcome.result, outcome.manifest, read_row(outcome.run), records=records)
+    return result_json.build(
+        outcome.result, outcome.manifest, read_row(outcome.run), records=records
+    )
 
 
 def spec(o: argparse.Namespace) -> tuple[TrialSpec, dict[str, str]]:
@@ -450,12 +599,16 @@ def _load(o: argparse.Namespace) -> LoadSpec:
     return LoadSpec(**{**flags.values(o, LoadSpec), **own})
 
 
-def _workload(o: argparse.Namespace, load: LoadSpec, parts: dict[str, TrafficClass]) -> WorkloadSpec:
+def _workload(
+    o: argparse.Namespace, load: LoadSpec, parts: dict[str, TrafficClass]
+) -> WorkloadSpec:
     from dyno.load.plan import prompts_needed
 
     dataset = DATASETS[o.dataset_name]
     output_len = o.output_len or (o.random_output_len if dataset.traits.exact else None)
-    work = settings.workload(o, dataset.name, 1, o.input_len or o.random_input_len, output_len)
+    work = settings.workload(
+        o, dataset.name, 1, o.input_len or o.random_input_len, output_len
+    )
     own = settings.own_lengths(o, dataset.name)
     if o.output_len:
         own |= {"output_len": o.output_len}
@@ -471,7 +624,9 @@ def target(o: argparse.Namespace) -> tuple[TargetSpec, dict[str, str]]:
     from dyno.http import check_plain
 
     given = {"model": o.model, "served_name": o.served_model_name, "endpoint": o.endpoint}
-    for mistake in rules.mistakes(rules.TARGET, rules.GivenSettings(given, DATASETS[DEFAULT]), "flags"):
+    for mistake in rules.mistakes(
+        rules.TARGET, rules.GivenSettings(given, DATASETS[DEFAULT]), "flags"
+    ):
         raise UsageError(vocabulary.sentence(mistake))
     backend = o.endpoint_type or o.backend or "openai"
     endpoint = o.endpoint or PROTOCOLS[backend].path
@@ -500,7 +655,8 @@ def _urls(o: argparse.Namespace, endpoint: str) -> list[str]:
     urls = [Url(text) for text in o.base_url or [f"http://{address}:{o.port or 8000}"]]
     for url in urls:
         if url.prefix.endswith("/v1") and endpoint.startswith("/v1/"):
-            url.prefix = url.prefix.removesuffix("/v1")  # a base URL as the OpenAI client takes it
+            # a base URL as the OpenAI client takes it
+            url.prefix = url.prefix.removesuffix("/v1")
     texts = [str(url) for url in urls]
     if len(set(texts)) < len(texts):
         raise UsageError("--base-url names a server twice. Give each replica once.")
@@ -557,9 +713,16 @@ def _recorded(o: argparse.Namespace) -> bool:
     """Return whether requests are sent at the times of the trace."""
     if o.self_timed is not None:
         return bool(o.self_timed)
-    if not math.isinf(o.request_rate) or o.ramp_up_strategy or o.rate_schedule or o.concurrency_schedule:
+    if (
+        not math.isinf(o.request_rate)
+        or o.ramp_up_strategy
+        or o.rate_schedule
+        or o.concurrency_schedule
+    ):
         return False
-    return DATASETS[o.dataset_name].traits.paced or any(c.request_rate_rps for c in classes(o.classes).values())
+    return DATASETS[o.dataset_name].traits.paced or any(
+        c.request_rate_rps for c in classes(o.classes).values()
+    )
 
 
 def _default_prompts(o: argparse.Namespace) -> int:
@@ -570,7 +733,9 @@ def _default_prompts(o: argparse.Namespace) -> int:
 
 def _check_flags(o: argparse.Namespace) -> None:
     given = rules.GivenSettings(_given(o), DATASETS[o.dataset_name], _recorded(o))
-    for mistake in rules.mistakes([*rules.LOAD, *rules.WORKLOAD, *rules.TRIAL], given, "flags"):
+    for mistake in rules.mistakes(
+        [*rules.LOAD, *rules.WORKLOAD, *rules.TRIAL], given, "flags"
+    ):
         raise UsageError(vocabulary.sentence(mistake))
     refuse(
         o.result_filename is not None and not (o.save_result or o.append_result),

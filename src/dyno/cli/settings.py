@@ -56,7 +56,9 @@ def add_engine(g: argparse._ArgumentGroup) -> None:
 
 def add_port(g: argparse._ActionsContainer, help: str, default: int | None = None) -> None:
     words = "must be a port, 1 to 65535"
-    flags.number(g, int, Option("--port", None, help, least=1, most=65535, words=words), default)
+    flags.number(
+        g, int, Option("--port", None, help, least=1, most=65535, words=words), default
+    )
 
 
 def add_model(g: argparse._ActionsContainer, help: str) -> None:
@@ -75,7 +77,8 @@ def pass_on(words: list[str], o: argparse.Namespace) -> None:
         elif re.match("--?[a-zA-Z]", word):
             _check_slip(word.partition("=")[0], o.parser.flags)
             own.append(word)
-            lacks_value = not re.search(r"=|^-[a-zA-Z]\d", word)  # --x=1 and -O3 have theirs
+            # --x=1 and -O3 have theirs
+            lacks_value = not re.search(r"=|^-[a-zA-Z]\d", word)
         elif lacks_value or (own and o.model):  # some flags take several values
             own.append(word)
             lacks_value = False
@@ -103,7 +106,9 @@ def engine(kind: str, o: argparse.Namespace) -> EngineSpec:
     engine = kind_of(kind)
     only = _flags_of_a_start(o)
     if not engine.starts and only:
-        raise UsageError(f"{', '.join(only)}: --engine {kind} starts nothing, it measures a running server. Remove it.")
+        raise UsageError(
+            f"{', '.join(only)}: --engine {kind} starts nothing, it measures a running server. Remove it."
+        )
     host = getattr(o, "host", None) or "127.0.0.1"
     if engine.starts and host not in HOSTS:
         raise UsageError(
@@ -130,17 +135,25 @@ def engine(kind: str, o: argparse.Namespace) -> EngineSpec:
 
 def _flags_of_a_start(o: argparse.Namespace) -> list[str]:
     """Return the given flags that only an engine which dyno starts can take."""
-    given = [flag for flag in given_engine(o) if flag in ("--devices", "--replicas") or flag.startswith("--engine-")]
+    given = [
+        flag
+        for flag in given_engine(o)
+        if flag in ("--devices", "--replicas") or flag.startswith("--engine-")
+    ]
     return [*(flag for flag in given if flag != "--engine-version"), *o.own_args[:1]]
 
 
 def _container(o: argparse.Namespace) -> ContainerSpec | None:
     values = flags.values(o, ContainerSpec)
-    values["options"] = flags.shell_words(o.engine_container_args, "--engine-container-args")
+    values["options"] = flags.shell_words(
+        o.engine_container_args, "--engine-container-args"
+    )
     if o.engine_image:
         return ContainerSpec(**values)
     if lost := flags.given(o, ContainerSpec):
-        raise UsageError(f"{', '.join(lost)}: only for an engine in a container. Name its image with --engine-image.")
+        raise UsageError(
+            f"{', '.join(lost)}: only for an engine in a container. Name its image with --engine-image."
+        )
     return None
 
 
@@ -150,7 +163,9 @@ def _devices(words: list[str] | None) -> list[int] | None:
         return None
     numbers = [n for word in words for n in word.split(",") if n]
     if not all(n.isdigit() for n in numbers):
-        raise UsageError(f"--devices takes numbers of accelerators, as 0 1 2 or 0,1,2, but is {' '.join(words)}.")
+        raise UsageError(
+            f"--devices takes numbers of accelerators, as 0 1 2 or 0,1,2, but is {' '.join(words)}."
+        )
     return [int(n) for n in numbers]
 
 
@@ -175,11 +190,21 @@ def add_lengths(g: argparse._ArgumentGroup, default: tuple[int, int] | None = No
 
     `default`: of random prompts. None: it depends on the model.
     """
-    small = ("", "") if default else ("; with dyno's small model: 128", "; with dyno's small model: 32")
+    small = (
+        ("", "")
+        if default
+        else ("; with dyno's small model: 128", "; with dyno's small model: 32")
+    )
     helps = {
         "--input-len": ("same as --random-input-len (default: none)", None),
-        "--output-len": ("tokens to generate, for any dataset (default: the dataset's)", None),
-        "--random-input-len": (f"tokens of a random prompt (default: 1024{small[0]})", default and default[0]),
+        "--output-len": (
+            "tokens to generate, for any dataset (default: the dataset's)",
+            None,
+        ),
+        "--random-input-len": (
+            f"tokens of a random prompt (default: 1024{small[0]})",
+            default and default[0],
+        ),
         "--random-output-len": (
             f"tokens to generate for a random prompt (default: 128{small[1]})",
             default and default[1],
@@ -198,7 +223,12 @@ def add_own(g: argparse._ArgumentGroup) -> None:
     for dataset in DATASETS.values():
         flags.add_rest(g, dataset.spec)
         for length in dataset.lengths:
-            option = Option(length_flag(dataset, length), "N", f"{dataset.name}: {length.help}", least=length.least)
+            option = Option(
+                length_flag(dataset, length),
+                "N",
+                f"{dataset.name}: {length.help}",
+                least=length.least,
+            )
             flags.number(g, int, option, length.default)
 
 
@@ -218,7 +248,9 @@ def own_lengths(o: argparse.Namespace, dataset: str) -> dict[str, int]:
     return given
 
 
-def workload(o: argparse.Namespace, dataset: str, count: int, input_len: int, output_len: int | None) -> WorkloadSpec:
+def workload(
+    o: argparse.Namespace, dataset: str, count: int, input_len: int, output_len: int | None
+) -> WorkloadSpec:
     ratio_in, ratio_out = flags.range_ratio(o.random_range_ratio)
     fields = {
         **DATASETS[dataset].flag_defaults,
@@ -248,8 +280,18 @@ def add_prices(p: argparse._ActionsContainer) -> None:
         metavar="[NAME=]DOLLARS",
         help="price per accelerator-hour: 2.99, or H100=2.99 MI300X=4.50; per machine-hour: machine=12",
     )
-    p.add_argument("--prices", type=Path, metavar="FILE.toml", help="read prices from this file (default: none)")
-    p.add_argument("--energy-price", type=float, metavar="DOLLARS", help="price per kilowatt-hour (default: none)")
+    p.add_argument(
+        "--prices",
+        type=Path,
+        metavar="FILE.toml",
+        help="read prices from this file (default: none)",
+    )
+    p.add_argument(
+        "--energy-price",
+        type=float,
+        metavar="DOLLARS",
+        help="price per kilowatt-hour (default: none)",
+    )
 
 
 # ---- a running server ----
@@ -266,9 +308,13 @@ def check_headers(headers: dict[str, str]) -> None:
     for name, value in headers.items():
         if not re.fullmatch(r"[\w!#$%&'*+.^`|~-]+", name, re.A):
             # It isn't repeated: of 'Authorization: Bearer abc==' it is the key.
-            raise UsageError("A header's name must be one word. Write --header 'Authorization=Bearer …', with '='.")
+            raise UsageError(
+                "A header's name must be one word. Write --header 'Authorization=Bearer …', with '='."
+            )
         if name.lower() in _FRAMING:
-            raise UsageError(f"The header {name} frames the request, which dyno does itself. Remove it.")
+            raise UsageError(
+                f"The header {name} frames the request, which dyno does itself. Remove it."
+            )
         if not re.fullmatch(r"[ -~]*", value):
             raise UsageError(
                 f"The header {name!r} has characters that HTTP doesn't allow. Use ASCII without line ends."
@@ -281,7 +327,10 @@ def proxied(target: TargetSpec) -> tuple[TargetSpec, dict[str, str]]:
     from dyno.transport import proxy_for
 
     urls = [Url(url) for url in target.urls if url]
-    proxies = {None if url.local else proxy_for(url.tls, url.host, url.port, os.environ) for url in urls}
+    proxies = {
+        None if url.local else proxy_for(url.tls, url.host, url.port, os.environ)
+        for url in urls
+    }
     if not proxies:
         return target, {}
     if len(proxies) > 1:
@@ -291,5 +340,7 @@ def proxied(target: TargetSpec) -> tuple[TargetSpec, dict[str, str]]:
     (proxy,) = proxies
     if proxy is None:
         return target, {}
-    login = {} if proxy.authorization is None else {"Proxy-Authorization": proxy.authorization}
+    login = (
+        {} if proxy.authorization is None else {"Proxy-Authorization": proxy.authorization}
+    )
     return msgspec.structs.replace(target, proxy=proxy.url), login

@@ -36,18 +36,32 @@ def add(p: argparse.ArgumentParser) -> None:
     )
     p.epilog = _EXAMPLES
     p.add_argument("query", nargs="?", metavar="QUERY", help="SQL; - reads standard input")
-    p.add_argument("--file", type=Path, metavar="FILE", help="read the query from a file (default: QUERY)")
+    p.add_argument(
+        "--file",
+        type=Path,
+        metavar="FILE",
+        help="read the query from a file (default: QUERY)",
+    )
     settings.add_runs(p, "folder of runs and studies (default: runs)")
     how = p.add_mutually_exclusive_group()
-    for name, text in (("csv", "CSV, with full values"), ("json", "JSON, with full values"), ("markdown", "Markdown")):
-        how.add_argument(f"--{name}", dest="how", action="store_const", const=name, help=f"print {text}")
+    for name, text in (
+        ("csv", "CSV, with full values"),
+        ("json", "JSON, with full values"),
+        ("markdown", "Markdown"),
+    ):
+        how.add_argument(
+            f"--{name}", dest="how", action="store_const", const=name, help=f"print {text}"
+        )
     p.set_defaults(command=run)
 
 
 def run(options: argparse.Namespace) -> int:
     query = _query(options)
     if not options.runs.is_dir():
-        print(f"dyno: no folder {options.runs}, so the tables are empty. --runs DIR looks elsewhere.", file=sys.stderr)
+        print(
+            f"dyno: no folder {options.runs}, so the tables are empty. --runs DIR looks elsewhere.",
+            file=sys.stderr,
+        )
 
     from dyno.store.sql import RunTables
 
@@ -95,13 +109,21 @@ def _print(answer: "QueryResult", how: str | None) -> None:
     elif how == "json":
         between = "["
         for row in answer.rows:
-            values = {name: _plain(value) for name, value in zip(answer.columns, row, strict=True)}
+            values = {
+                name: _plain(value) for name, value in zip(answer.columns, row, strict=True)
+            }
             print(between + json.dumps(values, default=str, ensure_ascii=False), end="")
             between = ",\n"
         print("[]" if between == "[" else "]")
     else:
-        table = text_table(answer.columns, ([_cell(value) for value in row] for row in answer.rows), answer.numbers)
-        print("\n".join(markdown(table) if how else terminal(table, more="--csv or --json")))
+        table = text_table(
+            answer.columns,
+            ([_cell(value) for value in row] for row in answer.rows),
+            answer.numbers,
+        )
+        print(
+            "\n".join(markdown(table) if how else terminal(table, more="--csv or --json"))
+        )
 
 
 def _plain(value: Any) -> Any:

@@ -31,7 +31,11 @@ class _Shown:
         try:
             return self.exact.write(text)
         except UnicodeEncodeError:  # a terminal of other letters
-            return self.exact.write(text.encode(self.exact.encoding, "backslashreplace").decode(self.exact.encoding))
+            return self.exact.write(
+                text.encode(self.exact.encoding, "backslashreplace").decode(
+                    self.exact.encoding
+                )
+            )
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.exact, name)
@@ -53,13 +57,17 @@ def shown() -> Iterator[None]:
 
 def _screen(stream: TextIO) -> Screen:
     terminal = _isatty(stream)
-    return Screen(_width(stream) if terminal else PIPED, fits=terminal, colour=_colour(stream))
+    return Screen(
+        _width(stream) if terminal else PIPED, fits=terminal, colour=_colour(stream)
+    )
 
 
 def _width(stream: TextIO) -> int:
     """Return the columns of a terminal. COLUMNS has the last word, as in other programs."""
     try:
-        columns = int(os.environ.get("COLUMNS") or os.get_terminal_size(stream.fileno()).columns)
+        columns = int(
+            os.environ.get("COLUMNS") or os.get_terminal_size(stream.fileno()).columns
+        )
     except (ValueError, OSError):
         columns = 0
     return max(columns, _NARROWEST) if columns > 0 else 80
@@ -69,7 +77,9 @@ def _colour(stream: TextIO) -> bool:
     """Return whether to use colour: NO_COLOR and FORCE_COLOR work as on no-color.org and force-color.org."""
     if os.environ.get("NO_COLOR"):
         return False
-    return bool(os.environ.get("FORCE_COLOR")) or (_isatty(stream) and os.environ.get("TERM") != "dumb")
+    return bool(os.environ.get("FORCE_COLOR")) or (
+        _isatty(stream) and os.environ.get("TERM") != "dumb"
+    )
 
 
 def _isatty(stream: TextIO) -> bool:
@@ -78,7 +88,9 @@ def _isatty(stream: TextIO) -> bool:
 
 def _folded(text: str, width: int) -> str:
     lines = text.split("\n")
-    return "\n".join(line if len(line) <= width else _hanging(line, width) for line in lines)
+    return "\n".join(
+        line if len(line) <= width else _hanging(line, width) for line in lines
+    )
 
 
 def _hanging(line: str, width: int) -> str:

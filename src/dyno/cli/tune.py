@@ -38,7 +38,13 @@ def add(p: argparse.ArgumentParser) -> None:
     )
     p.epilog = _EXAMPLE + exit_codes.describe(exit_codes.VOID, exit_codes.UNDECIDED)
     p.add_argument("study", metavar="STUDY.toml", help="a study file with [tune]")
-    flags.add(p, TuneSpec, "trials", default=None, help="settings to start, besides the default (default: the study's)")
+    flags.add(
+        p,
+        TuneSpec,
+        "trials",
+        default=None,
+        help="settings to start, besides the default (default: the study's)",
+    )
     p.add_argument("--budget", type=span, metavar="S", default=math.inf,
                    help="time for loads, starts and repeats; 20m and 2h work (default: no limit)")  # fmt: skip
     p.add_argument(
@@ -46,10 +52,26 @@ def add(p: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print what may change, what the budget buys, the default's command and its problems",
     )
-    p.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="set a variable of the study")
-    p.add_argument("--rig", metavar="NAME", help="the rig that this machine is (default: the one that matches)")
-    p.add_argument("--any-rig", action="store_true", help="run on a machine that the study was not written for")
-    p.add_argument("--plain", action="store_true", help="plain lines instead of live progress")
+    p.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="set a variable of the study",
+    )
+    p.add_argument(
+        "--rig",
+        metavar="NAME",
+        help="the rig that this machine is (default: the one that matches)",
+    )
+    p.add_argument(
+        "--any-rig",
+        action="store_true",
+        help="run on a machine that the study was not written for",
+    )
+    p.add_argument(
+        "--plain", action="store_true", help="plain lines instead of live progress"
+    )
     p.add_argument("--json", action="store_true", help="print the answer as JSON")
     settings.add_runs(p)
     p.set_defaults(command=run, settings="keys")
@@ -68,9 +90,13 @@ def run(options: argparse.Namespace) -> int:
 
     study, source = study_plan.read(study_path(options.study), given_variables(options.set))
     if options.trials and study.tune:
-        study = msgspec.structs.replace(study, tune=msgspec.structs.replace(study.tune, trials=options.trials))
+        study = msgspec.structs.replace(
+            study, tune=msgspec.structs.replace(study.tune, trials=options.trials)
+        )
     machine = rig.look()
-    name = study_plan.choose_rig(study, machine, options.rig, anyway=options.any_rig or options.dry_run)
+    name = study_plan.choose_rig(
+        study, machine, options.rig, anyway=options.any_rig or options.dry_run
+    )
     plan = TunePlan(study, name)
     folder, budget = folder_for(options.runs, plan), TuneBudget(plan.spec, options.budget)
     if not folder.exists:  # a search that resumes may have measured all that it needs
@@ -79,7 +105,11 @@ def run(options: argparse.Namespace) -> int:
         return _preview(plan, budget)
     preparing.for_study(plan.models(), options)
     if math.isfinite(options.budget):
-        print(*wrapped(f"--budget {budget.words(possible(plan.spec.settings))}"), sep="\n", file=sys.stderr)
+        print(
+            *wrapped(f"--budget {budget.words(possible(plan.spec.settings))}"),
+            sep="\n",
+            file=sys.stderr,
+        )
     with folder.held():
         view = TuneView(study.name, plan.spec.trials, live=not options.plain)
         try:
@@ -97,7 +127,9 @@ def _exit_code(answer: "TuneAnswer") -> int:
         return exit_codes.INTERRUPTED
     if answer.best is not None:
         return exit_codes.UNDECIDED if answer.unconfirmed else exit_codes.DONE
-    measured = [trial for trial in [answer.default, *answer.trials] if trial.state == "measured"]
+    measured = [
+        trial for trial in [answer.default, *answer.trials] if trial.state == "measured"
+    ]
     if not measured:
         return exit_codes.FAILED
     if answer.refused_in_repeats or all(trial.verdict == "void" for trial in measured):
@@ -123,8 +155,14 @@ def _preview(plan: "TunePlan", budget: "TuneBudget") -> int:
             if axis.log:
                 choices += " (log)"
         print(f"#   {key}: {choices}")
-    each = f"a search of up to {duration(spec.seconds * SEARCH)}" if plan.search else f"a load of {spec.seconds:g} s"
-    print(f"# {count(total) if total else 'Any number of'} settings; {many(spec.trials, 'trial')}, each with {each}")
+    each = (
+        f"a search of up to {duration(spec.seconds * SEARCH)}"
+        if plan.search
+        else f"a load of {spec.seconds:g} s"
+    )
+    print(
+        f"# {count(total) if total else 'Any number of'} settings; {many(spec.trials, 'trial')}, each with {each}"
+    )
     longer = "" if plan.search else "longer loads for the best third, and "
     print(f"# then {longer}{many(spec.confirm_repeats, 'repeat')} of best and default")
     if math.isfinite(budget.total_s):

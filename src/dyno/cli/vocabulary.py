@@ -18,10 +18,21 @@ from dyno.option import declared, fields, opposite
 from dyno.study.cells import CELLS, hints
 
 # Not in the command of a setting: they have their defaults there, or follow from others.
-_PLAIN = {"seed", "num_warmups", "percentiles", "kind", "weights", "goodput_ms", "reset_cache"}
-_QUOTED = re.compile(r'("[^"\n]*"|Known: [^.]*)')  # words of a server or an engine; names that it knows
+_PLAIN = {
+    "seed",
+    "num_warmups",
+    "percentiles",
+    "kind",
+    "weights",
+    "goodput_ms",
+    "reset_cache",
+}
+# words of a server or an engine; names that it knows
+_QUOTED = re.compile(r'("[^"\n]*"|Known: [^.]*)')
 # A flag as a word of its own, and the beginning of a value: a number, a list or a text in quotes.
-_FLAG = re.compile(r"(?<![\w-])(?<!has no )(--[a-z]+(?:-[a-z]+)*)(?![\w-])( (?=-?\d|[\[']))?")
+_FLAG = re.compile(
+    r"(?<![\w-])(?<!has no )(--[a-z]+(?:-[a-z]+)*)(?![\w-])( (?=-?\d|[\[']))?"
+)
 
 
 @functools.cache
@@ -41,7 +52,12 @@ def _flags() -> dict[str, str]:
     """Return key without its section → flag."""
     known: dict[str, str] = {}
     for flag, key in _keys().items():
-        known.setdefault(key.removeprefix("engine.container.") if "container" in key else key.partition(".")[2], flag)
+        known.setdefault(
+            key.removeprefix("engine.container.")
+            if "container" in key
+            else key.partition(".")[2],
+            flag,
+        )
     return known
 
 
@@ -59,14 +75,22 @@ def sentence(mistake: Mistake) -> str:
 def command(trial: TrialSpec) -> str:
     """Return the `dyno bench serve` that measures this setting of an engine at this load."""
     words = ["dyno", "bench", "serve"]
-    for section in (trial.engine, trial.engine and trial.engine.container, trial.workload, trial.load, trial):
+    for section in (
+        trial.engine,
+        trial.engine and trial.engine.container,
+        trial.workload,
+        trial.load,
+        trial,
+    ):
         if section is None:
             continue
         if isinstance(section, EngineSpec):
             words += ["--engine", section.kind]
         for field in fields(type(section)).values():
             value, flag = getattr(section, field.name), field.option.flag
-            implied = field.name in _PLAIN or (field.name == "ignore_eos" and trial.workload.traits.endless)
+            implied = field.name in _PLAIN or (
+                field.name == "ignore_eos" and trial.workload.traits.endless
+            )
             if flag and value != field.default and not implied:
                 words += _words(flag, value, field.default)
     return secrets.clean(shlex.join(secrets.without(secrets.values({}, words), words)))
@@ -100,4 +124,5 @@ def _key(match: "re.Match[str]") -> str:
     return f"{key} = " if value_follows else key
 
 
-WORDS: dict[str, Callable[[str], str]] = {"flags": str, "keys": in_keys}  # by where the command has its settings
+# by where the command has its settings
+WORDS: dict[str, Callable[[str], str]] = {"flags": str, "keys": in_keys}

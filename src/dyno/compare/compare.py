@@ -61,12 +61,19 @@ def compare(
     matched = pair(groups_a, groups_b)
     pairs = matched.pairs
     left = (matched.left_a, matched.left_b)
-    if not pairs and anyway and len(groups_a) == len(groups_b) == 1 and a[0].kind == b[0].kind:
+    if (
+        not pairs
+        and anyway
+        and len(groups_a) == len(groups_b) == 1
+        and a[0].kind == b[0].kind
+    ):
         pairs = [(groups_a[0], groups_b[0])]
         left = ([], [])
     pairs = _with_any(metrics, pairs)
     compared = pairings(pairs, metrics, [g.metric for g in gates], anyway)
-    findings = list(_about_the_whole(groups_a, groups_b, matched.several)) if not pairs else []
+    findings = (
+        list(_about_the_whole(groups_a, groups_b, matched.several)) if not pairs else []
+    )
     return Comparison(
         a=names[0],
         b=names[1],
@@ -99,7 +106,9 @@ def exists(metric: str, pair: Pair) -> bool:
     return any(name.endswith(f"_{parts[1]}_ms") for row in rows for name in row.figures)
 
 
-def _judged(gate: Gate, pairs: Sequence[Pair], compared: Sequence[Pairing]) -> list[GateResult]:
+def _judged(
+    gate: Gate, pairs: Sequence[Pair], compared: Sequence[Pairing]
+) -> list[GateResult]:
     """Judge a gate at each pairing that it is about."""
     about = _gated(gate, pairs, compared)
     if compared and not about:
@@ -109,11 +118,15 @@ def _judged(gate: Gate, pairs: Sequence[Pair], compared: Sequence[Pairing]) -> l
 
 def _gated(gate: Gate, pairs: Sequence[Pair], compared: Sequence[Pairing]) -> list[int]:
     """Return the pairings with the gate's figure; of scores all tasks together, where they are."""
-    totals = [i for i, p in enumerate(compared) if p.total] if gate.metric == "score" else []
+    totals = (
+        [i for i, p in enumerate(compared) if p.total] if gate.metric == "score" else []
+    )
     return totals or [i for i, two in enumerate(pairs) if exists(gate.metric, two)]
 
 
-def _about_the_whole(a: Sequence[Group], b: Sequence[Group], several: Sequence[Group]) -> Iterable[Finding]:
+def _about_the_whole(
+    a: Sequence[Group], b: Sequence[Group], several: Sequence[Group]
+) -> Iterable[Finding]:
     if several:
         yield Finding(
             "comparability.ambiguous",
@@ -148,7 +161,10 @@ def _unlike(a: Sequence[Group], b: Sequence[Group]) -> str:
     def shown(value: Scalar | None) -> str:
         return absent if value is None else setting(value)
 
-    listed = [f"{name.strip('-').replace('_', ' ')} {shown(x)} / {shown(y)}" for name, x, y in unlike]
+    listed = [
+        f"{name.strip('-').replace('_', ' ')} {shown(x)} / {shown(y)}"
+        for name, x, y in unlike
+    ]
     return f" They differ in {', '.join(listed)}."
 
 
@@ -203,7 +219,9 @@ def pairings(
     return decided
 
 
-def _pairing(a: Group, b: Group, metrics: Sequence[str], gated: Sequence[str], anyway: bool) -> Pairing:
+def _pairing(
+    a: Group, b: Group, metrics: Sequence[str], gated: Sequence[str], anyway: bool
+) -> Pairing:
     """Compare two groups, without the words of their differences."""
     wanted = list(dict.fromkeys((*(metrics or default_metrics(a, b)), *gated)))
     objected = objections(Two(a, b, wanted))
@@ -234,7 +252,9 @@ def _pairing(a: Group, b: Group, metrics: Sequence[str], gated: Sequence[str], a
     )
 
 
-def _not_reported(shown: Sequence[str], named: set[str], known: Sequence[Difference]) -> Iterator[LeftOut]:
+def _not_reported(
+    shown: Sequence[str], named: set[str], known: Sequence[Difference]
+) -> Iterator[LeftOut]:
     """Yield the figures that someone named, and that a side lacks."""
     missing = named - {d.metric for d in known}
     for metric in shown:
@@ -249,7 +269,8 @@ def _excluded(objected: Sequence[Objection]) -> dict[str, str]:
 
 def _findings(objected: Sequence[Objection], anyway: bool) -> Iterator[Finding]:
     for o in objected:
-        if anyway and o.against:  # shown all the same, the finding is what the figure is: void
+        # shown all the same, the finding is what the figure is: void
+        if anyway and o.against:
             yield replace(o.finding, level="void")
         else:
             yield o.finding
@@ -318,7 +339,9 @@ def differences(a: Group, b: Group, metrics: Sequence[str]) -> list[Difference]:
 def difference(metric: str, a: Estimate, b: Estimate) -> Difference:
     """Return the difference of one metric by itself."""
     if a.value <= 0 or b.value <= 0:
-        word: Word = "no difference detected" if a.value == b.value else "confidence unknown"
+        word: Word = (
+            "no difference detected" if a.value == b.value else "confidence unknown"
+        )
         return Difference(metric, a, b, word, why="a ratio needs both")
     change = b.value / a.value - 1
     a, b, error, df = _together(a, b)
@@ -350,7 +373,11 @@ def difference(metric: str, a: Estimate, b: Estimate) -> Difference:
 
 def _enough(a: Estimate, b: Estimate) -> int:
     """Return how many repeats of each side would make the interval ± 10 %; 0: without repeats, that isn't known."""
-    single = [e.error * math.sqrt(e.count) for e in (a, b) if e.error is not None and e.by in ("repeats", "shared")]
+    single = [
+        e.error * math.sqrt(e.count)
+        for e in (a, b)
+        if e.error is not None and e.by in ("repeats", "shared")
+    ]
     if not single:
         return 0
     deviation = math.hypot(*single)
@@ -361,7 +388,8 @@ def _enough(a: Estimate, b: Estimate) -> int:
 
 
 def _share(log: float) -> float:
-    return math.expm1(min(log, 50.0))  # beyond that a number says nothing, and soon there is none
+    # beyond that a number says nothing, and soon there is none
+    return math.expm1(min(log, 50.0))
 
 
 def _together(a: Estimate, b: Estimate) -> tuple[Estimate, Estimate, float | None, float]:
@@ -370,7 +398,14 @@ def _together(a: Estimate, b: Estimate) -> tuple[Estimate, Estimate, float | Non
     if (a.by == "repeats") != (b.by == "repeats"):
         many, one = (a, b) if a.by == "repeats" else (b, a)
         assert many.error is not None
-        one = replace(one, error=many.error * math.sqrt(many.count), df=many.df, by="shared", count=1, why="")
+        one = replace(
+            one,
+            error=many.error * math.sqrt(many.count),
+            df=many.df,
+            by="shared",
+            count=1,
+            why="",
+        )
         a, b = (many, one) if a is many else (one, many)
         return a, b, many.error * math.sqrt(1 + many.count), many.df
     if a.error is None or b.error is None:
@@ -378,7 +413,9 @@ def _together(a: Estimate, b: Estimate) -> tuple[Estimate, Estimate, float | Non
     return a, b, math.hypot(a.error, b.error), welch_df(a.error**2, a.df, b.error**2, b.df)
 
 
-def _needed(a: Estimate, b: Estimate, log: float, error: float, df: float) -> tuple[int | None, int | None]:
+def _needed(
+    a: Estimate, b: Estimate, log: float, error: float, df: float
+) -> tuple[int | None, int | None]:
     """Return how many more of each side until a difference as large as this one would be found: requests, or
     repeats."""
     if not log or not error:
@@ -399,10 +436,14 @@ def _needed(a: Estimate, b: Estimate, log: float, error: float, df: float) -> tu
 
 def _more_repeats(a: Estimate, b: Estimate, log: float) -> int | None:
     """Return how many more repeats of each side would find the difference; None: too many."""
-    single = math.hypot(*(e.error * math.sqrt(e.count) for e in (a, b) if e.error is not None))
+    single = math.hypot(
+        *(e.error * math.sqrt(e.count) for e in (a, b) if e.error is not None)
+    )
     for count in range(2, max(a.count, b.count) + _MOST_REPEATS):
         df = 2 * (count - 1)
-        if (quantile(0.975, df) + quantile(POWER, df)) * single / math.sqrt(count) <= abs(log):
+        if (quantile(0.975, df) + quantile(POWER, df)) * single / math.sqrt(count) <= abs(
+            log
+        ):
             return max(count - min(a.count, b.count), 1)
     return None
 
@@ -417,7 +458,10 @@ def decide(each: Sequence[Sequence[Difference]], among: int = 0) -> list[list[Di
         if p > (1 - CONFIDENCE) / (count - rank):
             break
         last = p
-    return [[replace(d, word=_word(d, d.p is not None and d.p <= last)) for d in some] for some in each]
+    return [
+        [replace(d, word=_word(d, d.p is not None and d.p <= last)) for d in some]
+        for some in each
+    ]
 
 
 def _summary(refused: bool, words: set[Word]) -> Summary:
@@ -446,7 +490,11 @@ def _word(d: Difference, sure: bool) -> Word:
         return word if sure else _PERHAPS[word]
     if d.points:  # what it could have detected is beside it
         return "no difference detected"
-    return "no difference detected" if d.low >= -MARGIN and d.high <= MARGIN else "inconclusive"
+    return (
+        "no difference detected"
+        if d.low >= -MARGIN and d.high <= MARGIN
+        else "inconclusive"
+    )
 
 
 def _direction(d: Difference, rises: bool) -> Word:

@@ -13,7 +13,10 @@ from dyno.facts.metric import COUNTS, SPEEDS, STEMS, better, known, metric
 from dyno.measure.estimate import interval
 from dyno.numbers import number
 
-_GATE = re.compile(r"\s*([A-Za-z][\w.]*)\s*(<=|>=|<|>)\s*([-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?)\s*(%|pt|)\s*", re.I)
+_GATE = re.compile(
+    r"\s*([A-Za-z][\w.]*)\s*(<=|>=|<|>)\s*([-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?)\s*(%|pt|)\s*",
+    re.I,
+)
 _HOLDS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
@@ -41,15 +44,21 @@ def parse(text: str) -> Gate:
     check_metric(name, "--gate")
     way = better(name)
     if unit == "pt" and name != "score":
-        raise UsageError(f"--gate {text!r}: only a score has points. Write '{text.replace('pt', '%')}'.")
+        raise UsageError(
+            f"--gate {text!r}: only a score has points. Write '{text.replace('pt', '%')}'."
+        )
     if unit and way is not None and (way == "lower") != (sign[0] == "<"):
         amount = abs(float(limit))
-        turned = f"{name}<{amount:g}{unit}" if way == "lower" else f"{name}>{-amount:g}{unit}"
+        turned = (
+            f"{name}<{amount:g}{unit}" if way == "lower" else f"{name}>{-amount:g}{unit}"
+        )
         raise UsageError(
             f"--gate {text!r}: {name} is better when it is {way}, so this holds B back from getting better. For 'not "
             f"worse by more than that', write '{turned}'."
         )
-    return Gate(text, name, sign, float(limit) / (100 if unit else 1), bool(unit), unit == "pt")
+    return Gate(
+        text, name, sign, float(limit) / (100 if unit else 1), bool(unit), unit == "pt"
+    )
 
 
 def check_metric(name: str, flag: str) -> None:
@@ -58,7 +67,11 @@ def check_metric(name: str, flag: str) -> None:
     statistics = ("mean", "median", "p50", "p90", "p95", "p99")
     names = [*SPEEDS, *COUNTS, *(f"{s}_{stem}_ms" for stem in STEMS for s in statistics)]
     near = get_close_matches(name, names, n=1, cutoff=0.6)
-    hint = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(SPEEDS)}, mean_ttft_ms, p99_tpot_ms, …."
+    hint = (
+        f"Did you mean {near[0]}?"
+        if near
+        else f"Known: {', '.join(SPEEDS)}, mean_ttft_ms, p99_tpot_ms, …."
+    )
     raise UsageError(f"{flag}: there is no metric {name!r}. {hint}")
 
 
@@ -73,7 +86,10 @@ def _judge(gate: Gate, pairing: Pairing) -> tuple[GateState, str]:
         return "undecided", "the two sides are not comparable"
     d = next((d for d in pairing.differences if d.metric == gate.metric), None)
     if d is None:
-        why = next((x.why for x in pairing.left_out if x.metric == gate.metric), "not reported by both sides")
+        why = next(
+            (x.why for x in pairing.left_out if x.metric == gate.metric),
+            "not reported by both sides",
+        )
         return "undecided", f"left out ({why})"
     if gate.relative:
         return _judge_change(gate, d)
@@ -90,7 +106,9 @@ def _judge_change(gate: Gate, d: Difference) -> tuple[GateState, str]:
     if d.low is None or d.high is None:
         return _state(gate, d.change / scale, None), f"{d.change_words}, {d.word}"
     ends = d.low / scale, d.high / scale
-    return _state(gate, d.change / scale, ends), f"{d.change_words} ({d.interval_phrase.replace(' interval', ':')})"
+    return _state(
+        gate, d.change / scale, ends
+    ), f"{d.change_words} ({d.interval_phrase.replace(' interval', ':')})"
 
 
 def _judge_value(gate: Gate, b: Estimate) -> tuple[GateState, str]:
@@ -100,7 +118,9 @@ def _judge_value(gate: Gate, b: Estimate) -> tuple[GateState, str]:
     ends = interval(b)
     if ends is None:
         return _state(gate, b.value, None), f"{text}, confidence unknown"
-    return _state(gate, b.value, ends), f"{text} (95 %: {number(ends[0])} to {number(ends[1])})"
+    return _state(
+        gate, b.value, ends
+    ), f"{text} (95 %: {number(ends[0])} to {number(ends[1])})"
 
 
 def _state(gate: Gate, value: float, ends: tuple[float, float] | None) -> GateState:

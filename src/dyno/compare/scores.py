@@ -16,7 +16,10 @@ _UNKNOWN = "neither single items nor the standard error of each score are known"
 
 def score_difference(a: Group, b: Group) -> Difference | None:
     """Return the difference of two scores. None: they are not between 0 and 1, and have no points."""
-    scores = [[figure.value for row in group if (figure := row.figures.get("score"))] for group in (a, b)]
+    scores = [
+        [figure.value for row in group if (figure := row.figures.get("score"))]
+        for group in (a, b)
+    ]
     if not all(0 <= score <= 1 for side in scores for score in side):
         return None
     lower = better("score", str(a[0].setting("metric") or "")) == "lower"
@@ -39,11 +42,21 @@ def score_difference(a: Group, b: Group) -> Difference | None:
             points=True,
         )
     one, other = (
-        _estimate(sum(side) / len(side), len(side), group, "stderr") for side, group in zip(scores, (a, b), strict=True)
+        _estimate(sum(side) / len(side), len(side), group, "stderr")
+        for side, group in zip(scores, (a, b), strict=True)
     )
     gap, error = other.value - one.value, _error(a, b)
     if error is None:
-        return Difference("score", one, other, "confidence unknown", gap, why=_UNKNOWN, lower=lower, points=True)
+        return Difference(
+            "score",
+            one,
+            other,
+            "confidence unknown",
+            gap,
+            why=_UNKNOWN,
+            lower=lower,
+            points=True,
+        )
     return Difference(
         "score",
         one,
@@ -61,13 +74,19 @@ def score_difference(a: Group, b: Group) -> Difference | None:
 
 def _estimate(value: float, count: int, group: Group, basis: Basis) -> Estimate:
     stderr = group[0].get("stderr")
-    return Estimate(value, count, stderr / value if stderr and value else None, _MANY, basis)
+    return Estimate(
+        value, count, stderr / value if stderr and value else None, _MANY, basis
+    )
 
 
 def items(group: Group) -> dict[str, float]:
     """Return each item's score, over repeats its mean; items that all repeats have."""
     each = list(map(items_of, group))
-    return {item: sum(s[item] for s in each) / len(each) for item in each[0] if all(item in s for s in each)}
+    return {
+        item: sum(s[item] for s in each) / len(each)
+        for item in each[0]
+        if all(item in s for s in each)
+    }
 
 
 def _error(a: Group, b: Group) -> float | None:

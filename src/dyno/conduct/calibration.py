@@ -38,7 +38,8 @@ class Shape(msgspec.Struct, frozen=True):
     gap_ms: float = 10.0
     procs: int = 1  # of the client
     servers: int = 1  # copies of the fake engine
-    chat: bool = False  # each stream is a conversation of as many turns as rounds, with the server's answers in it
+    # each stream is a conversation of as many turns as rounds, with the server's answers in it
+    chat: bool = False
 
 
 class Times(msgspec.Struct, frozen=True):
@@ -57,12 +58,15 @@ class Calibration(msgspec.Struct, frozen=True):
     failed: int
     streams_open: int  # the most that the server had at once
     chunks_per_s: float
-    cpu_us_per_chunk: float  # of the client, for everything: sending, reading, spooling, decoding, saving, summing up
+    # of the client, for everything: sending, reading, spooling, decoding, saving, summing up
+    cpu_us_per_chunk: float
     wire_us_per_chunk: float  # of that, while the load ran
-    client_cpu_share: float  # of one core, while the load ran: the busiest process of the client
+    # of one core, while the load ran: the busiest process of the client
+    client_cpu_share: float
     memory_bytes: int  # the process's peak
     server_cpu_share: float  # of one core, while the load ran: the busiest fake engine
-    waited_share: float | None  # of the load: a process of the client was ready to run and had no core
+    # of the load: a process of the client was ready to run and had no core
+    waited_share: float | None
     unseen_share: float
     delay_ms: tuple[float, float]  # from due to sent: mean, p99
     priority: str  # of the wire
@@ -72,15 +76,25 @@ class Calibration(msgspec.Struct, frozen=True):
     def holds(self) -> bool:
         """Reported and actual agree as closely as a published figure needs."""
         a, b = self.reported, self.actual
-        pairs = ((a.ttft_mean, b.ttft_mean, 3), (a.ttft_p99, b.ttft_p99, 10), (a.itl_p99, b.itl_p99, 1))
-        near = (x is not None and y is not None and abs(x - y) < limit for x, y, limit in pairs)
+        pairs = (
+            (a.ttft_mean, b.ttft_mean, 3),
+            (a.ttft_p99, b.ttft_p99, 10),
+            (a.itl_p99, b.itl_p99, 1),
+        )
+        near = (
+            x is not None and y is not None and abs(x - y) < limit for x, y, limit in pairs
+        )
         return self.failed == 0 and self.streams_open == self.shape.streams and all(near)
 
 
 @contextlib.contextmanager
 def busy_processes(folder: Path, count: int | None = None) -> Iterator[int]:
     """Keep cores busy, as an engine on the CPU does: by `count` processes, or one for each core. Yield how many."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count() or 1
+    )
     command = [sys.executable, "-I", "-S", "-c", "while True: pass"]
     with contextlib.ExitStack() as running:
         for _ in range(count or cores):
@@ -96,26 +110,51 @@ def calibrate(
 ) -> Calibration:
     spec = FakeSpec(first_ms=shape.first_ms, gap_ms=shape.gap_ms)
     with contextlib.ExitStack() as running:
-        fakes = [running.enter_context(start(spec, folder / f"fake-{i}.log")) for i in range(shape.servers)]
+        fakes = [
+            running.enter_context(start(spec, folder / f"fake-{i}.log"))
+            for i in range(shape.servers)
+        ]
         before = [fake.log()["cpu_s"] for fake in fakes]
         cpu = time.process_time()
         run = create(folder, "calibration")
         target = TargetFacts(model=spec.model, models_listed=[spec.model])
         session = Session(target, {}, stop=stop or Stop())
-        measure(run, session, Prepared(_trial(shape, [fake.base_url for fake in fakes]), Prompts(_workload(shape))))
+        measure(
+            run,
+            session,
+            Prepared(
+                _trial(shape, [fake.base_url for fake in fakes]), Prompts(_workload(shape))
+            ),
+        )
         outcome = finish(run)
         cpu = time.process_time() - cpu
         logs = [fake.log() for fake in fakes]
-    server_cpu_s = max(log["cpu_s"] - cpu_s for log, cpu_s in zip(logs, before, strict=True))
-    return _compare(shape, outcome, [stream for log in logs for stream in log["streams"]], cpu, server_cpu_s)
+    server_cpu_s = max(
+        log["cpu_s"] - cpu_s for log, cpu_s in zip(logs, before, strict=True)
+    )
+    return _compare(
+        shape,
+        outcome,
+        [stream for log in logs for stream in log["streams"]],
+        cpu,
+        server_cpu_s,
+    )
 
 
 def _trial(shape: Shape, urls: list[str]) -> TrialSpec:
     first, *more = urls
-    backend, endpoint = ("openai-chat", "/v1/chat/completions") if shape.chat else ("openai", "/v1/completions")
+    backend, endpoint = (
+        ("openai-chat", "/v1/chat/completions")
+        if shape.chat
+        else ("openai", "/v1/completions")
+    )
     return TrialSpec(
-        target=TargetSpec(first, backend=backend, endpoint=endpoint, model="fake", more_urls=more),
-        workload=WorkloadSpec(dataset="calibration", num_prompts=shape.streams * shape.rounds),
+        target=TargetSpec(
+            first, backend=backend, endpoint=endpoint, model="fake", more_urls=more
+        ),
+        workload=WorkloadSpec(
+            dataset="calibration", num_prompts=shape.streams * shape.rounds
+        ),
         load=LoadSpec(max_concurrency=shape.streams),
         client=ClientSpec(shape.procs),
         ignore_eos=True,
@@ -136,10 +175,19 @@ def _turn(like: Request, number: int, turns: int) -> Turn:
     before = [number - 1] if turn else []
     tokens = like.prompt_tokens + turn * (like.prompt_tokens + like.output_tokens)
     history = number - 1 if turn else None
-    return Turn(like.prompt, tokens, like.output_tokens, session=session, after=before, history=history)
+    return Turn(
+        like.prompt,
+        tokens,
+        like.output_tokens,
+        session=session,
+        after=before,
+        history=history,
+    )
 
 
-def _compare(shape: Shape, outcome: Outcome, log: list[list[int]], cpu_s: float, server_cpu_s: float) -> Calibration:
+def _compare(
+    shape: Shape, outcome: Outcome, log: list[list[int]], cpu_s: float, server_cpu_s: float
+) -> Calibration:
     s, client = outcome.result.served, outcome.run.client()
     queue = s.latencies["queue"]
     chunks = max(s.chunks, 1)
@@ -148,11 +196,14 @@ def _compare(shape: Shape, outcome: Outcome, log: list[list[int]], cpu_s: float,
     first, last = min(entry[1] for entry in log), max(entry[-1] for entry in log)
     return Calibration(
         shape=shape,
-        reported=Times(s.ttft.mean, s.ttft.percentiles["99"], s.itl.median, s.itl.percentiles["99"]),
+        reported=Times(
+            s.ttft.mean, s.ttft.percentiles["99"], s.itl.median, s.itl.percentiles["99"]
+        ),
         actual=server_times(log),
         failed=s.failed,
         streams_open=server_streams(log),
-        chunks_per_s=sum(len(entry) - 1 for entry in log) / max((last - first) / NS_PER_S, 1e-9),
+        chunks_per_s=sum(len(entry) - 1 for entry in log)
+        / max((last - first) / NS_PER_S, 1e-9),
         cpu_us_per_chunk=cpu_s / chunks * 1e6,
         wire_us_per_chunk=wire_s / chunks * 1e6,
         memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,

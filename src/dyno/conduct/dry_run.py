@@ -10,7 +10,17 @@ from dyno import files, secrets
 from dyno.conduct import earlier, estimate, provide, study_plan
 from dyno.conduct.study_plan import SettingPlan
 from dyno.errors import EngineError, UsageError
-from dyno.facts.dry_run import Basis, CommandBlock, DiskNeed, DryRun, KnownBy, Needed, RigNeeds, SessionLine, TrialLine
+from dyno.facts.dry_run import (
+    Basis,
+    CommandBlock,
+    DiskNeed,
+    DryRun,
+    KnownBy,
+    Needed,
+    RigNeeds,
+    SessionLine,
+    TrialLine,
+)
 from dyno.facts.price import PriceRule
 from dyno.facts.rig import Rig
 from dyno.facts.study import PlannedTrial, RigWanted, Study
@@ -44,7 +54,10 @@ def make(
     groups = sessions(study, {p.place.id for p in wanted})
     names = list(dict.fromkeys(p.place.rig for p in wanted))
     places = {name: _placed(study, name, machine) for name in names}
-    missing = {name: _missing(places[name], [p for p in wanted if p.place.rig == name]) for name in names}
+    missing = {
+        name: _missing(places[name], [p for p in wanted if p.place.rig == name])
+        for name in names
+    }
     plans = [
         _as_provided(plan, missing[plan.trials[0].place.rig])
         for plan in study_plan.plans(study, wanted, machine, dry=True)
@@ -56,7 +69,9 @@ def make(
     rigs: list[RigNeeds] = []
     problems: list[str] = []
     for name in names:
-        needs, own_times, own_problems = _rig_needs(asked, places[name], name, missing[name])
+        needs, own_times, own_problems = _rig_needs(
+            asked, places[name], name, missing[name]
+        )
         rigs.append(needs)
         times |= own_times
         problems += own_problems
@@ -73,7 +88,10 @@ def make(
         seconds=sum(rig.seconds for rig in rigs),
         unknown_phases=_unknown_phases(rigs),
         cost=_total_cost(rigs),
-        problems=[words(text) for text in [*study_plan.problems(plans), *problems, *_unprovided(rigs)]],
+        problems=[
+            words(text)
+            for text in [*study_plan.problems(plans), *problems, *_unprovided(rigs)]
+        ],
     )
 
 
@@ -88,13 +106,22 @@ def _as_provided(plan: SettingPlan, missing: Sequence[provide.Need]) -> SettingP
     """Return the plan as it will be started: in a container, where an image is how its engine is provided."""
     engine = plan.engine
     boxes = {need.name: need.box for need in missing if need.what == "engine" and need.box}
-    box = boxes.get(provide.engine_name(engine.spec)) if engine and engine.spec.container is None else None
+    box = (
+        boxes.get(provide.engine_name(engine.spec))
+        if engine and engine.spec.container is None
+        else None
+    )
     if engine is None or box is None:
         return plan
     asked = plan.trials[0].trial.engine
     assert asked is not None
     try:
-        contained = EnginePlan(msgspec.structs.replace(asked, container=box), engine.rig, dry=True, batch=engine.batch)
+        contained = EnginePlan(
+            msgspec.structs.replace(asked, container=box),
+            engine.rig,
+            dry=True,
+            batch=engine.batch,
+        )
     except (UsageError, EngineError) as e:
         return plan._replace(engine=None, refused=str(e))
     return plan._replace(engine=contained)
@@ -138,7 +165,10 @@ class _Place(NamedTuple):
 def _placed(study: Study, name: str | None, machine: Rig) -> _Place:
     wanted = study.rigs[name] if name else RigWanted()
     names = [a.name for a in machine.accelerators]
-    cards = ", ".join(f"{names.count(n)} × {n}" for n in dict.fromkeys(names)) or f"{machine.cpu}, no accelerator"
+    cards = (
+        ", ".join(f"{names.count(n)} × {n}" for n in dict.fromkeys(names))
+        or f"{machine.cpu}, no accelerator"
+    )
     if not wanted.elsewhere and study_plan.fits(wanted, machine):
         return _Place(_partitioned(machine, wanted), cards, "looked", here=True)
     assumed = _partitioned(study_plan.assumed(wanted, machine), wanted)
@@ -147,12 +177,28 @@ def _placed(study: Study, name: str | None, machine: Rig) -> _Place:
     if wanted.ssh:
         stock = rig_stock.ask(wanted.ssh)
         if isinstance(stock, str):
-            return _Place(assumed, f"{described}, over SSH on {wanted.ssh.host}", "described", False, stock)
-        return _Place(assumed, f"{described}, over SSH on {wanted.ssh.host}", "asked", False, stock=stock)
+            return _Place(
+                assumed,
+                f"{described}, over SSH on {wanted.ssh.host}",
+                "described",
+                False,
+                stock,
+            )
+        return _Place(
+            assumed,
+            f"{described}, over SSH on {wanted.ssh.host}",
+            "asked",
+            False,
+            stock=stock,
+        )
     if wanted.dstack:
-        return _Place(assumed, f"{described}, rented through dstack, bare", "described", False)
+        return _Place(
+            assumed, f"{described}, rented through dstack, bare", "described", False
+        )
     advice = f"Run its trials on that machine with --rig {name}, or from here with --ssh {name}=USER@HOST."
-    return _Place(assumed, f"{described}, another machine", "described", False, advice=advice)
+    return _Place(
+        assumed, f"{described}, another machine", "described", False, advice=advice
+    )
 
 
 def _partitioned(machine: Rig, wanted: RigWanted) -> Rig:
@@ -161,7 +207,9 @@ def _partitioned(machine: Rig, wanted: RigWanted) -> Rig:
     if host is None or not host.compute_partition:
         return machine
     partition = "/".join(filter(None, (host.compute_partition, host.memory_partition)))
-    cards = [msgspec.structs.replace(card, partition=partition) for card in machine.accelerators]
+    cards = [
+        msgspec.structs.replace(card, partition=partition) for card in machine.accelerators
+    ]
     return msgspec.structs.replace(machine, accelerators=cards)
 
 
@@ -246,7 +294,9 @@ def disks_here(missing: Sequence[provide.Need]) -> list[DiskNeed]:
     disks = []
     for mine in provide.by_disk(missing):
         folder = mine[0][0]
-        disks.append(_disk(str(folder), [need for _, need in mine], files.free_bytes(folder)))
+        disks.append(
+            _disk(str(folder), [need for _, need in mine], files.free_bytes(folder))
+        )
     images = [need for need in missing if need.folder is None]
     if images:
         disks.append(_disk("the container tool's storage", images, None))
@@ -262,7 +312,11 @@ def _unprovided(rigs: Iterable[RigNeeds]) -> Iterable[str]:
     """Say what can't be provided, and which disks are too small."""
     for rig in rigs:
         where = f" on {rig.rig}" if rig.rig else ""
-        yield from (f"{n.what} {n.name}{where} can't be provided: {n.refused}" for n in rig.missing if n.refused)
+        yield from (
+            f"{n.what} {n.name}{where} can't be provided: {n.refused}"
+            for n in rig.missing
+            if n.refused
+        )
         for disk in rig.disks:
             if disk.short:
                 yield (
@@ -283,7 +337,9 @@ def _total_cost(rigs: Iterable[RigNeeds]) -> dict[str, float]:
 # ---- trials and commands ----
 
 
-def _sessions(study: Study, groups: Sequence[TrialGroup], times: dict[str, tuple[float, Basis]]) -> list[SessionLine]:
+def _sessions(
+    study: Study, groups: Sequence[TrialGroup], times: dict[str, tuple[float, Basis]]
+) -> list[SessionLine]:
     """Fold repeats: starts with the same setting are one, and trials that differ in the repeat alone. Rigs, settings
     and trials are in the order of the file, by which a grid can be checked; they run in another."""
     rank = {planned.place.id: i for i, planned in enumerate(study.trials)}
@@ -294,18 +350,26 @@ def _sessions(study: Study, groups: Sequence[TrialGroup], times: dict[str, tuple
     out: list[tuple[tuple[int, int], SessionLine]] = []
     for (rig, name), starts in folded.items():
         mine = sorted(
-            (p for trials in starts for p in trials), key=lambda p: (p.trial.quality is not None, rank[p.place.id])
+            (p for trials in starts for p in trials),
+            key=lambda p: (p.trial.quality is not None, rank[p.place.id]),
         )
         place = rigs.index(rig) if rig else 0, rank[mine[0].place.id]
         out.append((place, SessionLine(rig, name, len(starts), _trial_lines(mine, times))))
     return [line for _, line in sorted(out, key=lambda each: each[0])]
 
 
-def _trial_lines(trials: Sequence[PlannedTrial], times: dict[str, tuple[float, Basis]]) -> list[TrialLine]:
+def _trial_lines(
+    trials: Sequence[PlannedTrial], times: dict[str, tuple[float, Basis]]
+) -> list[TrialLine]:
     lines: dict[tuple[str, str], list[PlannedTrial]] = {}
     for planned in trials:
-        lines.setdefault((planned.place.label, load_words(planned.trial)), []).append(planned)
-    return [TrialLine(label, asked, len(mine), *times[mine[0].place.id]) for (label, asked), mine in lines.items()]
+        lines.setdefault((planned.place.label, load_words(planned.trial)), []).append(
+            planned
+        )
+    return [
+        TrialLine(label, asked, len(mine), *times[mine[0].place.id])
+        for (label, asked), mine in lines.items()
+    ]
 
 
 def _around(study: Study, wanted: Sequence[PlannedTrial]) -> Iterable[CommandBlock]:
@@ -313,14 +377,22 @@ def _around(study: Study, wanted: Sequence[PlannedTrial]) -> Iterable[CommandBlo
     for name in dict.fromkeys(p.place.rig for p in wanted if p.place.rig):
         rig = study.rigs[name]
         if rig.ssh:
-            load = "the load comes from here" if rig.client == "here" else "load and engine run there"
+            load = (
+                "the load comes from here"
+                if rig.client == "here"
+                else "load and engine run there"
+            )
             yield CommandBlock(f"{name}: over SSH on {rig.ssh.host}; {load}", [])
         if rig.dstack:
-            text = dstack.as_yaml(dstack.configurations(dstack.run_name(name, "dry-run"), rig))
+            text = dstack.as_yaml(
+                dstack.configurations(dstack.run_name(name, "dry-run"), rig)
+            )
             yield CommandBlock(f"{name}: submitted to dstack", text.splitlines())
         for when, commands in (("before", rig.before), ("after", rig.after)):
             if commands:
-                yield CommandBlock(f"{name}: {when} the study", [*map(secrets.public_command, commands)])
+                yield CommandBlock(
+                    f"{name}: {when} the study", [*map(secrets.public_command, commands)]
+                )
 
 
 def _commands(plans: Sequence[SettingPlan], words: Words) -> Iterable[CommandBlock]:
@@ -328,20 +400,39 @@ def _commands(plans: Sequence[SettingPlan], words: Words) -> Iterable[CommandBlo
         mine, plan = setting.trials, setting.engine
         lines: list[str] = []
         if plan:
-            notes = dict.fromkeys(n for p in mine for n in plan.notes(p.trial.load.max_concurrency))
-            lines = [*plan.lines(), *(f"# {note}" for note in (*_slot_notes(plan, mine), *notes))]
+            notes = dict.fromkeys(
+                n for p in mine for n in plan.notes(p.trial.load.max_concurrency)
+            )
+            lines = [
+                *plan.lines(),
+                *(f"# {note}" for note in (*_slot_notes(plan, mine), *notes)),
+            ]
         elif not setting.refused:
             lines = [f"# already running at {', '.join(mine[0].trial.target.urls)}"]
         shown = [words(line) if line.startswith("#") else line for line in lines]
-        yield CommandBlock(f"{mine[0].place.label.partition(',')[0]}: {many(len(mine), 'trial')}", shown)
+        yield CommandBlock(
+            f"{mine[0].place.label.partition(',')[0]}: {many(len(mine), 'trial')}", shown
+        )
 
 
 def _slot_notes(plan: EnginePlan, trials: Sequence[PlannedTrial]) -> Iterable[str]:
     """Say where an engine that would have one slot got as many as its load needs."""
-    slots, highest = plan.spec.max_num_seqs, max(p.trial.load.max_concurrency or 1 for p in trials)
+    slots, highest = (
+        plan.spec.max_num_seqs,
+        max(p.trial.load.max_concurrency or 1 for p in trials),
+    )
     unset = msgspec.structs.replace(plan.spec, max_num_seqs=None)
-    if slots and slots > 1 and slots * plan.spec.replicas >= highest > 1 and plan.kind.one_slot(unset):
-        each = f", each with a context of {plan.spec.max_model_len} tokens" if plan.spec.max_model_len else ""
+    if (
+        slots
+        and slots > 1
+        and slots * plan.spec.replicas >= highest > 1
+        and plan.kind.one_slot(unset)
+    ):
+        each = (
+            f", each with a context of {plan.spec.max_model_len} tokens"
+            if plan.spec.max_model_len
+            else ""
+        )
         yield f"{slots} slots for concurrency {highest}{each}"
 
 
@@ -367,6 +458,8 @@ def load_words(t: TrialSpec) -> str:
 def _offline_words(t: TrialSpec, lengths: str) -> str:
     assert t.offline is not None
     if t.offline.kind == "micro":
-        return micro_name(t.workload.input_len, t.workload.output_len or 0, t.offline.depth or 0)
+        return micro_name(
+            t.workload.input_len, t.workload.output_len or 0, t.offline.depth or 0
+        )
     batch = f"{t.workload.num_prompts} × {lengths}"
     return f"a batch of {batch}" if t.offline.kind == "latency" else batch

@@ -18,7 +18,8 @@ from dyno.store.run import Run
 from dyno.study.order import EnginePace, output_tokens, trial_s
 
 _MOST_RUNS = 300  # the newest; reading more would take seconds
-_LEAST_BYTES = 100_000_000  # of a fetch whose speed counts: a smaller one is mostly questions and checks
+# of a fetch whose speed counts: a smaller one is mostly questions and checks
+_LEAST_BYTES = 100_000_000
 
 
 class EarlierRun(NamedTuple):
@@ -34,8 +35,14 @@ class EarlierRun(NamedTuple):
 def read(runs: Path) -> list[EarlierRun]:
     """Return the newest whole runs below a folder."""
     here = shelf.look_around(runs)
-    folders = [*here.runs, *(trial for study in here.studies for trial in shelf.trial_folders(study))]
-    dated = sorted((p for p in folders if (p / "summary.json").exists()), key=lambda p: p.stat().st_mtime)
+    folders = [
+        *here.runs,
+        *(trial for study in here.studies for trial in shelf.trial_folders(study)),
+    ]
+    dated = sorted(
+        (p for p in folders if (p / "summary.json").exists()),
+        key=lambda p: p.stat().st_mtime,
+    )
     return [run for path in dated[-_MOST_RUNS:] if (run := _read(Run(path)))]
 
 
@@ -64,19 +71,25 @@ def machine_names(rig: Rig) -> frozenset[str]:
     return frozenset(a.name for a in rig.accelerators) or frozenset({rig.cpu})
 
 
-def alike(runs: Sequence[EarlierRun], spec: EngineSpec, machine: frozenset[str]) -> list[EarlierRun]:
+def alike(
+    runs: Sequence[EarlierRun], spec: EngineSpec, machine: frozenset[str]
+) -> list[EarlierRun]:
     """Return the runs of the same kind of engine with the same model, over as many accelerators of the same name."""
     wanted = _identity(spec)
     return [
         run
         for run in runs
-        if run.trial.engine and _identity(run.trial.engine) == wanted and _same_machine(run.machine, machine)
+        if run.trial.engine
+        and _identity(run.trial.engine) == wanted
+        and _same_machine(run.machine, machine)
     ]
 
 
 def _identity(spec: EngineSpec) -> bytes:
     recipe = spec.weights.get(spec.model or "")
-    return msgspec.json.encode([spec.kind, recipe or spec.model, spec.quantization, spec.world, spec.replicas])
+    return msgspec.json.encode(
+        [spec.kind, recipe or spec.model, spec.quantization, spec.world, spec.replicas]
+    )
 
 
 def _same_machine(one: frozenset[str], other: frozenset[str]) -> bool:
@@ -93,7 +106,9 @@ def start_s(runs: Sequence[EarlierRun]) -> float | None:
 def same_trial(runs: Sequence[EarlierRun], trial: TrialSpec) -> float | None:
     """Return how long the same load took the last time, with whatever prompts."""
     wanted = _load(trial)
-    return next((run.duration_s for run in reversed(runs) if _load(run.trial) == wanted), None)
+    return next(
+        (run.duration_s for run in reversed(runs) if _load(run.trial) == wanted), None
+    )
 
 
 def _load(trial: TrialSpec) -> bytes:
@@ -103,11 +118,17 @@ def _load(trial: TrialSpec) -> bytes:
     return msgspec.json.encode([trial.kind, work, load, other, trial.ignore_eos])
 
 
-def pace(runs: Sequence[EarlierRun], trial: TrialSpec, assumed: EnginePace) -> EnginePace | None:
+def pace(
+    runs: Sequence[EarlierRun], trial: TrialSpec, assumed: EnginePace
+) -> EnginePace | None:
     """Return the pace by the run whose load is nearest. None: none of them shows it."""
     offline = trial.offline is not None
     near = [run for run in runs if (run.trial.offline is not None) == offline]
-    factors = {_distance(run.trial, trial): factor for run in near if (factor := _factor(run, assumed))}
+    factors = {
+        _distance(run.trial, trial): factor
+        for run in near
+        if (factor := _factor(run, assumed))
+    }
     return assumed.scaled(factors[min(factors)]) if factors else None
 
 
@@ -122,7 +143,11 @@ def _factor(run: EarlierRun, assumed: EnginePace) -> float | None:
     """Return by how much the run was slower than assumed. A load at a rate lasts as long as it lasts: its answers
     count."""
     load = run.trial.load
-    if run.trial.offline or run.trial.quality or (load.max_concurrency and not _paced(run.trial)):
+    if (
+        run.trial.offline
+        or run.trial.quality
+        or (load.max_concurrency and not _paced(run.trial))
+    ):
         expected = trial_s(run.trial, assumed)
         return run.duration_s / expected if expected else None
     if run.request_s is None or not run.output_tokens:
@@ -134,7 +159,13 @@ def _factor(run: EarlierRun, assumed: EnginePace) -> float | None:
 
 def _paced(trial: TrialSpec) -> bool:
     load = trial.load
-    return bool(load.request_rate_rps or load.duration_s or load.rates or load.arrivals or load.ramp_end_rps)
+    return bool(
+        load.request_rate_rps
+        or load.duration_s
+        or load.rates
+        or load.arrivals
+        or load.ramp_end_rps
+    )
 
 
 # ---- what was fetched, made and installed ----
@@ -142,14 +173,22 @@ def _paced(trial: TrialSpec) -> bool:
 
 def fetched_bytes_s() -> float | None:
     """Return the bytes a second of earlier fetches from the Hub. None: nothing was fetched by dyno yet."""
-    pulls = [e for e in models.entries() if e.step == "pull" and e.origin.startswith("hub:") and e.took_s > 0]
+    pulls = [
+        e
+        for e in models.entries()
+        if e.step == "pull" and e.origin.startswith("hub:") and e.took_s > 0
+    ]
     large = [e for e in pulls if e.size_bytes >= _LEAST_BYTES]
-    return sum(e.size_bytes for e in large) / sum(e.took_s for e in large) if large else None
+    return (
+        sum(e.size_bytes for e in large) / sum(e.took_s for e in large) if large else None
+    )
 
 
 def made_bytes_s(step: str, tool: str | None) -> float | None:
     """Return the bytes a second of models that were converted or quantized by this tool."""
-    models_made = [e for e in models.entries() if e.step == step and e.took_s > 0 and _tool(e) == tool]
+    models_made = [
+        e for e in models.entries() if e.step == step and e.took_s > 0 and _tool(e) == tool
+    ]
     took_s = sum(e.took_s for e in models_made)
     return sum(e.size_bytes for e in models_made) / took_s if took_s else None
 

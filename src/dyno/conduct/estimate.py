@@ -33,7 +33,13 @@ from dyno.trial.engine_plan import EnginePlan, online_share
 OWN_MODEL_BYTES = 10_600_000  # dyno-5m in 16 bits
 # Tests, prompts and checks of a trial, outside its load: with the engine that comes with dyno, and with others.
 OWN_AROUND_S, AROUND_S = 1.0, 4.0
-_TYPICAL = {"gfx90a": "MI250X", "gfx942": "MI300X", "gfx950": "MI355X", "gfx1151": "Radeon 8060S"}  # of a family
+# of a family
+_TYPICAL = {
+    "gfx90a": "MI250X",
+    "gfx942": "MI300X",
+    "gfx950": "MI355X",
+    "gfx1151": "Radeon 8060S",
+}
 _GIGABIT_S = 125e6  # bytes a second
 _BANDWIDTH_SHARE, _ARITHMETIC_SHARE = 0.5, 0.3  # of the peaks, that engines reach
 _DISK_S = 2e9  # bytes of weights a second, that a start reads
@@ -76,47 +82,70 @@ class RigEstimate:
     ) -> None:
         """`machine`: assumed, unless `here`. `missing`: with sizes. `runs`: earlier ones."""
         self._machine, self._missing, self._runs, self._here = machine, missing, runs, here
-        self._settings = {p.place.id: self._setting(plan) for plan in plans for p in plan.trials}
+        self._settings = {
+            p.place.id: self._setting(plan) for plan in plans for p in plan.trials
+        }
 
     def _setting(self, planned: SettingPlan) -> _Setting:
         spec, plan = planned.trials[0].trial.engine, planned.engine
         if spec is None:
-            return _Setting([], EnginePace(), 0.0, "assumed", AROUND_S, f"{TOKEN_S * 1000:g} ms a token")
-        runs = earlier.alike(self._runs, plan.stored if plan else spec, earlier.machine_names(self._machine))
+            return _Setting(
+                [], EnginePace(), 0.0, "assumed", AROUND_S, f"{TOKEN_S * 1000:g} ms a token"
+            )
+        runs = earlier.alike(
+            self._runs, plan.stored if plan else spec, earlier.machine_names(self._machine)
+        )
         pace, about = self._assumed_pace(spec, plan)
         around_s = OWN_AROUND_S if plan and plan.program.embedded else AROUND_S
         measured = earlier.start_s(runs)
         if measured is not None:
             return _Setting(runs, pace, measured, "measured", around_s, about)
-        return _Setting(runs, pace, self._assumed_start_s(spec, plan), "assumed", around_s, about)
+        return _Setting(
+            runs, pace, self._assumed_start_s(spec, plan), "assumed", around_s, about
+        )
 
     def _assumed_start_s(self, spec: EngineSpec, plan: EnginePlan | None) -> float:
         if plan is None:  # it runs already
             return 0.0
         if plan.program.embedded:
             return OWN_START_S
-        return assumed_start_s(None if spec.load_format == "dummy" else self._file_bytes(spec, plan), spec.kind)
+        return assumed_start_s(
+            None if spec.load_format == "dummy" else self._file_bytes(spec, plan), spec.kind
+        )
 
-    def _assumed_pace(self, spec: EngineSpec, plan: EnginePlan | None) -> tuple[EnginePace, str]:
+    def _assumed_pace(
+        self, spec: EngineSpec, plan: EnginePlan | None
+    ) -> tuple[EnginePace, str]:
         size = self._model_bytes(spec, plan)
         if plan and plan.program.embedded:
             if spec.model is None or not plan.kind.computes:
                 size = OWN_MODEL_BYTES
             if size is not None:
-                size = max(size, OWN_MODEL_BYTES)  # smaller ones are not faster: not their weights take the time
+                # smaller ones are not faster: not their weights take the time
+                size = max(size, OWN_MODEL_BYTES)
                 own = EnginePace(size / OWN_BYTES_S, size / OWN_STREAM_BYTES_S)
-                return own, f"{own.token_s * 1000:.3g} ms a token on this processor, more with several streams"
+                return (
+                    own,
+                    f"{own.token_s * 1000:.3g} ms a token on this processor, more with several streams",
+                )
         known = self._peaks(spec)
         if size is None or known is None:
             return EnginePace(), f"{TOKEN_S * 1000:g} ms a token"
-        weights_words, cards = self._weights_words(spec, plan, size), f"{known.count} × {known.name}"
+        weights_words, cards = (
+            self._weights_words(spec, plan, size),
+            f"{known.count} × {known.name}",
+        )
         about = f"{weights_words} at {_BANDWIDTH_SHARE:.0%} of what {cards} can read{self._partition_words()}"
         return assumed_pace(size, known, spec.kind), about
 
     def _weights_words(self, spec: EngineSpec, plan: EnginePlan | None, size: float) -> str:
         recipe = None if plan and plan.model else self._recipe(spec)
         by_name = recipe is not None and not self._listed_bytes(recipe)
-        return f"about {human_bytes(size)} of weights (by its name)" if by_name else f"{human_bytes(size)} of weights"
+        return (
+            f"about {human_bytes(size)} of weights (by its name)"
+            if by_name
+            else f"{human_bytes(size)} of weights"
+        )
 
     def _partition_words(self) -> str:
         partition = next((card.partition for card in self._machine.accelerators), None)
@@ -155,7 +184,12 @@ class RigEstimate:
 
     def _listed_bytes(self, recipe: ModelRecipe) -> int | None:
         return next(
-            (need.size_bytes for need in self._missing if need.recipe and need.recipe.name == recipe.name), None
+            (
+                need.size_bytes
+                for need in self._missing
+                if need.recipe and need.recipe.name == recipe.name
+            ),
+            None,
         )
 
     def _recipe(self, spec: EngineSpec) -> ModelRecipe | None:
@@ -164,7 +198,13 @@ class RigEstimate:
     def too_large(self, planned: SettingPlan) -> str | None:
         """Say that a model can't fit, by the size that the Hub lists: before it is fetched."""
         spec, plan = planned.trials[0].trial.engine, planned.engine
-        if spec is None or plan is None or plan.model or plan.program.embedded or plan.limits.spreads:
+        if (
+            spec is None
+            or plan is None
+            or plan.model
+            or plan.program.embedded
+            or plan.limits.spreads
+        ):
             return None  # one that is here is compared by its plan
         recipe = self._recipe(spec)
         if recipe is None or not self._listed_bytes(recipe):
@@ -195,14 +235,29 @@ class RigEstimate:
 
     # ---- phases ----
 
-    def phases(self, groups: Sequence[Sequence[PlannedTrial]], times_s: Mapping[str, float]) -> list[Phase]:
+    def phases(
+        self, groups: Sequence[Sequence[PlannedTrial]], times_s: Mapping[str, float]
+    ) -> list[Phase]:
         """`groups`: trials that share a start, those that are left. `times_s`: of each trial."""
-        phases = [self._fetch_phase(), self._install_phase(), self._make_phase("convert"), self._make_phase("quantize")]
-        phases.append(_start_phase([self._settings[trials[0].place.id] for trials in groups]))
-        kinds: dict[PhaseName, list[PlannedTrial]] = {"load": [], "search": [], "quality": []}
+        phases = [
+            self._fetch_phase(),
+            self._install_phase(),
+            self._make_phase("convert"),
+            self._make_phase("quantize"),
+        ]
+        phases.append(
+            _start_phase([self._settings[trials[0].place.id] for trials in groups])
+        )
+        kinds: dict[PhaseName, list[PlannedTrial]] = {
+            "load": [],
+            "search": [],
+            "quality": [],
+        }
         for planned in (p for trials in groups for p in trials):
             kinds[_kind(planned)].append(planned)
-        phases += [self._trials(name, mine, times_s) for name, mine in kinds.items() if mine]
+        phases += [
+            self._trials(name, mine, times_s) for name, mine in kinds.items() if mine
+        ]
         return [phase for phase in phases if phase is not None]
 
     def _fetch_phase(self) -> Phase | None:
@@ -220,8 +275,15 @@ class RigEstimate:
             return Phase("fetch", known / _GIGABIT_S, "assumed", about)
         about = f"{human_bytes(known)} at {human_bytes(speed)}/s"
         if self._here:
-            return Phase("fetch", known / speed, "measured", f"{about}, as fetched before{rest}")
-        return Phase("fetch", known / speed, "assumed", f"{about}, as this machine fetched before{rest}")
+            return Phase(
+                "fetch", known / speed, "measured", f"{about}, as fetched before{rest}"
+            )
+        return Phase(
+            "fetch",
+            known / speed,
+            "assumed",
+            f"{about}, as this machine fetched before{rest}",
+        )
 
     def _install_phase(self) -> Phase | None:
         kinds = [need.installed[0] for need in self._missing if need.installed]
@@ -230,11 +292,22 @@ class RigEstimate:
         times = [earlier.install_s(kind) for kind in kinds]
         unknown = [kind for kind, took in zip(kinds, times, strict=True) if took is None]
         if unknown:
-            return Phase("install", None, "unknown", f"{', '.join(unknown)}: never installed here by this dyno")
-        return Phase("install", sum(took or 0.0 for took in times), "measured", "as installed before")
+            return Phase(
+                "install",
+                None,
+                "unknown",
+                f"{', '.join(unknown)}: never installed here by this dyno",
+            )
+        return Phase(
+            "install", sum(took or 0.0 for took in times), "measured", "as installed before"
+        )
 
     def _make_phase(self, verb: PhaseName) -> Phase | None:
-        mine = [need for need in self._missing if need.recipe and not need.pulled and need.how.startswith(verb)]
+        mine = [
+            need
+            for need in self._missing
+            if need.recipe and not need.pulled and need.how.startswith(verb)
+        ]
         if not mine:
             return None
         total = 0.0
@@ -242,23 +315,33 @@ class RigEstimate:
             assert need.recipe is not None
             speed = earlier.made_bytes_s(verb, steps.tool(need.recipe))
             if speed is None or need.size_bytes is None:
-                why = f"dyno has never run `{need.how}` here" if speed is None else need.unknown
+                why = (
+                    f"dyno has never run `{need.how}` here"
+                    if speed is None
+                    else need.unknown
+                )
                 return Phase(verb, None, "unknown", why)
             total += need.size_bytes / speed
         return Phase(verb, total, "measured", "as made before, by size")
 
-    def _trials(self, name: PhaseName, mine: Sequence[PlannedTrial], times_s: Mapping[str, float]) -> Phase:
+    def _trials(
+        self, name: PhaseName, mine: Sequence[PlannedTrial], times_s: Mapping[str, float]
+    ) -> Phase:
         settings = [self._settings[p.place.id] for p in mine]
         measured = sum(self.trial_s(p)[1] == "measured" for p in mine)
         total = sum(times_s[p.place.id] for p in mine)
         if measured == len(mine):
-            return Phase(name, total, "measured", f"{many(len(mine), 'trial')}, by earlier runs")
+            return Phase(
+                name, total, "measured", f"{many(len(mine), 'trial')}, by earlier runs"
+            )
         assumptions = list(dict.fromkeys(setting.about for setting in settings))
         about = "; ".join(assumptions[:2])
         if len(assumptions) > 2:
             about += "; …"
         by_runs = f", {measured} of them by earlier runs" if measured else ""
-        return Phase(name, total, "assumed", f"{many(len(mine), 'trial')}{by_runs}; {about}")
+        return Phase(
+            name, total, "assumed", f"{many(len(mine), 'trial')}{by_runs}; {about}"
+        )
 
 
 def _memory_bytes(cards: Sequence[Accelerator]) -> int | None:
@@ -282,14 +365,30 @@ def _start_phase(starts: Sequence[_Setting]) -> Phase | None:
     total = sum(setting.start_s for setting in starts)
     by_runs = f", {measured} of them by earlier runs" if 0 < measured < len(starts) else ""
     if measured == len(starts):
-        return Phase("start", total, "measured", f"{many(len(starts), 'start')}, by earlier runs")
-    assumed = [setting.start_s for setting in starts if setting.start_basis == "assumed" and setting.start_s]
+        return Phase(
+            "start", total, "measured", f"{many(len(starts), 'start')}, by earlier runs"
+        )
+    assumed = [
+        setting.start_s
+        for setting in starts
+        if setting.start_basis == "assumed" and setting.start_s
+    ]
     each = " to ".join(dict.fromkeys((clock(min(assumed)), clock(max(assumed)))))
-    return Phase("start", total, "assumed", f"{many(len(starts), 'start')}{by_runs}, {each} each")
+    return Phase(
+        "start", total, "assumed", f"{many(len(starts), 'start')}{by_runs}, {each} each"
+    )
 
 
 # Precisions in the names of models → bytes of a weight.
-_BYTES_OF_WEIGHT = {"fp8": 1.0, "w8a8": 1.0, "int8": 1.0, "gptq": 0.5, "awq": 0.5, "int4": 0.5, "w4a16": 0.5}
+_BYTES_OF_WEIGHT = {
+    "fp8": 1.0,
+    "w8a8": 1.0,
+    "int8": 1.0,
+    "gptq": 0.5,
+    "awq": 0.5,
+    "int4": 0.5,
+    "w4a16": 0.5,
+}
 
 
 def _quantized(name: str | None) -> str | None:
@@ -313,7 +412,11 @@ def _bytes_by_name(recipe: ModelRecipe) -> float | None:
 
 
 def cost(
-    rules: Sequence[PriceRule], study: Study, trials: Sequence[PlannedTrial], machine: Rig, seconds: float
+    rules: Sequence[PriceRule],
+    study: Study,
+    trials: Sequence[PlannedTrial],
+    machine: Rig,
+    seconds: float,
 ) -> RigCost:
     """Return the known time by the price of the whole rig."""
     name = trials[0].place.rig
@@ -322,14 +425,27 @@ def cost(
     accelerator = wanted.accelerator or (cards[0].name if cards else "")
     chosen = costs.choose(rules, accelerator, study=wanted.price or _bound(wanted))
     if chosen is None:
-        table = f", or price = {{ accelerator_hour = 2.99 }} in [rigs.{name}]" if name else ""
-        return RigCost(about=f"no price is known: give --price 2.99 or --price machine=12{table}")
-    count = wanted.accelerators or max((p.trial.engine.world for p in trials if p.trial.engine), default=0)
+        table = (
+            f", or price = {{ accelerator_hour = 2.99 }} in [rigs.{name}]" if name else ""
+        )
+        return RigCost(
+            about=f"no price is known: give --price 2.99 or --price machine=12{table}"
+        )
+    count = wanted.accelerators or max(
+        (p.trial.engine.world for p in trials if p.trial.engine), default=0
+    )
     paid = costs.hour(chosen.price, count, len(cards) or None)
     about = costs.stated(chosen, accelerator)
     if paid is None:
-        return RigCost(about=f"{about}: this machine has no accelerator. Give --price machine=12")
-    return RigCost(amount=paid[0] * seconds / 3600, currency=chosen.price.currency, hour=paid[0], about=about)
+        return RigCost(
+            about=f"{about}: this machine has no accelerator. Give --price machine=12"
+        )
+    return RigCost(
+        amount=paid[0] * seconds / 3600,
+        currency=chosen.price.currency,
+        hour=paid[0],
+        about=about,
+    )
 
 
 def _bound(wanted: RigWanted) -> Price | None:

@@ -49,7 +49,8 @@ def _end_with_stdin() -> None:
 
 
 def _emit(event: HeldEvent) -> None:
-    with contextlib.suppress(BrokenPipeError):  # the connection is lost: the engine is stopped all the same
+    # the connection is lost: the engine is stopped all the same
+    with contextlib.suppress(BrokenPipeError):
         sys.stdout.buffer.write(msgspec.json.encode(event) + b"\n")
         sys.stdout.buffer.flush()
 
@@ -70,7 +71,10 @@ def _hold(order: HoldOrder) -> None:
     with scratch() as folder, _echo() as echo:
         facts: list[EngineFacts] = []
         interruptible = contextlib.suppress(KeyboardInterrupt)
-        with interruptible, running(plan, folder, order.headers, say, facts.append, below) as fleet:
+        with (
+            interruptible,
+            running(plan, folder, order.headers, say, facts.append, below) as fleet,
+        ):
             ports = [launch.port for launch in fleet.plan.launches]
             ready = HeldEngine(
                 fleet.facts,
@@ -91,7 +95,9 @@ def _hold(order: HoldOrder) -> None:
 
 
 def _log(folder: Path) -> str:
-    return secrets.public_text("\n".join(excerpt(path) for path in sorted(folder.glob("engine*.log"))))
+    return secrets.public_text(
+        "\n".join(excerpt(path) for path in sorted(folder.glob("engine*.log")))
+    )
 
 
 @contextlib.contextmanager

@@ -118,14 +118,20 @@ def _unique(values: Iterable[T]) -> list[T]:
 # ---- sizes ----
 
 
-def with_sizes(missing: Sequence[Need], bare: bool = False, registries: bool = False) -> list[Need]:
+def with_sizes(
+    missing: Sequence[Need], bare: bool = False, registries: bool = False
+) -> list[Need]:
     """Return what is missing with its sizes, or why they aren't known. `registries`: ask them about images.
 
     All are asked at once, and none longer than a few seconds."""
     shapes = any(need.recipe and not need.pulled for need in missing)
     bases = {need.recipe.base.name: need.recipe.base for need in missing if need.recipe}
     with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
-        images = {need.name: pool.submit(_image_size, need.box) for need in missing if need.box and registries}
+        images = {
+            need.name: pool.submit(_image_size, need.box)
+            for need in missing
+            if need.box and registries
+        }
         of_hub = dict(zip(bases, _hub_sizes(list(bases.values()), shapes), strict=True))
         answers = {name: job.result() for name, job in images.items()}
     return _shared([_sized(need, of_hub, answers, bare) for need in missing])
@@ -136,7 +142,11 @@ def _shared(sized: Sequence[Need]) -> list[Need]:
     first: dict[tuple[str, ...], Need] = {}
     out = []
     for need in sized:
-        asked = (need.recipe.source, *need.recipe.include) if need.recipe and need.pulled else ()
+        asked = (
+            (need.recipe.source, *need.recipe.include)
+            if need.recipe and need.pulled
+            else ()
+        )
         earlier = first.get(asked)
         if earlier and need.size_bytes is not None and earlier.size_bytes is not None:
             rest = max(need.size_bytes - earlier.size_bytes, 0)
@@ -149,19 +159,27 @@ def _shared(sized: Sequence[Need]) -> list[Need]:
 
 def _hub_sizes(recipes: list[ModelRecipe], shapes: bool) -> list[sizes.RepoSize]:
     if offline() and recipes:
-        return [sizes.RepoSize(unknown="HF_HUB_OFFLINE is set, so the Hub is not asked") for _ in recipes]
+        return [
+            sizes.RepoSize(unknown="HF_HUB_OFFLINE is set, so the Hub is not asked")
+            for _ in recipes
+        ]
     return sizes.ask(recipes, shapes)
 
 
 def _sized(
-    need: Need, of_hub: Mapping[str, sizes.RepoSize], images: Mapping[str, image.RegistrySize], bare: bool
+    need: Need,
+    of_hub: Mapping[str, sizes.RepoSize],
+    images: Mapping[str, image.RegistrySize],
+    bare: bool,
 ) -> Need:
     if need.refused:
         return need._replace(unknown="it can't be provided")
     if need.recipe:
         return _sized_model(need, need.recipe, of_hub[need.recipe.base.name], bare)
     if need.box:
-        size = images.get(need.name, image.RegistrySize(unknown="registries are asked in a dry run only"))
+        size = images.get(
+            need.name, image.RegistrySize(unknown="registries are asked in a dry run only")
+        )
         return need._replace(size_bytes=size.bytes, unknown=size.unknown)
     if need.installed and (size_bytes := install.about_bytes(*need.installed)):
         return need._replace(size_bytes=size_bytes, about=True)
@@ -171,7 +189,9 @@ def _sized(
 def _sized_model(need: Need, recipe: ModelRecipe, base: sizes.RepoSize, bare: bool) -> Need:
     if need.pulled:
         size = base.whole_bytes if bare else base.left_bytes
-        return need._replace(size_bytes=size, gated=base.gated, unknown=base.unknown, refused=base.refused)
+        return need._replace(
+            size_bytes=size, gated=base.gated, unknown=base.unknown, refused=base.refused
+        )
     size = sizes.made_bytes(recipe, base)
     why = "" if size is not None else f"the parameters of {recipe.source} aren't known"
     return need._replace(size_bytes=size, about=True, unknown=why)
@@ -185,7 +205,8 @@ def _image_size(box: ContainerSpec) -> image.RegistrySize:
 
 def offline() -> bool:
     """Return whether the user has forbidden questions to the Hub: then an engine finds a model in its cache, or not."""
-    return os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "on", "yes", "true")  # as huggingface_hub reads it
+    # as huggingface_hub reads it
+    return os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "on", "yes", "true")
 
 
 def check_space(missing: Sequence[Need]) -> None:
@@ -203,7 +224,11 @@ def run(missing: Sequence[Need], say: Say, below: Say) -> list[str]:
     """Provide all of it, and return a line for each. What fails is reported together, after the rest was provided.
 
     What the Hub refuses is known before, and then nothing is fetched."""
-    if refused := [f"{need.what} {need.name}, {need.how}: {need.refused}" for need in missing if need.refused]:
+    if refused := [
+        f"{need.what} {need.name}, {need.how}: {need.refused}"
+        for need in missing
+        if need.refused
+    ]:
         head = f"{many(len(refused), 'thing')} can't be provided; nothing was fetched or started:"
         raise EngineError("\n".join([head, *refused]))
     check_space(missing)
@@ -232,7 +257,9 @@ def by_disk(missing: Sequence[Need]) -> list[list[tuple[Path, Need]]]:
     disks: dict[int, list[tuple[Path, Need]]] = {}
     for need in missing:
         if need.folder:
-            disks.setdefault(files.present(need.folder).stat().st_dev, []).append((need.folder, need))
+            disks.setdefault(files.present(need.folder).stat().st_dev, []).append(
+                (need.folder, need)
+            )
     return list(disks.values())
 
 
@@ -248,7 +275,14 @@ def _dataset(work: WorkloadSpec, bare: Bare | None) -> Iterator[Need]:
         return  # only what is here is used
     recipe = hub.dataset_recipe(source)
     if recipe and (bare or hub.dataset_file(source) is None):
-        yield Need("data set", work.dataset, f"pull {recipe.source}", hub_cache(), partial(_data_file, work), recipe)
+        yield Need(
+            "data set",
+            work.dataset,
+            f"pull {recipe.source}",
+            hub_cache(),
+            partial(_data_file, work),
+            recipe,
+        )
 
 
 def _datasets(works: Iterable[WorkloadSpec], dry: bool, bare: Bare | None) -> list[Need]:
@@ -262,16 +296,28 @@ def _models(spec: EngineSpec, dry: bool, bare: Bare | None) -> Iterator[Need]:
         for step in steps.steps(recipe) if bare else steps.missing(recipe):
             yield from _environment(steps.environment_kind(step), bare)
             folder = hub_cache() if step.verb == "pull" else shelf.models_folder()
-            yield Need("model", name, step.describe(), folder, partial(_model_made, step.recipe), step.recipe)
+            yield Need(
+                "model",
+                name,
+                step.describe(),
+                folder,
+                partial(_model_made, step.recipe),
+                step.recipe,
+            )
     for name, recipe in ({} if offline() and not dry else weights.of_hub(spec)).items():
         if bare or not (shelf.find(recipe) or _fetched(name, recipe)):
-            yield Need("model", name, "pull", hub_cache(), partial(_model_made, recipe), recipe)
+            yield Need(
+                "model", name, "pull", hub_cache(), partial(_model_made, recipe), recipe
+            )
 
 
 def _fetched(name: str, recipe: ModelRecipe) -> bool:
     """Return whether another tool has fetched all of it into the Hub's cache."""
     shape = model_files.of_hub(name) if "@" not in recipe.source else None
-    return shape is not None and check.problem(Path(shape.path), weights=not recipe.include) is None
+    return (
+        shape is not None
+        and check.problem(Path(shape.path), weights=not recipe.include) is None
+    )
 
 
 def _model_made(recipe: ModelRecipe, say: Say, below: Say) -> str:
@@ -286,7 +332,9 @@ def _data_file(work: WorkloadSpec, say: Say, below: Say) -> str:
 def _environment(kind: str | None, bare: Bare | None) -> Iterator[Need]:
     """Yield the environment of a tool. A step that makes a model would install its own by itself."""
     if kind and (bare or environment.find(kind) is None):
-        variant = install.variant_for(kind, bare.variant if bare else install.variant_of_this_machine())
+        variant = install.variant_for(
+            kind, bare.variant if bare else install.variant_of_this_machine()
+        )
         yield Need(
             what="tool",
             name=kind,
@@ -308,7 +356,13 @@ def _engine(spec: EngineSpec, dry: bool, bare: Bare | None) -> Iterator[Need]:
         if not bare and not locate(kind, spec, dry).absent:
             return
     folder = environment.engines_folder()
-    need = Need("engine", engine_name(spec), "install", folder, partial(_installed, spec.kind, spec.version, None))
+    need = Need(
+        "engine",
+        engine_name(spec),
+        "install",
+        folder,
+        partial(_installed, spec.kind, spec.version, None),
+    )
     machine = bare or this_machine()
     try:
         chosen_image = _image_to_install(spec, machine)
@@ -329,7 +383,11 @@ def engine_name(spec: EngineSpec) -> str:
 
 
 def _by_image(need: Need, spec: EngineSpec, image_name: str, version: str | None) -> Need:
-    other = f" ({version}, which the setting accepts)" if _is_other(version, spec.version) else ""
+    other = (
+        f" ({version}, which the setting accepts)"
+        if _is_other(version, spec.version)
+        else ""
+    )
     return need._replace(
         how=f"pull {image_name}{other}",
         folder=None,
@@ -352,10 +410,14 @@ def _image_to_install(spec: EngineSpec, machine: Bare) -> tuple[str, str | None]
     """Return the image that installs an engine, and its version; None: a package does. Raise where there is neither."""
     if install.choose(spec.kind, machine.variant) != "container":
         return None
-    return versions.image_of(spec.kind, machine.variant, spec.version, machine.architecture, spec.accepts)
+    return versions.image_of(
+        spec.kind, machine.variant, spec.version, machine.architecture, spec.accepts
+    )
 
 
-def image_for_this_card(kind: str, version: str | None, variant: str | None, by: str | None) -> str | None:
+def image_for_this_card(
+    kind: str, version: str | None, variant: str | None, by: str | None
+) -> str | None:
     """Return the image that installs an engine here, where the card decides which. None: any that the table has."""
     machine = this_machine()
     if machine.architecture is None or (variant or machine.variant) != machine.variant:
@@ -378,8 +440,17 @@ def refusal(spec: EngineSpec) -> str | None:
     return next((need.refused for need in _engine(spec, True, None) if need.refused), None)
 
 
-def _installed(kind: str, version: str | None, source: str | None, say: Say, below: Say) -> str:
-    env = install.install(kind, version, say=say, below=below, source=source, by="container" if source else None)
+def _installed(
+    kind: str, version: str | None, source: str | None, say: Say, below: Say
+) -> str:
+    env = install.install(
+        kind,
+        version,
+        say=say,
+        below=below,
+        source=source,
+        by="container" if source else None,
+    )
     return f"{env.folder}, {human_bytes(env.size_bytes)}"
 
 
@@ -397,10 +468,21 @@ def _image(spec: EngineSpec, dry: bool, bare: Bare | None) -> Iterator[Need]:
         return
 
     def provide(say: Say, below: Say) -> str:
-        log = environment.home() / "logs" / f"image-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
+        log = (
+            environment.home()
+            / "logs"
+            / f"image-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
+        )
         log.parent.mkdir(parents=True, exist_ok=True)
         digest = image.pull_or_build(box, tool, say, log, below)
         log.unlink(missing_ok=True)  # where it failed, the message names it
         return digest
 
-    yield Need("image", box.image, f"build from {box.build}" if box.build else "pull", None, provide, box=box)
+    yield Need(
+        "image",
+        box.image,
+        f"build from {box.build}" if box.build else "pull",
+        None,
+        provide,
+        box=box,
+    )

@@ -86,7 +86,11 @@ def read_words(words: Sequence[str], runs: Path) -> Sources:
 
 def own_findings(rows: Sequence[Row]) -> list[Finding]:
     """Findings stored with results, each with its location."""
-    return [msgspec.structs.replace(f, locations=[row.location]) for row in rows for f in row.findings]
+    return [
+        msgspec.structs.replace(f, locations=[row.location])
+        for row in rows
+        for f in row.findings
+    ]
 
 
 # ---- what is named twice ----
@@ -119,7 +123,14 @@ def _without_copies(rows: Sequence[Row], runs: set[tuple[object, ...]]) -> list[
     out = []
     for row in rows:
         task = tuple(map(row.setting, ("task", "metric", "filter")))
-        mark = (row.setting("date"), row.label, row.setting("repeat"), row.get("duration_s"), row.prompts_sha256, task)
+        mark = (
+            row.setting("date"),
+            row.label,
+            row.setting("repeat"),
+            row.get("duration_s"),
+            row.prompts_sha256,
+            task,
+        )
         if mark not in runs:
             out.append(row)
         runs.add(mark)
@@ -130,17 +141,27 @@ def _without_copies(rows: Sequence[Row], runs: set[tuple[object, ...]]) -> list[
 
 
 def compare_words(
-    words: tuple[str, str], runs: Path, metrics: Sequence[str], gates: Sequence[Gate], anyway: bool
+    words: tuple[str, str],
+    runs: Path,
+    metrics: Sequence[str],
+    gates: Sequence[Gate],
+    anyway: bool,
 ) -> Comparison:
     a, b = (read(word, runs) for word in words)
     _check_apart(a, b)
-    return compare(a.document.rows, b.document.rows, (_name(a), _name(b)), metrics, gates, anyway)
+    return compare(
+        a.document.rows, b.document.rows, (_name(a), _name(b)), metrics, gates, anyway
+    )
 
 
 def _name(source: Source) -> str:
     """Return the path of a source, with the part of the study that was named."""
     _, colon, part = source.word.rpartition(":")
-    return f"{source.path}:{part}" if colon and source.document.format == "dyno study" else str(source.path)
+    return (
+        f"{source.path}:{part}"
+        if colon and source.document.format == "dyno study"
+        else str(source.path)
+    )
 
 
 def _check_apart(a: Source, b: Source) -> None:
@@ -150,7 +171,9 @@ def _check_apart(a: Source, b: Source) -> None:
             why = f": {s.document.unread[0].why}" if s.document.unread else "."
             raise StoreError(f"In {s.word} ({s.document.format}) no result was found{why}")
     one, other = (
-        {s.path.resolve()} if s.path.is_file() else {Path(row.file).resolve() for row in s.document.rows}
+        {s.path.resolve()}
+        if s.path.is_file()
+        else {Path(row.file).resolve() for row in s.document.rows}
         for s in (a, b)
     )
     shared = one & other
@@ -173,7 +196,9 @@ def make_report(reading: Sources, request: ReportRequest) -> tuple[Report, list[
     folder, warnings = _about(request.words)
     sources, documents = reading.sources, reading.documents
     rows = _rows_and_failed(sources)
-    judged = audit(documents, of_name, own_findings([row for row in rows if row.form == "run"]))
+    judged = audit(
+        documents, of_name, own_findings([row for row in rows if row.form == "run"])
+    )
 
     def single_requests(row: Row) -> Detail | None:
         try:
@@ -193,12 +218,16 @@ def make_report(reading: Sources, request: ReportRequest) -> tuple[Report, list[
     findings = worst_first(merged([*judged.each, *more], SINGLE))
     studies = _studies(sources)
     report = Report(
-        title=secrets.clean(secrets.without_looks(request.title or folder.title or _title(sources))),
+        title=secrets.clean(
+            secrets.without_looks(request.title or folder.title or _title(sources))
+        ),
         created=datetime.datetime.now().astimezone().isoformat(timespec="minutes"),
         dyno=__version__,
         verdict=verdict([*judged.each, *findings]),
         basis=judged.basis,
-        words=conclude(shown, chosen, findings, aim.limits, single_requests, _unfinished(sources)),
+        words=conclude(
+            shown, chosen, findings, aim.limits, single_requests, _unfinished(sources)
+        ),
         entries=shown,
         findings=findings,
         about=folder.about or _about_study(sources, studies),
@@ -210,7 +239,9 @@ def make_report(reading: Sources, request: ReportRequest) -> tuple[Report, list[
         tables=[AuthorsTable(d.file, table) for d in documents for table in d.tables],
         rigs=sheets.rigs(shown, documents),
         engines=sheets.engines(shown),
-        commands=sheets.commands(shown, documents, [(study.name, text) for text, study in studies]),
+        commands=sheets.commands(
+            shown, documents, [(study.name, text) for text, study in studies]
+        ),
         definitions=_definitions(shown),
         again=request.again,
     )
@@ -253,8 +284,15 @@ def _definitions(shown: Sequence[Entry]) -> dict[str, str]:
 def _besides(judged: Audit, shown: Sequence[Entry]) -> list[Finding]:
     """Findings that only repeats or copies of a result make."""
     known = {f.text for f in judged.each}
-    findings = [f for e in shown for f in e.findings if f.text not in known and f.code in _OF_REPEATS]
-    findings += checks.run(duplicates=[(row, copy) for e in shown for row in e.rows for copy in row.also])
+    findings = [
+        f
+        for e in shown
+        for f in e.findings
+        if f.text not in known and f.code in _OF_REPEATS
+    ]
+    findings += checks.run(
+        duplicates=[(row, copy) for e in shown for row in e.rows for copy in row.also]
+    )
     return list({f.text: f for f in findings}.values())
 
 
@@ -262,8 +300,12 @@ def _lost(reading: Sources) -> list[Finding]:
     """Return unreadable sources as findings: readers of a page don't see warnings."""
     advice = "The report excludes it. Measure it again, or delete its folder."
     damaged = [why for s in reading.sources for why in s.damaged]
-    findings = [Finding("study.unreadable", "doubt", f"A trial can't be read: {why}", advice) for why in damaged]
-    read = coverage([s.document for s in reading.sources if not s.own])  # its own are the doubts above
+    findings = [
+        Finding("study.unreadable", "doubt", f"A trial can't be read: {why}", advice)
+        for why in damaged
+    ]
+    # its own are the doubts above
+    read = coverage([s.document for s in reading.sources if not s.own])
     if not read.complete:
         text = f"Not everything with numbers was read: {read.describe()}."
         advice = "The report lacks these figures. `dyno audit` lists them with the reason."
@@ -284,7 +326,9 @@ def _unused(rules: Sequence[PriceRule], shown: Sequence[Entry]) -> list[str]:
         named = rule.accelerator or rule.series
         if named:
             if not any(named.lower() in name for name in names):
-                out.append(f"{rule.origin} {named}: no result has this name, so the price is unused.")
+                out.append(
+                    f"{rule.origin} {named}: no result has this name, so the price is unused."
+                )
         elif rule.price.accelerator_hour is not None and rule.origin not in stated:
             out.append(
                 f"{rule.origin}: no result says how many accelerators it used. Give a price per machine instead: "
@@ -304,7 +348,8 @@ def _about(words: Sequence[str]) -> tuple[About, list[str]]:
     except UsageError as e:
         if folder in map(Path, words):
             raise
-        return About(), [f"{folder / 'about.toml'} is ignored: {e}"]  # perhaps it is another tool's
+        # perhaps it is another tool's
+        return About(), [f"{folder / 'about.toml'} is ignored: {e}"]
 
 
 def _title(sources: Sequence[Source]) -> str:
@@ -325,13 +370,15 @@ def _unfinished(sources: Sequence[Source]) -> int:
     """Count trials of whole studies that have neither a result nor a failure, and weren't left out."""
     left: dict[tuple[str, str], bool] = {}
     for s in sources:
-        if ":" in s.word and not Path(s.word).exists():  # a part of a study wants no more of it
+        # a part of a study wants no more of it
+        if ":" in s.word and not Path(s.word).exists():
             continue
         for path in s.studies:
             folder = StudyFolder(path)
             settled = {*folder.done(), *folder.skipped()}
             for p in folder.study().trials:
                 key = (p.place.study, p.place.id)
-                failed = (folder.run(p.place).path / "failed.json").exists()  # whatever it holds
+                # whatever it holds
+                failed = (folder.run(p.place).path / "failed.json").exists()
                 left[key] = left.get(key, True) and p.place.id not in settled and not failed
     return sum(left.values())

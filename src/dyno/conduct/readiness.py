@@ -67,14 +67,19 @@ class Requirement(NamedTuple):
 def requirements(plans: Sequence[SettingPlan]) -> list[Requirement]:
     """Return what the trials need and where it is. What dyno can't provide is a problem of its plan."""
     trials = [planned.trial for setting in plans for planned in setting.trials]
-    missing = provide.needs([t.engine for t in trials if t.engine], [t.workload for t in trials], dry=True)
+    missing = provide.needs(
+        [t.engine for t in trials if t.engine], [t.workload for t in trials], dry=True
+    )
     names = {need.name for need in missing}
     rows: list[Requirement] = []
     for setting in plans:
         if setting.engine is not None:
             rows += _present(setting.engine, names)
     rows += [Requirement(need.what, need.name, _provision(need)) for need in missing]
-    rows += [Requirement("disk", str(folder), f"{human_bytes(free)} free") for folder, free in provide.room(missing)]
+    rows += [
+        Requirement("disk", str(folder), f"{human_bytes(free)} free")
+        for folder, free in provide.room(missing)
+    ]
     return list(dict.fromkeys(rows))
 
 
@@ -91,4 +96,8 @@ def _present(plan: EnginePlan, missing: Collection[str]) -> Iterator[Requirement
 
 
 def _provision(need: provide.Need) -> str:
-    return f"not here: {need.refused}" if need.refused else f"not here; `dyno run` will {need.how}"
+    return (
+        f"not here: {need.refused}"
+        if need.refused
+        else f"not here; `dyno run` will {need.how}"
+    )

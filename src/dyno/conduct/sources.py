@@ -41,8 +41,11 @@ class Source(msgspec.Struct, frozen=True):
 def spread(words: Iterable[str]) -> Iterator[str]:
     """Replace a folder that holds files and no runs by its files, without its about.toml."""
     for word in words:
-        if any(len(part) > _LONGEST for part in word.split("/")):  # to ask for it would be an error
-            raise UsageError(f"The name is too long for a file, run or study: {word[:60]}….")
+        # to ask for it would be an error
+        if any(len(part) > _LONGEST for part in word.split("/")):
+            raise UsageError(
+                f"The name is too long for a file, run or study: {word[:60]}…."
+            )
         path = Path(word)
         shelf = _shelf(path)
         if shelf is None or shelf.runs or shelf.studies or shelf.imports:
@@ -85,7 +88,14 @@ def read(word: str, runs: Path, samples: bool = True) -> Source:
         return _source(word, path, [path], [], "run", samples)
     if kind == "study":
         folders = trial_folders(path)
-        return _source(word, path, _part(path, folders, part) if part else folders, [path], "study", samples)
+        return _source(
+            word,
+            path,
+            _part(path, folders, part) if part else folders,
+            [path],
+            "study",
+            samples,
+        )
     shelf = look_around(path)
     folders = [*shelf.runs, *(p for study in shelf.studies for p in trial_folders(study))]
     return _source(word, path, folders, shelf.studies, "runs", samples)
@@ -121,8 +131,12 @@ def _named(word: str, runs: Path) -> tuple[Path, str]:
             if kind_of(path) == "study":
                 return path, part
         if Path(word).is_dir():
-            raise UsageError(f"The folder {word} contains no runs and no results.") from None
-        raise NotFound(f"{word}: no such file, and no run or study with this name in {runs}/.") from None
+            raise UsageError(
+                f"The folder {word} contains no runs and no results."
+            ) from None
+        raise NotFound(
+            f"{word}: no such file, and no run or study with this name in {runs}/."
+        ) from None
 
 
 def _part(study: Path, folders: list[Path], part: str) -> list[Path]:
@@ -131,7 +145,9 @@ def _part(study: Path, folders: list[Path], part: str) -> list[Path]:
 
     def matches(folder: Path) -> bool:
         name, _, id = folder.name.rpartition("-")
-        return part in (id, folder.name) or any(label_matches(text, part) for text in (labels.get(id, ""), name))
+        return part in (id, folder.name) or any(
+            label_matches(text, part) for text in (labels.get(id, ""), name)
+        )
 
     paths = [folder for folder in folders if matches(folder)]
     if not paths:
@@ -139,7 +155,14 @@ def _part(study: Path, folders: list[Path], part: str) -> list[Path]:
     return paths
 
 
-def _source(word: str, path: Path, folders: list[Path], studies: Sequence[Path], kind: str, samples: bool) -> Source:
+def _source(
+    word: str,
+    path: Path,
+    folders: list[Path],
+    studies: Sequence[Path],
+    kind: str,
+    samples: bool,
+) -> Source:
     reading = _Reading()
     for study in studies:
         try:
@@ -157,7 +180,9 @@ def _source(word: str, path: Path, folders: list[Path], studies: Sequence[Path],
             reading.damage(e)
     if not reading.rows and not reading.missing:
         why = reading.unread[0].why if reading.unread else f"{path} has no trial."
-        raise StoreError(f"{why} Run `dyno runs show` for details." if kind == "run" else why.strip())
+        raise StoreError(
+            f"{why} Run `dyno runs show` for details." if kind == "run" else why.strip()
+        )
     document = Document(str(path), f"dyno {kind}", reading.rows, unread=reading.unread)
     return Source(word, path, document, reading.missing, reading.studies, reading.damaged)
 
@@ -195,7 +220,9 @@ class _Reading:
             self.rows += read_rows(run, samples)
             return
         failure = failure_of(run)
-        self.unread.append(Unread(0, f"{folder}: {failure.text if failure else 'it has no result.'}"))
+        self.unread.append(
+            Unread(0, f"{folder}: {failure.text if failure else 'it has no result.'}")
+        )
         planned = self._planned.get(_trial_id(folder))
         if failure is not None and planned is not None:
             self.missing.append(row_without(planned, str(folder), failure.text))
@@ -209,7 +236,11 @@ def detail(row: Row) -> Detail | None:
     """Return the single requests of a result, where they were stored."""
     if row.form != "run":
         samples = row.samples
-        return None if samples is None else Detail(row, bars_of_samples(samples), len(samples.starts_s))
+        return (
+            None
+            if samples is None
+            else Detail(row, bars_of_samples(samples), len(samples.starts_s))
+        )
     if row.kind == "quality":  # read with its answers
         return Detail(row)
     run = Run(Path(row.file))
@@ -223,8 +254,21 @@ def detail(row: Row) -> Detail | None:
 def _moments(run: Run, row: Row, records: list[Record]) -> list[Moment]:
     from dyno.probe.telemetry.sampler import read as read_samples
 
-    client, telemetry = run.client(), row.result.telemetry if row.result is not None else None
-    indices = [a.index for a in telemetry.accelerators if a.engine] if telemetry is not None else []
+    client, telemetry = (
+        run.client(),
+        row.result.telemetry if row.result is not None else None,
+    )
+    indices = (
+        [a.index for a in telemetry.accelerators if a.engine]
+        if telemetry is not None
+        else []
+    )
     if client is None or not indices or not run.telemetry_path.exists():
         return []
-    return moments(records, read_samples(run.telemetry_path)[0], client.start_ns, client.end_ns, indices)
+    return moments(
+        records,
+        read_samples(run.telemetry_path)[0],
+        client.start_ns,
+        client.end_ns,
+        indices,
+    )

@@ -66,7 +66,8 @@ from dyno.workload.tokenizer import choose
 
 _SEEN = 0.02  # of the prompts: fewer that a server's cache may hold move no figure
 LONG_S = 1.0  # a shorter steady window counts a wave too many or too few
-Headers = Callable[[PlannedTrial], dict[str, str]]  # keys and other headers: they are in no file
+# keys and other headers: they are in no file
+Headers = Callable[[PlannedTrial], dict[str, str]]
 
 
 class _Attempt(NamedTuple):
@@ -80,7 +81,9 @@ class _Attempt(NamedTuple):
         prepared = prepare(self.planned.trial, session, place=self.planned.place)
         requests = prepared.prompts.workload.requests
         # A file may have no others.
-        same = sum(_key(request) in self.seen for request in requests) > _SEEN * len(requests)
+        same = sum(_key(request) in self.seen for request in requests) > _SEEN * len(
+            requests
+        )
         return prepared._replace(sent_before=self.cut) if same else prepared
 
 
@@ -101,23 +104,32 @@ class Conductor:
         """`far`: machines by rig, on which engines run while the load comes from here. `wants`: asked when a trial's
         turn has come; one that isn't wanted any more is left out."""
         self.study, self.folder, self.headers, self.far = study, folder, headers, far or {}
-        self.watcher, self.stop, self.keep_raw = watcher or StudyWatcher(), stop or Stop(), keep_raw
+        self.watcher, self.stop, self.keep_raw = (
+            watcher or StudyWatcher(),
+            stop or Stop(),
+            keep_raw,
+        )
         self.wants = wants
         secrets.learn(secrets.values(os.environ))
-        secrets.learn(secret for p in study.trials for secret in hidden(p.trial, {}))  # headers: when they are used
+        # headers: when they are used
+        secrets.learn(secret for p in study.trials for secret in hidden(p.trial, {}))
         self._attempts: Counter[str] = Counter()
         self._first_failure: dict[str, str] = {}  # of a trial that is tried once more
         self._hopeless: set[str] = set()  # would fail the same way again
         self._skipped = folder.skipped()
         self._start: Path | None = None  # the last one's folder
-        self._last_start: dict[str, Path] = {}  # of the engine that met a trial's last attempt
-        self._images: dict[str, str | None] = {}  # tag → the digest that this study's results are by
+        # of the engine that met a trial's last attempt
+        self._last_start: dict[str, Path] = {}
+        # tag → the digest that this study's results are by
+        self._images: dict[str, str | None] = {}
         # Once: a study may have a thousand trials, and each asks about the others.
         self._same_program: dict[str, list[PlannedTrial]] = {}
         for p in study.trials:
             self._same_program.setdefault(_program(p), []).append(p)
         self._series: dict[tuple[str, ...], list[PlannedTrial]] = {}
-        for p in (p for p in study.trials if study.stop and not (p.trial.quality or p.trial.find)):
+        for p in (
+            p for p in study.trials if study.stop and not (p.trial.quality or p.trial.find)
+        ):
             self._series.setdefault(order.series_key(p), []).append(p)
 
     def conduct(self, wanted: Sequence[PlannedTrial]) -> None:
@@ -153,7 +165,9 @@ class Conductor:
                 self._pin(first, fleet.facts.image)
                 self._check_version(first, fleet.facts.version)
                 self._check_models(first, fleet.facts.models)
-                self._go_through(queue, partial(self._on_fleet, fleet, start, _sizes(start)), fleet.death)
+                self._go_through(
+                    queue, partial(self._on_fleet, fleet, start, _sizes(start)), fleet.death
+                )
         except (EngineError, TargetError, UsageError) as e:
             if not queue or self.stop.requested:
                 raise
@@ -168,7 +182,12 @@ class Conductor:
                     self._failed(planned, str(e))
 
     def _running(
-        self, first: PlannedTrial, spec: EngineSpec, start: Path, headers: dict[str, str], machine: Rig
+        self,
+        first: PlannedTrial,
+        spec: EngineSpec,
+        start: Path,
+        headers: dict[str, str],
+        machine: Rig,
     ) -> AbstractContextManager[Fleet | HeldFleet]:
         """Start the engine on this machine, or hold it on the rig that the load reaches from here."""
         phase, below = self.watcher.phase, self.watcher.below
@@ -182,15 +201,26 @@ class Conductor:
         first = queue[0]
         plan = engine_plan(first.trial, machine, image=self._pin(first))
         # Those that share it come first: each load of another may take minutes.
-        sharing = [p for p in queue if same_engine(plan, engine_plan(p.trial, machine, image=self._pin(p)))]
+        sharing = [
+            p
+            for p in queue
+            if same_engine(plan, engine_plan(p.trial, machine, image=self._pin(p)))
+        ]
         others = [p for p in queue if p not in sharing]
         queue.clear()
         queue.extend([*sharing, *others])
-        with working(plan, start, self.watcher.phase, Run(start).write_engine, self.watcher.below) as worker:
+        with working(
+            plan, start, self.watcher.phase, Run(start).write_engine, self.watcher.below
+        ) as worker:
             self._pin(first, worker.facts.image)
             self._check_version(first, worker.facts.version)
             self._check_models(first, worker.facts.models)
-            self._go_through(queue, partial(self._on_worker, worker), worker.death, lambda p: p in sharing)
+            self._go_through(
+                queue,
+                partial(self._on_worker, worker),
+                worker.death,
+                lambda p: p in sharing,
+            )
 
     def _pin(self, planned: PlannedTrial, digest: str | None = None) -> str | None:
         """Return the digest of a container's image in this study: from its first result on, whatever the tag."""
@@ -199,7 +229,9 @@ class Conductor:
         if tag not in self._images:
             by_tag = (p for p in self.study.trials if _image(p) == tag)
             whole = (run for p in by_tag if (run := self.folder.run(p.place)).whole)
-            self._images[tag] = next((e.image for run in whole if (e := run.engine()) and e.image), None)
+            self._images[tag] = next(
+                (e.image for run in whole if (e := run.engine()) and e.image), None
+            )
         self._images[tag] = self._images[tag] or digest
         return self._images[tag]
 
@@ -224,7 +256,9 @@ class Conductor:
             run = self.folder.run(other.place)
             engine = run.engine() if run.whole else None
             before = engine.models if engine else {}
-            for name in [n for n in models if n in before and before[n].origin != models[n].origin]:
+            for name in [
+                n for n in models if n in before and before[n].origin != models[n].origin
+            ]:
                 raise StudyStopped(
                     f"The model {name} is {models[name].origin} now, but was {before[name].origin} in {run.path}. Pin "
                     "its revision with @COMMIT, or start anew with --new or --runs DIR."
@@ -272,7 +306,9 @@ class Conductor:
         """Return the outcome, or why there is none."""
         try:
             return run_one(planned), None
-        except TargetError as e:  # an engine that died says more than a request that it didn't answer
+        except (
+            TargetError
+        ) as e:  # an engine that died says more than a request that it didn't answer
             return None, death() or str(e)
         except (UsageError, WorkloadError) as e:  # it would be the same again
             self._hopeless.add(planned.place.id)
@@ -290,8 +326,10 @@ class Conductor:
         """Store why; the folder stays, with the log and the requests that failed."""
         run = self.folder.run(planned.place)
         make_folder(run.path)
-        run.summary_path.unlink(missing_ok=True)  # without a completed one there is no result
-        if self._start is not None and not run.engine_path.exists():  # the engine didn't come up: keep its log
+        # without a completed one there is no result
+        run.summary_path.unlink(missing_ok=True)
+        # the engine didn't come up: keep its log
+        if self._start is not None and not run.engine_path.exists():
             for path in (self._start / "engine.json", *self._start.glob("engine*.log")):
                 if path.exists():
                     shutil.copy(path, run.path)
@@ -302,12 +340,20 @@ class Conductor:
             raise StudyStopped(f"{planned.place.label} failed, so the study stops: {why}")
 
     def _on_fleet(
-        self, fleet: Fleet | HeldFleet, start: Path, ready: dict[str, int], planned: PlannedTrial
+        self,
+        fleet: Fleet | HeldFleet,
+        start: Path,
+        ready: dict[str, int],
+        planned: PlannedTrial,
     ) -> Outcome | None:
         """Measure on an engine that dyno has started. `ready`: sizes of its logs when it came up."""
-        session = Session(fleet.target, self.headers(planned), self.watcher, self.stop, fleet)
+        session = Session(
+            fleet.target, self.headers(planned), self.watcher, self.stop, fleet
+        )
         session.wait_idle(fleet.aim(planned.trial).target)
-        attempt = self._attempt(planned, again=self._last_start.get(planned.place.id) == start)
+        attempt = self._attempt(
+            planned, again=self._last_start.get(planned.place.id) == start
+        )
         self._last_start[planned.place.id] = start
         run = self._fresh(planned)
         run.write_engine(fleet.facts)
@@ -361,17 +407,24 @@ class Conductor:
             return _Attempt(planned)
         trial = planned.trial
         try:
-            seed, seen = cut.manifest().trial.workload.seed, {_key(request) for request in cut.requests()}
+            seed, seen = (
+                cut.manifest().trial.workload.seed,
+                {_key(request) for request in cut.requests()},
+            )
         except StoreError:  # of another version of dyno
             seed, seen = trial.workload.seed, set()
         following = zlib.crc32(f"{seed} again".encode()) & 0x7FFFFFFF
-        trial = msgspec.structs.replace(trial, workload=msgspec.structs.replace(trial.workload, seed=following))
+        trial = msgspec.structs.replace(
+            trial, workload=msgspec.structs.replace(trial.workload, seed=following)
+        )
         return _Attempt(msgspec.structs.replace(planned, trial=trial), str(cut.path), seen)
 
     def _fresh(self, planned: PlannedTrial) -> Run:
         """Begin the trial's folder anew; why the first attempt failed goes with the result of the second. What was
         answered in a quality trial stays answered, and a search keeps its probes."""
-        run = self.folder.fresh(planned.place, keep=bool(planned.trial.quality or planned.trial.find))
+        run = self.folder.fresh(
+            planned.place, keep=bool(planned.trial.quality or planned.trial.find)
+        )
         if why := self._first_failure.get(planned.place.id):
             run.write_first_failure(why)
         return run
@@ -381,7 +434,12 @@ class Conductor:
             return None  # cut off: it is run again, as a whole
         self.watcher.phase("Decoding")
         return finish(
-            run, prepared.prompts.counter, self.keep_raw, only_whole=True, keys_known=True, watcher=self.watcher
+            run,
+            prepared.prompts.counter,
+            self.keep_raw,
+            only_whole=True,
+            keys_known=True,
+            watcher=self.watcher,
         )
 
     def _recovered(self, planned: PlannedTrial) -> bool:
@@ -391,10 +449,20 @@ class Conductor:
             return False  # it continues with its probes
         with contextlib.suppress(DynoError):
             client, engine = run.client(), run.engine()
-            if client is None or client.outcome != "complete" or failure_of(run) or (engine and engine.died):
+            if (
+                client is None
+                or client.outcome != "complete"
+                or failure_of(run)
+                or (engine and engine.died)
+            ):
                 return False
             named = weights.tokenizer(run.manifest().trial)
-            outcome = finish(run, choose(named, None, "") if named else None, self.keep_raw, only_whole=True)
+            outcome = finish(
+                run,
+                choose(named, None, "") if named else None,
+                self.keep_raw,
+                only_whole=True,
+            )
             if not run.whole:
                 return False
             self.watcher.ended(planned, TrialEnd("done", "summed up", outcome))
@@ -418,7 +486,9 @@ class Conductor:
         if self.study.stop is None or planned.trial.quality or planned.trial.find:
             return None
         mine = order.level(planned)
-        lower = [p for p in self._series[order.series_key(planned)] if order.level(p) < mine]
+        lower = [
+            p for p in self._series[order.series_key(planned)] if order.level(p) < mine
+        ]
         levels = []
         for p in sorted(lower, key=order.level):
             run = self.folder.run(p.place)
@@ -433,7 +503,9 @@ class Conductor:
 
 
 def _key(request: Request) -> int:
-    return hash(request.prompt if isinstance(request.prompt, str) else tuple(request.prompt))
+    return hash(
+        request.prompt if isinstance(request.prompt, str) else tuple(request.prompt)
+    )
 
 
 def _ended_early(outcome: Outcome | None) -> str:
@@ -442,7 +514,9 @@ def _ended_early(outcome: Outcome | None) -> str:
         return "the load ended early."
     s = outcome.result.summary
     failures = ", ".join(f"{count} {kind}" for kind, count in s.failures.items())
-    words = next((f" The server's words: {text[:200]}" for text in s.failure_examples.values()), "")
+    words = next(
+        (f" The server's words: {text[:200]}" for text in s.failure_examples.values()), ""
+    )
     return f"the load ended early: {s.completed} of {s.sent} requests were completed ({failures}).{words}"
 
 
@@ -462,7 +536,9 @@ def _sizes(folder: Path) -> dict[str, int]:
     return {path.name: path.stat().st_size for path in folder.glob("engine*.log")}
 
 
-def _copy_logs(start: Path, run: Run, ready: dict[str, int], before: dict[str, int]) -> None:
+def _copy_logs(
+    start: Path, run: Run, ready: dict[str, int], before: dict[str, int]
+) -> None:
     """Copy what the engine logged when it came up and during this trial: its folder is whole by itself."""
     for name, size in before.items():
         text = excerpt(start / name, end=ready.get(name, 0)) + excerpt(start / name, size)
@@ -488,7 +564,11 @@ def _level(result: Result) -> _Level | None:
     if any(f.code.startswith("client.") and f.level != "note" for f in result.findings):
         return None
     long = s.steady and s.steady.end_s - s.steady.start_s >= max(LONG_S, s.duration_s / 2)
-    return _Level(s.output_throughput, s.e2el.median, s.steady.output_throughput if s.steady and long else None)
+    return _Level(
+        s.output_throughput,
+        s.e2el.median,
+        s.steady.output_throughput if s.steady and long else None,
+    )
 
 
 def _saturation(levels: Sequence[_Level], rule: StopRule) -> str | None:
@@ -496,10 +576,13 @@ def _saturation(levels: Sequence[_Level], rule: StopRule) -> str | None:
     if len(levels) < 2:
         return None
     steady = [level.steady for level in levels if level.steady is not None]
-    alike = len(steady) == len(levels)  # windows are compared with windows, whole runs with whole runs
+    # windows are compared with windows, whole runs with whole runs
+    alike = len(steady) == len(levels)
     *before, last = steady if alike else [level.throughput for level in levels]
     waits, waited = levels[-1].latency_ms, levels[-2].latency_ms
-    if last > max(before) * (1 + rule.throughput_gain) or waits <= waited * (1 + rule.latency_growth):
+    if last > max(before) * (1 + rule.throughput_gain) or waits <= waited * (
+        1 + rule.latency_growth
+    ):
         return None
     where = "steady window" if alike else "whole run"
     return (

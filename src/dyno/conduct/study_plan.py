@@ -58,14 +58,17 @@ def read(path: Path, given: dict[str, str] | None = None) -> tuple[Study, str]:
     """Return the study and its text."""
     try:
         data = files.read(path, files.TEXT, pipes=True)
-        text = data.decode("utf-8-sig").replace("\r\n", "\n")  # some editors put a mark at the beginning
+        # some editors put a mark at the beginning
+        text = data.decode("utf-8-sig").replace("\r\n", "\n")
     except (OSError, UnicodeDecodeError) as e:
         why = e.strerror if isinstance(e, OSError) else "it is not UTF-8"
         raise UsageError(f"The study {path} can't be read: {why}.") from None
     return file.read(text, path, known(), given), text
 
 
-def repeated(name: str, trials: Iterable[tuple[Place, TrialSpec]], seed: int, repeats: int) -> Study:
+def repeated(
+    name: str, trials: Iterable[tuple[Place, TrialSpec]], seed: int, repeats: int
+) -> Study:
     """Make a study without a file: each trial `repeats` times, with other prompts each time."""
     pairs = list(trials)
     slotted = slots.for_loads([trial for _, trial in pairs])
@@ -74,7 +77,9 @@ def repeated(name: str, trials: Iterable[tuple[Place, TrialSpec]], seed: int, re
         for (place, _), trial in zip(pairs, slotted, strict=True)
         for repeat in range(1, repeats + 1)
     ]
-    return Study(name=name, trials=planned, seed=seed, repeats=repeats, on_failure="carry_on")
+    return Study(
+        name=name, trials=planned, seed=seed, repeats=repeats, on_failure="carry_on"
+    )
 
 
 def fits(wanted: RigWanted, machine: Rig) -> bool:
@@ -82,17 +87,23 @@ def fits(wanted: RigWanted, machine: Rig) -> bool:
     if wanted.accelerator is None and wanted.accelerators is None:
         return True
     name = (wanted.accelerator or "").lower()
-    return sum(name in a.name.lower() for a in machine.accelerators) >= (wanted.accelerators or 1)
+    return sum(name in a.name.lower() for a in machine.accelerators) >= (
+        wanted.accelerators or 1
+    )
 
 
 def choose_rig(study: Study, machine: Rig, asked: str | None, anyway: bool) -> str | None:
     """Return which of the study's rigs this machine is. None: it names none."""
     if asked is not None and asked not in study.rigs:
-        raise UsageError(f"--rig {asked}: the study has no such rig. There are: {', '.join(study.rigs) or 'none'}.")
+        raise UsageError(
+            f"--rig {asked}: the study has no such rig. There are: {', '.join(study.rigs) or 'none'}."
+        )
     if not study.rigs:
         return None
     candidates = [asked] if asked else list(study.rigs)
-    fitting_ones = [name for name in candidates if anyway or fits(study.rigs[name], machine)]
+    fitting_ones = [
+        name for name in candidates if anyway or fits(study.rigs[name], machine)
+    ]
     if len(fitting_ones) == 1:
         return fitting_ones[0]
     if fitting_ones:
@@ -110,9 +121,15 @@ def _rig_words(name: str, wanted: RigWanted) -> str:
     return f"{name} ({wanted.accelerators or 'any number'} × {wanted.accelerator or 'any accelerator'})"
 
 
-def choose_rigs(study: Study, machine: Rig, asked: str | None, anyway: bool) -> list[str] | None:
+def choose_rigs(
+    study: Study, machine: Rig, asked: str | None, anyway: bool
+) -> list[str] | None:
     """Return the rigs whose trials run now: this machine's, and those elsewhere. None: the study names none."""
-    far = [name for name, wanted in study.rigs.items() if wanted.elsewhere and asked in (None, name)]
+    far = [
+        name
+        for name, wanted in study.rigs.items()
+        if wanted.elsewhere and asked in (None, name)
+    ]
     near = {name: wanted for name, wanted in study.rigs.items() if not wanted.elsewhere}
     if asked in far or (far and not near):
         return far
@@ -122,7 +139,10 @@ def choose_rigs(study: Study, machine: Rig, asked: str | None, anyway: bool) -> 
 
 def placed(study: Study, hosts: dict[str, str]) -> Study:
     """Return the study with these rigs on other machines: NAME → user@host."""
-    far = {n: msgspec.structs.replace(study.rigs[n], ssh=SshSpec(host), dstack=None) for n, host in hosts.items()}
+    far = {
+        n: msgspec.structs.replace(study.rigs[n], ssh=SshSpec(host), dstack=None)
+        for n, host in hosts.items()
+    }
     return msgspec.structs.replace(study, rigs={**study.rigs, **far})
 
 
@@ -132,8 +152,13 @@ def assumed(wanted: RigWanted, machine: Rig) -> Rig:
         return machine
     name = wanted.accelerator or "accelerator"
     vendor = "amd" if re.match(r"(?i)mi\d|radeon|strix|instinct|gfx", name) else "nvidia"
-    architecture = (wanted.architecture or versions.architecture_of(name)) if vendor == "amd" else None
-    cards = [Accelerator(i, name, vendor, architecture=architecture) for i in range(wanted.accelerators or _AT_LEAST)]
+    architecture = (
+        (wanted.architecture or versions.architecture_of(name)) if vendor == "amd" else None
+    )
+    cards = [
+        Accelerator(i, name, vendor, architecture=architecture)
+        for i in range(wanted.accelerators or _AT_LEAST)
+    ]
     return msgspec.structs.replace(machine, accelerators=cards)
 
 
@@ -147,21 +172,29 @@ class SettingPlan(NamedTuple):
 
 
 def plans(
-    study: Study, trials: Iterable[PlannedTrial], machine: Rig, dry: bool, here: bool = False
+    study: Study,
+    trials: Iterable[PlannedTrial],
+    machine: Rig,
+    dry: bool,
+    here: bool = False,
 ) -> list[SettingPlan]:
     """Plan each engine setting of the trials. `dry`: with what is missing, as if it were there, and for the machines
     that the study is meant for. `here`: for this one all the same."""
     out: list[SettingPlan] = []
     for mine in _by_setting(trials):
         name = mine[0].place.rig
-        planned_for = assumed(study.rigs[name], machine) if dry and name and not here else machine
+        planned_for = (
+            assumed(study.rigs[name], machine) if dry and name and not here else machine
+        )
         far = name is not None and study.rigs[name].elsewhere
         setting = _setting_plan(study, mine, planned_for, dry)
         shared = _same_batch_engine(out, setting.engine)
         if shared and shared.trials[0].place.rig == name:
             shared.trials.extend(mine)
         else:
-            assumed_machine = setting.engine is not None and (far or planned_for is not machine)
+            assumed_machine = setting.engine is not None and (
+                far or planned_for is not machine
+            )
             out.append(setting._replace(elsewhere=assumed_machine))
     return out
 
@@ -175,12 +208,16 @@ def _by_setting(trials: Iterable[PlannedTrial]) -> list[list[PlannedTrial]]:
     settings: dict[bytes, list[PlannedTrial]] = {}
     for planned in trials:
         trial = planned.trial
-        key = msgspec.json.encode([planned.place.rig, trial.engine, trial.target, _batch(planned)])
+        key = msgspec.json.encode(
+            [planned.place.rig, trial.engine, trial.target, _batch(planned)]
+        )
         settings.setdefault(key, []).append(planned)
     return list(settings.values())
 
 
-def _setting_plan(study: Study, mine: list[PlannedTrial], machine: Rig, dry: bool) -> SettingPlan:
+def _setting_plan(
+    study: Study, mine: list[PlannedTrial], machine: Rig, dry: bool
+) -> SettingPlan:
     """Plan one setting, or say why it is refused. A server that runs already needs no plan."""
     first = mine[0]
     engine = first.trial.engine
@@ -194,7 +231,9 @@ def _setting_plan(study: Study, mine: list[PlannedTrial], machine: Rig, dry: boo
         return SettingPlan(mine, None, str(e))
 
 
-def _same_batch_engine(settings: Sequence[SettingPlan], plan: EnginePlan | None) -> SettingPlan | None:
+def _same_batch_engine(
+    settings: Sequence[SettingPlan], plan: EnginePlan | None
+) -> SettingPlan | None:
     """Return the setting that loads the same engine: several batches may need the same of it, and then share it."""
     if plan is None or not plan.batch:
         return None
@@ -248,17 +287,24 @@ def _engine_problems(setting: SettingPlan) -> Iterator[tuple[PlannedTrial, str]]
 def _missing_files(trial: TrialSpec) -> Iterator[str]:
     """Yield what is wrong with the local files that a trial names."""
     data = trial.workload.path
-    if data and not data.startswith("hub:") and (why := _missing(Path(data).expanduser(), folders=False)):
+    if (
+        data
+        and not data.startswith("hub:")
+        and (why := _missing(Path(data).expanduser(), folders=False))
+    ):
         yield f"path = {data!r}: {why}."
     tokenizer = trial.tokenizer
-    own = trial.engine is not None and tokenizer in trial.engine.weights  # provided, or missed by the engine's plan
+    # provided, or missed by the engine's plan
+    own = trial.engine is not None and tokenizer in trial.engine.weights
     if not tokenizer or own or not looks_local(tokenizer):
         return
     if why := _missing(Path(tokenizer).expanduser(), folders=True):
         yield f"tokenizer = {tokenizer!r}: {why}."
 
 
-def problems_before_fetching(study: Study, trials: Sequence[PlannedTrial], machine: Rig) -> list[str]:
+def problems_before_fetching(
+    study: Study, trials: Sequence[PlannedTrial], machine: Rig
+) -> list[str]:
     """Return what is known to go wrong on this machine, before anything is fetched: files, flags, tools."""
     planned = plans(study, trials, machine, dry=True, here=True)
     return [*problems(planned), *missing_tools(planned), *_not_installable(planned)]
@@ -267,7 +313,9 @@ def problems_before_fetching(study: Study, trials: Sequence[PlannedTrial], machi
 def missing_tools(planned: Sequence[SettingPlan]) -> list[str]:
     """Say which container tools are missing, of those that engines need."""
     boxes = [setting.engine.spec.container for setting in planned if setting.engine]
-    return list(filter(None, map(_no_tool, dict.fromkeys(box.tool for box in boxes if box))))
+    return list(
+        filter(None, map(_no_tool, dict.fromkeys(box.tool for box in boxes if box)))
+    )
 
 
 def _not_installable(planned: Sequence[SettingPlan]) -> list[str]:
@@ -310,7 +358,11 @@ def moved(folder: StudyFolder, wanted: Iterable[PlannedTrial], machine: Rig) -> 
     first = next((run for p in wanted if (run := folder.run(p.place)).whole), None)
     if first is None:
         return []
-    return [f.text for f in rig_differences(first.manifest().rig, machine) if f.code != "rig.environment_differs"]
+    return [
+        f.text
+        for f in rig_differences(first.manifest().rig, machine)
+        if f.code != "rig.environment_differs"
+    ]
 
 
 def public(study: Study, text: str) -> tuple[Study, str]:
@@ -324,11 +376,16 @@ def public(study: Study, text: str) -> tuple[Study, str]:
         shows = secrets.clean(tree) != tree or secrets.public(tree) != tree
     except (tomllib.TOMLDecodeError, RecursionError):
         shows = True
-    return msgspec.structs.replace(study, trials=trials, rigs=rigs), _NO_TEXT if shows else text
+    return msgspec.structs.replace(
+        study, trials=trials, rigs=rigs
+    ), _NO_TEXT if shows else text
 
 
 def _public_rig(rig: RigWanted) -> RigWanted:
-    before, after = ([secrets.public_command(c) for c in commands] for commands in (rig.before, rig.after))
+    before, after = (
+        [secrets.public_command(c) for c in commands]
+        for commands in (rig.before, rig.after)
+    )
     return msgspec.structs.replace(rig, before=before, after=after)
 
 
@@ -356,7 +413,11 @@ def _changes(added: Sequence[str], gone: Sequence[str]) -> Iterator[str]:
     """Count the trials that differ. A label that is both added and gone is a trial with other settings."""
     both = set(added).intersection(gone)
     groups = (
-        ("has other settings", "have other settings", [label for label in added if label in both]),
+        (
+            "has other settings",
+            "have other settings",
+            [label for label in added if label in both],
+        ),
         ("is new", "are new", [label for label in added if label not in both]),
         ("is removed", "are removed", [label for label in gone if label not in both]),
     )
@@ -387,10 +448,14 @@ def begun(runs: Path, study: Study) -> StudyFolder | None:
 def _folders(runs: Path, study: Study) -> Iterator[StudyFolder]:
     """NAME, NAME-2, NAME-3, …"""
     yield StudyFolder(runs / study.name)
-    yield from (StudyFolder(runs / f"{study.name}-{number}") for number in itertools.count(2))
+    yield from (
+        StudyFolder(runs / f"{study.name}-{number}") for number in itertools.count(2)
+    )
 
 
-def folder_for(runs: Path, study: Study, new: bool = False, extend: bool = False, again: bool = False) -> StudyFolder:
+def folder_for(
+    runs: Path, study: Study, new: bool = False, extend: bool = False, again: bool = False
+) -> StudyFolder:
     """Return where it resumes or begins: the first folder that holds exactly these trials, or the first free name.
 
     `again`: a complete one is not resumed.
@@ -400,12 +465,20 @@ def folder_for(runs: Path, study: Study, new: bool = False, extend: bool = False
         if not folder.path.exists():
             break
         if not folder.path.is_dir():
-            raise StoreError(f"{folder.path} is a file. Choose another place with --runs DIR.")
+            raise StoreError(
+                f"{folder.path} is a file. Choose another place with --runs DIR."
+            )
         if not folder.exists:
             if folder.blank:
                 return folder
-            raise StoreError(f"{folder.path} exists but is not a study. Choose another place with --runs DIR.")
-        if same(folder.study(), study) and not new and not (again and len(folder.done()) >= len(study.trials)):
+            raise StoreError(
+                f"{folder.path} exists but is not a study. Choose another place with --runs DIR."
+            )
+        if (
+            same(folder.study(), study)
+            and not new
+            and not (again and len(folder.done()) >= len(study.trials))
+        ):
             return folder
         taken.append(folder)
     if not taken or new or again:

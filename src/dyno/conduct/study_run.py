@@ -28,29 +28,44 @@ class StudyChoices(msgspec.Struct, frozen=True):
 
     limit: int | None = None  # trials, at most
     only: tuple[str, ...] = ()  # patterns of their names
-    any_rig: bool = False  # also on a machine that the study was not written for, or that has changed
+    # also on a machine that the study was not written for, or that has changed
+    any_rig: bool = False
     any_rig_flag: str = ""  # words about how that is asked for; '': this command can't
     no_prepare: bool = False
     keep_raw: bool = False
 
     def words(self) -> list[str]:
         """Return them as flags of `dyno run` on another machine."""
-        switches = {"--any-rig": self.any_rig, "--no-prepare": self.no_prepare, "--keep-raw": self.keep_raw}
+        switches = {
+            "--any-rig": self.any_rig,
+            "--no-prepare": self.no_prepare,
+            "--keep-raw": self.keep_raw,
+        }
         words = [flag for flag, given in switches.items() if given]
         words += ["--limit", str(self.limit)] if self.limit else []
         return words + [word for pattern in self.only for word in ("--only", pattern)]
 
 
-Views = Callable[[Sequence[PlannedTrial], int], StudyWatcher]  # of trials to run, and how many were done before
+# of trials to run, and how many were done before
+Views = Callable[[Sequence[PlannedTrial], int], StudyWatcher]
 
 
 def conduct_part(
-    text: str, folder: StudyFolder, headers: Headers, whole: Study, planned: Sequence[PlannedTrial], watch: Watch
+    text: str,
+    folder: StudyFolder,
+    headers: Headers,
+    whole: Study,
+    planned: Sequence[PlannedTrial],
+    watch: Watch,
 ) -> None:
     """Store a study as far as it is known, and run these trials of it: `dyno tune` plans while it measures."""
     folder.write(*study_plan.public(whole, text))
-    study = msgspec.structs.replace(whole, trials=list(planned), on_failure="carry_on", interleave="engines", stop=None)
-    Conductor(study, folder, headers, watch.watcher, watch.stop, wants=watch.wants).conduct(planned)
+    study = msgspec.structs.replace(
+        whole, trials=list(planned), on_failure="carry_on", interleave="engines", stop=None
+    )
+    Conductor(study, folder, headers, watch.watcher, watch.stop, wants=watch.wants).conduct(
+        planned
+    )
 
 
 class StudyRun(msgspec.Struct, frozen=True):
@@ -70,10 +85,17 @@ class StudyRun(msgspec.Struct, frozen=True):
         done = self.folder.done()
         mine = [p for p in self.wanted if not self.study.is_elsewhere(p)]
         left = self._left(mine, done)
-        refuse(study_plan.problems(study_plan.plans(self.study, left, machine, dry=False)), "nothing was started")
+        refuse(
+            study_plan.problems(study_plan.plans(self.study, left, machine, dry=False)),
+            "nothing was started",
+        )
         check_keys((p for p in self.wanted if p.place.id not in done), self.headers)
         check_certificates(p.trial.target for p in left)
-        if left and not self.choices.any_rig and (changes := study_plan.moved(self.folder, mine, machine)):
+        if (
+            left
+            and not self.choices.any_rig
+            and (changes := study_plan.moved(self.folder, mine, machine))
+        ):
             raise UsageError(
                 f"{self.folder.path} was started on another machine, or this machine has changed: {' '.join(changes)} "
                 f"The trials would not be comparable. {self.choices.any_rig_flag}--runs DIR starts elsewhere."
@@ -84,7 +106,9 @@ class StudyRun(msgspec.Struct, frozen=True):
         stop = Stop()
         try:
             with closing(self.views(left, before)) as view:
-                Conductor(self.study, self.folder, self.headers, view, stop, self.choices.keep_raw).conduct(left)
+                Conductor(
+                    self.study, self.folder, self.headers, view, stop, self.choices.keep_raw
+                ).conduct(left)
         except KeyboardInterrupt:
             stop.requested = True
         return stop.requested, before < len(self.wanted)
@@ -92,7 +116,9 @@ class StudyRun(msgspec.Struct, frozen=True):
     def elsewhere(self) -> list[str | None]:
         """Run the trials of rigs that are elsewhere. Return what went wrong; None: Ctrl-C."""
         problems: list[str | None] = []
-        for name in dict.fromkeys(p.place.rig for p in self.wanted if self.study.is_elsewhere(p)):
+        for name in dict.fromkeys(
+            p.place.rig for p in self.wanted if self.study.is_elsewhere(p)
+        ):
             assert name is not None
             stop = Stop()
             try:
@@ -109,14 +135,23 @@ class StudyRun(msgspec.Struct, frozen=True):
     def _on_rig(self, name: str, stop: Stop) -> None:
         mine = [p for p in self.wanted if p.place.rig == name]
         far = Elsewhere(
-            self.study, self.text, self.folder, name, lambda text: self.say(f"[{name}] {text}"), study_plan.public
+            self.study,
+            self.text,
+            self.folder,
+            name,
+            lambda text: self.say(f"[{name}] {text}"),
+            study_plan.public,
         )
         if self.study.rigs[name].client == "rig":
             far.conduct(mine, self.choices.words())
         elif {p.place.id for p in mine} - self.folder.done():
-            far.from_here(mine, lambda machine: self._from_here(mine, stop, {name: machine}))
+            far.from_here(
+                mine, lambda machine: self._from_here(mine, stop, {name: machine})
+            )
 
-    def _from_here(self, mine: Sequence[PlannedTrial], stop: Stop, far: dict[str, FarMachine]) -> None:
+    def _from_here(
+        self, mine: Sequence[PlannedTrial], stop: Stop, far: dict[str, FarMachine]
+    ) -> None:
         """Run trials whose engines are on another machine, with the load from here."""
 
         def with_address(planned: PlannedTrial) -> dict[str, str]:
@@ -128,11 +163,21 @@ class StudyRun(msgspec.Struct, frozen=True):
         before = sum(p.place.id in done for p in self.wanted)
         left = self._left(mine, done)
         with closing(self.views(left, before)) as view:
-            Conductor(self.study, self.folder, with_address, view, stop, self.choices.keep_raw, far).conduct(left)
+            Conductor(
+                self.study,
+                self.folder,
+                with_address,
+                view,
+                stop,
+                self.choices.keep_raw,
+                far,
+            ).conduct(left)
 
     def _left(self, trials: Sequence[PlannedTrial], done: set[str]) -> list[PlannedTrial]:
         ids = {p.place.id for p in trials} - done
-        return [p for session in sessions(self.study, ids) for p in session.trials][: self.choices.limit]
+        return [p for session in sessions(self.study, ids) for p in session.trials][
+            : self.choices.limit
+        ]
 
     def _say_where(self, before: int) -> None:
         if before == len(self.wanted):
@@ -141,7 +186,9 @@ class StudyRun(msgspec.Struct, frozen=True):
         if before:
             self.say(f"{before} of {len(self.wanted)} trials are done; resuming in {path}.")
         elif path.name != self.study.name and not self.choices.limit:
-            self.say(f"{path.with_name(self.study.name)} keeps its results; the new ones go to {path}.")
+            self.say(
+                f"{path.with_name(self.study.name)} keeps its results; the new ones go to {path}."
+            )
 
 
 def refuse(problems: Sequence[str], so: str) -> None:

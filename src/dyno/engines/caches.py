@@ -55,10 +55,20 @@ TUNINGS = {
 
 
 class Caches:
-    def __init__(self, spec: EngineSpec, version: str | None, accelerators: Sequence[str]) -> None:
+    def __init__(
+        self, spec: EngineSpec, version: str | None, accelerators: Sequence[str]
+    ) -> None:
         self._spec, self._kind = spec, kind_of(spec.kind)
-        program = spec.container.image if spec.container else version  # a manifest has the image's digest
-        key = [program, spec.model, spec.dtype, spec.quantization, spec.tensor_parallel, spec.pipeline_parallel]
+        # a manifest has the image's digest
+        program = spec.container.image if spec.container else version
+        key = [
+            program,
+            spec.model,
+            spec.dtype,
+            spec.quantization,
+            spec.tensor_parallel,
+            spec.pipeline_parallel,
+        ]
         number = hashlib.sha256(msgspec.json.encode([*key, *accelerators])).hexdigest()[:10]
         self.folder = home() / "cache" / f"{spec.kind}-{number}"
         self._fresh: list[Path] = []
@@ -70,9 +80,13 @@ class Caches:
         unknown = [name for name in spec.prepare if name not in known]
         if unknown:
             names = ", ".join(known) or "none"
-            raise UsageError(f"--engine-prepare {unknown}: {spec.kind} has no such preparation. Known: {names}.")
+            raise UsageError(
+                f"--engine-prepare {unknown}: {spec.kind} has no such preparation. Known: {names}."
+            )
         if spec.compile_cache and not self._kind.compile_caches:
-            raise UsageError(f"--engine-compile-cache {spec.compile_cache!r}: {spec.kind} has no compile cache.")
+            raise UsageError(
+                f"--engine-compile-cache {spec.compile_cache!r}: {spec.kind} has no compile cache."
+            )
         own: set[str] = set()  # variables that dyno sets
         for name in spec.prepare:
             own.update(TUNINGS[name].measured)
@@ -95,28 +109,39 @@ class Caches:
             if self._spec.compile_cache == "off":
                 folder = self.folder / f"fresh-{os.getpid()}-{index}"
                 self._fresh.append(folder)
-            env |= {name: str(folder / part) for name, part in self._kind.compile_caches.items()}
+            env |= {
+                name: str(folder / part) for name, part in self._kind.compile_caches.items()
+            }
         return msgspec.structs.replace(launch, env={**env, **launch.env})
 
     def mounted(self, box: ContainerSpec) -> ContainerSpec:
         if not (self._spec.prepare or self._spec.compile_cache):
             return box
         mount = f"{self.folder}:{self.folder}"
-        return box if mount in box.mounts else msgspec.structs.replace(box, mounts=[*box.mounts, mount])
+        return (
+            box
+            if mount in box.mounts
+            else msgspec.structs.replace(box, mounts=[*box.mounts, mount])
+        )
 
     def _filled(self, name: str, texts: Mapping[str, str]) -> dict[str, str]:
         return {key: text.format(folder=self.folder / name) for key, text in texts.items()}
 
     def preparing(self, name: str) -> EngineSpec:
         """Return the setting of the start that tunes: one copy, without what is kept."""
-        spec, env = self._spec, {**self._spec.env, **self._filled(name, TUNINGS[name].preparing)}
+        spec, env = (
+            self._spec,
+            {**self._spec.env, **self._filled(name, TUNINGS[name].preparing)},
+        )
         box = spec.container and self.mounted(spec.container)
         return msgspec.structs.replace(spec, prepare=[], replicas=1, env=env, container=box)
 
     def read(self, name: str, image: str | None) -> Preparation | None:
         """Return what is kept. None: nothing, or it was made in another image of that name."""
         try:
-            stored = msgspec.json.decode((self.folder / name / _MANIFEST).read_bytes(), type=Preparation)
+            stored = msgspec.json.decode(
+                (self.folder / name / _MANIFEST).read_bytes(), type=Preparation
+            )
         except (OSError, msgspec.MsgspecError):
             return None
         present = all((self.folder / name / file).exists() for file in stored.files)

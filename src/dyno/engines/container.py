@@ -65,14 +65,19 @@ def wrap(
     _check(spec.options)
     env, exported = dict(launch.env), dict(exported or {})
     words = _run(tool, name, spec.options)
-    devices = _devices(accelerator, launch.devices, tool, spec.options, env, exported, groups)
+    devices = _devices(
+        accelerator, launch.devices, tool, spec.options, env, exported, groups
+    )
     words += dict.fromkeys([*devices, *PRIVILEGES[spec.privileges]])
     mounts = _mounts(spec, model, env)
     words += [f"--volume={mount}" for mount in mounts]
     targets = _targets(mounts) + _targets(_values(spec.options, "-v", "--volume"))
     withheld = _withheld(exported, env, targets, accelerator)
     hidden = {key: value for key, value in env.items() if hides(key, value)}
-    words += [f"--env={key}" if key in hidden else f"--env={key}={value}" for key, value in env.items()]
+    words += [
+        f"--env={key}" if key in hidden else f"--env={key}={value}"
+        for key, value in env.items()
+    ]
     words += [f"--env={key}" for key in exported if key not in env and key not in withheld]
     program, *arguments = [_inside(word, model) for word in launch.argv]
     if program and _has(spec.options, "--entrypoint"):
@@ -80,18 +85,31 @@ def wrap(
     elif program:
         words += ["--entrypoint", program]
     words += [*spec.options, spec.image, *arguments]
-    return Wrapped(Launch(argv=words, env=hidden, port=launch.port, devices=launch.devices), withheld)
+    return Wrapped(
+        Launch(argv=words, env=hidden, port=launch.port, devices=launch.devices), withheld
+    )
 
 
 def _run(tool: str, name: str, options: list[str]) -> list[str]:
     """Return the beginning of the command: dyno's own flags, where the user's options don't replace them."""
-    words = [tool, "run", "--rm", "--name", name, "--label", f"dyno={os.getpid()}", "--pull=never"]  # pulled before
+    # pulled before
+    words = [
+        tool,
+        "run",
+        "--rm",
+        "--name",
+        name,
+        "--label",
+        f"dyno={os.getpid()}",
+        "--pull=never",
+    ]
     if not _has(options, "--network", "--net"):
         words.append("--network=host")
     if not _has(options, "--ipc", "--shm-size"):
         words.append("--ipc=host")
     if tool == "podman":
-        words.append("--security-opt=label=disable")  # SELinux would deny mounts and GPUs; relabeling a model is worse
+        # SELinux would deny mounts and GPUs; relabeling a model is worse
+        words.append("--security-opt=label=disable")
     return words
 
 
@@ -100,10 +118,14 @@ def _check(options: list[str]) -> None:
     for option in options:
         for flags, why in _NOT_OURS.items():
             if _has([option], *flags.split()):
-                raise UsageError(f"{option} can't be an option of an engine's container: {why}. Remove it.")
+                raise UsageError(
+                    f"{option} can't be an option of an engine's container: {why}. Remove it."
+                )
     for network in _values(options, "--network", "--net"):
         if network != "host":
-            raise UsageError(f"--network={network}: dyno reaches the engine by the host's network. Remove the option.")
+            raise UsageError(
+                f"--network={network}: dyno reaches the engine by the host's network. Remove the option."
+            )
 
 
 def _devices(
@@ -126,11 +148,17 @@ def _devices(
         # One of the two only: HIP's numbers count among what ROCR's leave.
         if devices is not None and not any(key in env for key in _SELECT_AMD):
             env["HIP_VISIBLE_DEVICES"] = ",".join(map(str, devices))
-        words = ["--device=/dev/kfd", "--device=/dev/dri", *(f"--group-add={group}" for group in groups)]
+        words = [
+            "--device=/dev/kfd",
+            "--device=/dev/dri",
+            *(f"--group-add={group}" for group in groups),
+        ]
         return [*words, "--security-opt=seccomp=unconfined", "--cap-add=SYS_PTRACE"]
     if accelerator == "none":
         return []
-    raise UsageError(f"A container has no accelerator {accelerator!r}. Known: nvidia, amd, none.")
+    raise UsageError(
+        f"A container has no accelerator {accelerator!r}. Known: nvidia, amd, none."
+    )
 
 
 def _chosen(devices: Sequence[int] | None, visible: str | None) -> list[str]:
@@ -154,7 +182,10 @@ def _nvidia_flags(chosen: Sequence[str], tool: str) -> list[str]:
 
 
 def _withheld(
-    exported: Mapping[str, str], env: Mapping[str, str], targets: list[str], accelerator: str
+    exported: Mapping[str, str],
+    env: Mapping[str, str],
+    targets: list[str],
+    accelerator: str,
 ) -> dict[str, str]:
     """Return why exported variables would mean something else inside, by name."""
     out = {}
@@ -164,7 +195,11 @@ def _withheld(
         outside = _outside(value, targets)
         if accelerator == "nvidia" and name in _SELECT_NVIDIA:
             out[name] = "the container gets the selected devices alone"
-        elif accelerator == "amd" and name == "CUDA_VISIBLE_DEVICES" and {*_SELECT_AMD} & {*env, *exported}:
+        elif (
+            accelerator == "amd"
+            and name == "CUDA_VISIBLE_DEVICES"
+            and {*_SELECT_AMD} & {*env, *exported}
+        ):
             out[name] = "another variable selects the devices"
         elif outside is not None:
             out[name] = f"{outside} is not mounted"
@@ -204,7 +239,9 @@ def in_the_cache(launch: Launch, spec: ContainerSpec, variables: Sequence[str]) 
     env = dict(launch.env)
     _mounts(spec, None, env)
     cache = f"{env.get('HF_HOME', _CACHE_INSIDE)}/hub"
-    return msgspec.structs.replace(launch, env={**dict.fromkeys(variables, cache), **launch.env})
+    return msgspec.structs.replace(
+        launch, env={**dict.fromkeys(variables, cache), **launch.env}
+    )
 
 
 def repository(path: str) -> str:
@@ -256,7 +293,11 @@ def hugging_face_cache() -> Path:
 
 def vendor(spec: ContainerSpec) -> str:
     """Return the vendor that a container is for, as far as it says, where no accelerator is detected."""
-    amd = spec.privileges == "amd" or "rocm" in spec.image.lower() or "/dev/kfd" in " ".join(spec.options)
+    amd = (
+        spec.privileges == "amd"
+        or "rocm" in spec.image.lower()
+        or "/dev/kfd" in " ".join(spec.options)
+    )
     return spec.accelerator or ("amd" if amd else "nvidia")
 
 
@@ -275,7 +316,8 @@ def tool(wanted: str | None = None) -> str:
     for name in [wanted] if wanted else ["docker", "podman"]:
         if not shutil.which(name):
             continue
-        answer = ask([name, "ps", "--quiet"])  # not `info`: docker's may succeed without its daemon
+        # not `info`: docker's may succeed without its daemon
+        answer = ask([name, "ps", "--quiet"])
         if answer.returncode == 0:
             return "podman" if _is_podman(name) else name
         refusals.append(_refusal(name, answer.stderr or answer.stdout))
@@ -311,7 +353,14 @@ def pid(launch: Launch) -> int:
 
 def shell(launch: Launch, image: str, command: str) -> list[str]:
     """Return a shell command in a container like that of a launch. The last --entrypoint counts."""
-    return [*launch.argv[: launch.argv.index(image)], "--entrypoint", "sh", image, "-c", command]
+    return [
+        *launch.argv[: launch.argv.index(image)],
+        "--entrypoint",
+        "sh",
+        image,
+        "-c",
+        command,
+    ]
 
 
 def remove_command(tool: str, name: str) -> list[str]:
@@ -336,10 +385,20 @@ print(json.dumps(out))
 
 def software(spec: ContainerSpec, tool: str, packages: tuple[str, ...]) -> dict[str, str]:
     """Return the versions of these packages in an image on this machine; {}: it isn't here, or can't be asked."""
-    words = [tool, "run", "--rm", "--pull=never", "--network=none", "--entrypoint=python3", spec.image]
+    words = [
+        tool,
+        "run",
+        "--rm",
+        "--pull=never",
+        "--network=none",
+        "--entrypoint=python3",
+        spec.image,
+    ]
     answer = ask([*words, "-c", _VERSIONS, *packages])
     try:
-        versions = json.loads(answer.stdout.splitlines()[-1]) if answer.returncode == 0 else {}
+        versions = (
+            json.loads(answer.stdout.splitlines()[-1]) if answer.returncode == 0 else {}
+        )
     except (ValueError, IndexError):
         return {}
     return {str(name): str(version) for name, version in versions.items()}

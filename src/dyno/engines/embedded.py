@@ -13,14 +13,30 @@ from typing import Any, NoReturn
 from dyno.errors import UsageError
 from dyno.facts import llama
 
-_CACHE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "iq4_nl": 20, "bf16": 30}
+_CACHE_TYPES = {
+    "f32": 0,
+    "f16": 1,
+    "q4_0": 2,
+    "q4_1": 3,
+    "q5_0": 6,
+    "q5_1": 7,
+    "q8_0": 8,
+    "iq4_nl": 20,
+    "bf16": 30,
+}
 _NUMBERS = ("n_gpu_layers", "n_batch", "n_ubatch", "n_parallel", "n_ctx", "n_cache_reuse")
 _SWITCHES = {
     "kv_unified": "-kvu --kv-unified", "cont_batching": "-cb --cont-batching", "ctx_shift": "--context-shift",
     "warmup": "--warmup", "swa_full": "--swa-full", "use_jinja": "--jinja", "no_kv_offload": "--no-kv-offload",
     "no_op_offload": "--no-op-offload", "no_host": "--no-host",
 }  # fmt: skip
-_LOAD_MODES = {"auto": "AUTO", "none": "NONE", "mmap": "MMAP", "mlock": "MLOCK", "mmap+mlock": "MMAP_MLOCK"}
+_LOAD_MODES = {
+    "auto": "AUTO",
+    "none": "NONE",
+    "mmap": "MMAP",
+    "mlock": "MLOCK",
+    "mmap+mlock": "MMAP_MLOCK",
+}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -55,7 +71,8 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--cache-prompt", action=argparse.BooleanOptionalAction)
     p.add_argument("--cache-ram", type=int, default=0, metavar="MiB")
     p.add_argument("--metrics", action="store_true", help="always on")
-    p.set_defaults(n_parallel=1, n_ctx=0, n_cache_reuse=0)  # n_ctx: of all slots together; 0: the model's
+    # n_ctx: of all slots together; 0: the model's
+    p.set_defaults(n_parallel=1, n_ctx=0, n_cache_reuse=0)
     return p
 
 
@@ -65,7 +82,12 @@ def check(flags: Sequence[str]) -> None:
 
 
 def _parameters(options: argparse.Namespace) -> Any:
-    from xllamacpp import CommonParams, common_speculative_type, llama_flash_attn_type, llama_load_mode
+    from xllamacpp import (
+        CommonParams,
+        common_speculative_type,
+        llama_flash_attn_type,
+        llama_load_mode,
+    )
 
     params = CommonParams()
     params.model.path = options.model
@@ -84,12 +106,18 @@ def _parameters(options: argparse.Namespace) -> Any:
         if value is not None:
             setattr(params, name, value)
     if options.load_mode:
-        params.load_mode = getattr(llama_load_mode, f"LLAMA_LOAD_MODE_{_LOAD_MODES[options.load_mode]}")
+        params.load_mode = getattr(
+            llama_load_mode, f"LLAMA_LOAD_MODE_{_LOAD_MODES[options.load_mode]}"
+        )
     if options.flash_attn:
         kind = {"on": "ENABLED", "off": "DISABLED", "auto": "AUTO"}[options.flash_attn]
-        params.flash_attn_type = getattr(llama_flash_attn_type, f"LLAMA_FLASH_ATTN_TYPE_{kind}")
+        params.flash_attn_type = getattr(
+            llama_flash_attn_type, f"LLAMA_FLASH_ATTN_TYPE_{kind}"
+        )
     if options.spec_draft_model:
-        params.speculative.types = [common_speculative_type.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
+        params.speculative.types = [
+            common_speculative_type.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE
+        ]
         params.speculative.draft.mparams.path = options.spec_draft_model
         if options.spec_draft_n_max is not None:
             params.speculative.draft.n_max = options.spec_draft_n_max
@@ -102,7 +130,11 @@ def _parameters(options: argparse.Namespace) -> Any:
     params.cors_origins = ""  # no page in a browser has business here
     # Unless asked otherwise each request pays for its own prompt: a prefix left by an earlier one would flatter the
     # first token. --cache-reuse needs it.
-    params.cache_prompt = bool(options.n_cache_reuse) if options.cache_prompt is None else options.cache_prompt
+    params.cache_prompt = (
+        bool(options.n_cache_reuse)
+        if options.cache_prompt is None
+        else options.cache_prompt
+    )
     params.cache_ram_mib = options.cache_ram
     params.fit_params = False  # what is set here is what runs, whatever the memory
     return params

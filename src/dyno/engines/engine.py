@@ -23,7 +23,8 @@ class Engine:
         title: str = "the engine",
         contained: bool = False,
     ) -> None:
-        self._contained = contained  # in a container: its sockets belong to no descendant of dyno
+        # in a container: its sockets belong to no descendant of dyno
+        self._contained = contained
         self.process = process
         self.command = process.command  # what started it
         self.base_url = base_url
@@ -76,18 +77,28 @@ class Engine:
         """Raise where another program has its port: a request may carry a key."""
         if self.owns_port() is False:
             number = Url(self.base_url).port
-            raise self.failed(f"lost port {number} to {port.holder(number)}; dyno sent nothing")
+            raise self.failed(
+                f"lost port {number} to {port.holder(number)}; dyno sent nothing"
+            )
 
     def failed(self, what: str, otherwise: str = "") -> EngineError:
         """Return an error with its last useful lines, and advice for a known failure; `otherwise`: for another one."""
         lines = self.process.last_lines()
-        quote = ': "' + " | ".join(line[:300] for line in lines) + '".' if lines else ", and printed nothing."
+        quote = (
+            ': "' + " | ".join(line[:300] for line in lines) + '".'
+            if lines
+            else ", and printed nothing."
+        )
         known = advice([what, *lines, *self.process.last_lines(60)])
         if not self.ready and self.owns_port() is False:
             known = f"{port.holder(Url(self.base_url).port)} uses {self.base_url}: {port.ADVICE}"
         if known is None and self.process.exit_code == -9:
             known = "Another process killed it, most often the kernel because memory ran out (see `dmesg`)."
-        parts = [f"{self.title} {what}{quote}", known or otherwise, f"Read {self.process.log} for the rest."]
+        parts = [
+            f"{self.title} {what}{quote}",
+            known or otherwise,
+            f"Read {self.process.log} for the rest.",
+        ]
         return EngineError(" ".join(filter(None, parts)))
 
     def __enter__(self) -> Self:

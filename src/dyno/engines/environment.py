@@ -38,7 +38,8 @@ class Environment(msgspec.Struct, frozen=True):
     packages: list[str]  # as `pip freeze` lists them
     size_bytes: int
     binary: str | None = None  # an engine that isn't a Python program, ready to run
-    image: str | None = None  # of a container, with its digest; pulled again where it is gone
+    # of a container, with its digest; pulled again where it is gone
+    image: str | None = None
     tool: str | None = None  # docker or podman, which has the image
     took_s: float = 0.0  # to install it; 0: by an older dyno, which didn't measure it
 
@@ -55,7 +56,9 @@ class Environment(msgspec.Struct, frozen=True):
 def home() -> Path:
     if given := os.environ.get("DYNO_HOME"):
         return Path(given).expanduser().absolute()
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "dyno"
+    return (
+        Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "dyno"
+    )
 
 
 def engines_folder() -> Path:
@@ -72,7 +75,10 @@ def installed(kind: str | None = None) -> list[Environment]:
 
 
 def find(
-    kind: str, name: str | None = None, version: str | None = None, accepts: str | None = None
+    kind: str,
+    name: str | None = None,
+    version: str | None = None,
+    accepts: str | None = None,
 ) -> Environment | None:
     """Return the one with this version; else the newest that matches. Of several, the latest installed."""
     envs = [env for env in installed(kind) if env.whole and name in (None, env.name)]
@@ -92,11 +98,15 @@ def remove(name: str) -> None:
     engines = engines_folder()
     known = [path.name for path in sorted(engines.glob("[!.]*/"))]
     if name not in known:  # and so nothing outside the folder, whatever the name
-        raise UsageError(f"No environment named {name!r}. Installed: {', '.join(known) or 'none'}.")
+        raise UsageError(
+            f"No environment named {name!r}. Installed: {', '.join(known) or 'none'}."
+        )
     with locked(name, None):
         users = _users(engines / name)
         if users:
-            raise EngineError(f"{name} is in use by process {', '.join(map(str, users))}. Stop it first.")
+            raise EngineError(
+                f"{name} is in use by process {', '.join(map(str, users))}. Stop it first."
+            )
         env = read(engines / name)
         if env and env.image and env.tool and image.digest(env.tool, env.image):
             image.remove(env.tool, env.image)
@@ -124,7 +134,9 @@ def locked(name: str, say: Say | None) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if say is None:
-                raise EngineError(f"Another dyno is installing {name}. Wait until it is done.") from None
+                raise EngineError(
+                    f"Another dyno is installing {name}. Wait until it is done."
+                ) from None
             say(f"{name}: waiting for another dyno that is installing it")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -25,9 +25,15 @@ from dyno.secrets import shown
 _URL = re.compile(r"(?:https?|git|ssh)://|git@|github\.com/")
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 # podman: 'Copying blob 41443aaa0253 [==>---] 3.0MiB / 28.6MiB'; docker: '41443aaa0253: Downloading [=> ]  3.0MB/28.6MB'
-_MOVES = re.compile(r"\b([0-9a-f]{12})\b.*?([\d.]+) ?([kMGT]?)(i?)b ?/ ?([\d.]+) ?([kMGT]?)(i?)b", re.I)
-_ENDS = re.compile(r"\b([0-9a-f]{12})\b:? (?:done|skipped|pull complete|already exists|download complete)", re.I)
-_PART = re.compile(r"\b[0-9a-f]{12}\b(?:: | \[| \.$| done| skipped)")  # of a bar: drawn again and again
+_MOVES = re.compile(
+    r"\b([0-9a-f]{12})\b.*?([\d.]+) ?([kMGT]?)(i?)b ?/ ?([\d.]+) ?([kMGT]?)(i?)b", re.I
+)
+_ENDS = re.compile(
+    r"\b([0-9a-f]{12})\b:? (?:done|skipped|pull complete|already exists|download complete)",
+    re.I,
+)
+# of a bar: drawn again and again
+_PART = re.compile(r"\b[0-9a-f]{12}\b(?:: | \[| \.$| done| skipped)")
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
@@ -35,10 +41,17 @@ def prepare_commands(spec: ContainerSpec, tool: str, present: bool) -> list[list
     """Return the commands that provide the image, if any: a build, or a pull by the policy."""
     if spec.build is not None:
         words = [tool, "build", "--tag", spec.image]
-        if spec.build_file is not None:  # docker looks for it in the current folder, unless the context is a URL
-            words += ["--file", spec.build_file if is_url(spec.build) else str(Path(spec.build) / spec.build_file)]
+        # docker looks for it in the current folder, unless the context is a URL
+        if spec.build_file is not None:
+            words += [
+                "--file",
+                spec.build_file
+                if is_url(spec.build)
+                else str(Path(spec.build) / spec.build_file),
+            ]
         for key, value in spec.build_args.items():
-            words += ["--build-arg", key if hides(key, value) else f"{key}={value}"]  # by name: from the environment
+            # by name: from the environment
+            words += ["--build-arg", key if hides(key, value) else f"{key}={value}"]
         return [[*words, spec.build]]
     if spec.pull == "always" or (spec.pull == "missing" and not present):
         return [[tool, "pull", spec.image]]
@@ -55,7 +68,12 @@ def hides(key: str, value: str) -> bool:
 
 
 def pull_or_build(
-    spec: ContainerSpec, tool: str, say: Say, log: Path, below: Say = silent, pinned: str | None = None
+    spec: ContainerSpec,
+    tool: str,
+    say: Say,
+    log: Path,
+    below: Say = silent,
+    pinned: str | None = None,
 ) -> str:
     """Provide the image, and return its digest. `below` gets the progress; `pinned`: the digest that it must have."""
     if spec.build is not None and not is_url(spec.build) and not Path(spec.build).is_dir():
@@ -75,12 +93,17 @@ def pull_or_build(
     return identity
 
 
-def _pinned(spec: ContainerSpec, tool: str, say: Say, log: Path, below: Say, pinned: str) -> str:
+def _pinned(
+    spec: ContainerSpec, tool: str, say: Say, log: Path, below: Say, pinned: str
+) -> str:
     """Provide the image that a study's earlier results are by, wherever its tag points now."""
     if spec.pull == "always" and spec.build is None:
         _run([tool, "pull", spec.image], spec.image, say, log, below)
     if digest(tool, pinned) is None:
-        here = spec.build is not None or "@" not in pinned or pinned.startswith("localhost/")  # no registry has it
+        # no registry has it
+        here = (
+            spec.build is not None or "@" not in pinned or pinned.startswith("localhost/")
+        )
         if here or spec.pull == "never":
             raise EngineError(
                 f"This study's results are by {spec.image} as {pinned}, which isn't on this machine. Provide it with "
@@ -93,15 +116,27 @@ def _pinned(spec: ContainerSpec, tool: str, say: Say, log: Path, below: Say, pin
     return pinned
 
 
-def _run(command: list[str], image: str, say: Say, log: Path, below: Say, env: Mapping[str, str] | None = None) -> None:
+def _run(
+    command: list[str],
+    image: str,
+    say: Say,
+    log: Path,
+    below: Say,
+    env: Mapping[str, str] | None = None,
+) -> None:
     """Run a command on an image and add its output to the log."""
     tool, verb = command[:2]
-    say(f"{verb.capitalize()}ing {image} with {tool}" if verb != "save" else f"Saving {image} with {tool}")
+    say(
+        f"{verb.capitalize()}ing {image} with {tool}"
+        if verb != "save"
+        else f"Saving {image} with {tool}"
+    )
     start = log.stat().st_size if log.exists() else 0
     code = _watch(command, {**os.environ, **(env or {})}, log, below)
     if code != 0:
         output = excerpt(log, start).strip().splitlines()
-        lines = [line for line in output if line.startswith("Error")][-1:] or output[-3:]  # podman says it at each try
+        # podman says it at each try
+        lines = [line for line in output if line.startswith("Error")][-1:] or output[-3:]
         raise EngineError(
             f'`{tool} {verb}` of {image} exited with code {code}: "{" | ".join(lines)}". Read {log} for the rest.'
         )
@@ -110,11 +145,17 @@ def _run(command: list[str], image: str, say: Say, log: Path, below: Say, env: M
 def _watch(command: list[str], env: Mapping[str, str], log: Path, below: Say) -> int:
     """Run it on a terminal of its own, without which neither tool reports bytes; return its exit code."""
     own, its = pty.openpty()
-    ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 160, 0, 0))  # room for a bar and its figures
+    # room for a bar and its figures
+    ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 160, 0, 0))
     transfer = Transfer()
-    with os.fdopen(own, "rb", buffering=0) as terminal, open(log, "ab", opener=private) as out:
+    with (
+        os.fdopen(own, "rb", buffering=0) as terminal,
+        open(log, "ab", opener=private) as out,
+    ):
         try:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=its, stderr=its, env=env)
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=its, stderr=its, env=env
+            )
         except OSError as e:
             raise EngineError(f"{command[0]} can't be started: {e.strerror}.") from None
         finally:
@@ -164,11 +205,18 @@ class Transfer:
         elif moves := _MOVES.search(line):
             layer, here, unit, binary, total, of_unit, of_binary = moves.groups()
             size = _bytes(total, of_unit, of_binary)
-            self._layers[layer] = (size if "Extracting" in line else _bytes(here, unit, binary), size)
+            self._layers[layer] = (
+                size if "Extracting" in line else _bytes(here, unit, binary),
+                size,
+            )
         else:
             return line
-        here_bytes, all_bytes = (sum(sizes) for sizes in zip(*self._layers.values(), strict=True))
-        size_text = f", {human_bytes(here_bytes)} of {human_bytes(all_bytes)}" if all_bytes else ""
+        here_bytes, all_bytes = (
+            sum(sizes) for sizes in zip(*self._layers.values(), strict=True)
+        )
+        size_text = (
+            f", {human_bytes(here_bytes)} of {human_bytes(all_bytes)}" if all_bytes else ""
+        )
         return f"{len(self._done)} of {len(self._layers)} layers{size_text}"
 
 
@@ -188,7 +236,9 @@ class Image(NamedTuple):
 
 def installed(tool: str) -> list[Image]:
     """Return the images on this machine that have a name."""
-    names = ask([tool, "image", "ls", "--format", "{{.Repository}}:{{.Tag}}"]).stdout.split()
+    names = ask(
+        [tool, "image", "ls", "--format", "{{.Repository}}:{{.Tag}}"]
+    ).stdout.split()
     images = []
     for name in dict.fromkeys(names):
         facts = _facts(tool, name) if "<none>" not in name else None
@@ -200,7 +250,9 @@ def installed(tool: str) -> list[Image]:
 def remove(tool: str, image: str) -> None:
     answer = ask([tool, "rmi", image])
     if answer.returncode:
-        raise EngineError(f"{tool} can't remove {image}: {(answer.stderr or answer.stdout).strip()}")
+        raise EngineError(
+            f"{tool} can't remove {image}: {(answer.stderr or answer.stdout).strip()}"
+        )
 
 
 def digest(tool: str, image: str) -> str | None:
@@ -210,20 +262,26 @@ def digest(tool: str, image: str) -> str | None:
         return None
     name = re.sub(r":[^/]*$", "", image.partition("@")[0])  # without its tag
     digests: list[str] = facts.get("RepoDigests") or []
-    return next((digest for digest in digests if digest.partition("@")[0].endswith(name)), _id(facts))
+    return next(
+        (digest for digest in digests if digest.partition("@")[0].endswith(name)),
+        _id(facts),
+    )
 
 
 def _facts(tool: str, image: str) -> dict[str, Any] | None:
     answer = ask([tool, "image", "inspect", image])
     try:
-        facts: list[dict[str, Any]] = json.loads(answer.stdout) if answer.returncode == 0 else []
+        facts: list[dict[str, Any]] = (
+            json.loads(answer.stdout) if answer.returncode == 0 else []
+        )
     except ValueError:
         return None
     return facts[0] if facts else None
 
 
 def _id(facts: Mapping[str, Any]) -> str:
-    return str(facts["Id"]) if ":" in facts["Id"] else f"sha256:{facts['Id']}"  # podman leaves the prefix out
+    # podman leaves the prefix out
+    return str(facts["Id"]) if ":" in facts["Id"] else f"sha256:{facts['Id']}"
 
 
 # ---- at a registry ----
@@ -249,13 +307,21 @@ def _layers(command: list[str], timeout_s: float) -> RegistrySize:
     answer = ask(command, timeout_s)
     if answer.returncode:
         why = (answer.stderr or answer.stdout).strip().splitlines()
-        return RegistrySize(unknown=f"`{Path(command[0]).name}` failed: {why[-1][:200] if why else 'no message'}")
+        return RegistrySize(
+            unknown=f"`{Path(command[0]).name}` failed: {why[-1][:200] if why else 'no message'}"
+        )
     try:
         facts = json.loads(answer.stdout)
         # docker lists a manifest for each platform; all have nearly the same layers.
         first = facts[0] if isinstance(facts, list) else facts
-        manifest = first.get("OCIManifest") or first.get("SchemaV2Manifest") or {"layers": first["LayersData"]}
-        return RegistrySize(sum(layer.get("size", layer.get("Size", 0)) for layer in manifest["layers"]))
+        manifest = (
+            first.get("OCIManifest")
+            or first.get("SchemaV2Manifest")
+            or {"layers": first["LayersData"]}
+        )
+        return RegistrySize(
+            sum(layer.get("size", layer.get("Size", 0)) for layer in manifest["layers"])
+        )
     except (ValueError, KeyError, TypeError, IndexError, AttributeError):
         return RegistrySize(unknown="its registry's answer has no sizes")
 
@@ -263,11 +329,15 @@ def _layers(command: list[str], timeout_s: float) -> RegistrySize:
 # ---- files ----
 
 
-def export(tool: str, image: str, file: Path, say: Say, log: Path, below: Say = silent) -> Image:
+def export(
+    tool: str, image: str, file: Path, say: Say, log: Path, below: Say = silent
+) -> Image:
     """Write the image to a file that docker and podman read, and check that the file holds it."""
     facts = _facts(tool, image)
     if facts is None:
-        raise UsageError(f"There is no image {image} on this machine. `dyno engines images list` lists them.")
+        raise UsageError(
+            f"There is no image {image} on this machine. `dyno engines images list` lists them."
+        )
     if file.exists():
         raise UsageError(f"{file} exists. Remove it, or give another name.")
     try:
@@ -303,11 +373,17 @@ def contents(file: Path) -> tuple[list[str], list[str]]:
             # '0e5…1.json' (docker-archive), 'blobs/sha256/0e5…1' (docker since 25)
             config = f"sha256:{Path(entries[0]['Config']).stem}"
             # An id is the digest of its configuration; where docker stores images with containerd, of its manifest.
-            return [config, *(m["digest"] for m in index["manifests"])], entries[0].get("RepoTags") or []
+            return [config, *(m["digest"] for m in index["manifests"])], entries[0].get(
+                "RepoTags"
+            ) or []
     except FileNotFoundError:
         raise UsageError(f"{file}: no such file.") from None
     except (OSError, EOFError, tarfile.TarError, ValueError, KeyError, TypeError) as e:
-        what = os.strerror(e.errno) if isinstance(e, OSError) and e.errno else "it is cut off, or not an image"
+        what = (
+            os.strerror(e.errno)
+            if isinstance(e, OSError) and e.errno
+            else "it is cut off, or not an image"
+        )
         raise UsageError(f"{file} can't be read: {what}. Export it again.") from None
     raise UsageError(f"{file} holds {len(entries)} images. Export one image per file.")
 
@@ -320,7 +396,12 @@ def _json(tar: tarfile.TarFile, name: str) -> Any:
 def ask(command: list[str], timeout_s: float = 60.0) -> "subprocess.CompletedProcess[str]":
     try:
         return subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, check=False
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as e:
         return subprocess.CompletedProcess(command, 1, "", str(e))

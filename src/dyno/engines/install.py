@@ -23,7 +23,16 @@ import msgspec
 
 from dyno.engines import container, llama_build, versions
 from dyno.engines import image as images
-from dyno.engines.environment import Environment, engines_folder, home, installed, locked, read, sweep, write
+from dyno.engines.environment import (
+    Environment,
+    engines_folder,
+    home,
+    installed,
+    locked,
+    read,
+    sweep,
+    write,
+)
 from dyno.engines.kinds import KINDS
 from dyno.engines.kinds.llamacpp import BUILD_NEEDS
 from dyno.engines.kinds.recipe import Recipe
@@ -41,7 +50,9 @@ from dyno.scratch import scratch
 
 def recipes() -> dict[str, Mapping[str, Recipe]]:
     """Return the packages of engines and tools, by variant. Where there is none, versions.toml may know an image."""
-    engines = {kind.name: kind.recipes for kind in KINDS.values() if kind.recipes is not None}
+    engines = {
+        kind.name: kind.recipes for kind in KINDS.values() if kind.recipes is not None
+    }
     return {**engines, **TOOL_RECIPES}
 
 
@@ -56,7 +67,9 @@ def _comes_with_dyno(kind: str) -> bool:
     return kind in KINDS and KINDS[kind].recipes is None and KINDS[kind].starts
 
 
-def choose(kind: str, variant: str, by: str | None = None, source: str | None = None) -> str:
+def choose(
+    kind: str, variant: str, by: str | None = None, source: str | None = None
+) -> str:
     """Return the way to install it: by a package where there is one, unless `by` says otherwise."""
     if _comes_with_dyno(kind):
         raise UsageError(f"The {kind} engine comes with dyno: nothing to install.")
@@ -69,9 +82,13 @@ def choose(kind: str, variant: str, by: str | None = None, source: str | None = 
         by = _usual_way(kind, source, has_package)
     if by == "source" and not _is_built(kind):
         built = " and ".join(each.title for each in KINDS.values() if each.is_built)
-        raise UsageError(f"dyno builds only {built} from source, not {kind}. Remove --by source.")
+        raise UsageError(
+            f"dyno builds only {built} from source, not {kind}. Remove --by source."
+        )
     if by == "package" and not has_package:
-        raise UsageError(f"There is no package of {kind} for {variant}. Give a wheel with --from, or --by container.")
+        raise UsageError(
+            f"There is no package of {kind} for {variant}. Give a wheel with --from, or --by container."
+        )
     return by
 
 
@@ -93,12 +110,23 @@ def variant_for(kind: str, machine: str) -> str:
 
 def describe(kind: str, variant: str) -> str:
     """Say how it is installed, as far as that needs something of the machine."""
-    return f"install; its build needs {llama_build.build_needs(variant)}" if _is_built(kind) else "install"
+    return (
+        f"install; its build needs {llama_build.build_needs(variant)}"
+        if _is_built(kind)
+        else "install"
+    )
 
 
 def about_bytes(kind: str, variant: str) -> int | None:
     """Return about how large its environment is: as an installed one of another version, or as its recipe says."""
-    here = next((env.size_bytes for env in installed(kind) if env.variant == variant and env.size_bytes), None)
+    here = next(
+        (
+            env.size_bytes
+            for env in installed(kind)
+            if env.variant == variant and env.size_bytes
+        ),
+        None,
+    )
     recipe = recipes().get(kind, {}).get(variant)
     return here or (recipe.about_bytes if recipe else None)
 
@@ -109,7 +137,9 @@ def variant_of_this_machine() -> str:
     return "rocm" if Path("/dev/kfd").exists() else "cpu"
 
 
-_USEFUL = re.compile(r"^\W*(error|fatal|hint|cause|×|╰)|\berror:|\w+Error\b|no space left|killed", re.I)
+_USEFUL = re.compile(
+    r"^\W*(error|fatal|hint|cause|×|╰)|\berror:|\w+Error\b|no space left|killed", re.I
+)
 _NOT_INHERITED = (
     *("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__"),
     *("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT"),  # it goes where we say
@@ -156,9 +186,15 @@ def install(
     variant = variant or variant_for(kind, variant_of_this_machine())
     by = choose(kind, variant, by, source)
     if by == "package" and source and version:
-        raise UsageError("--version and --from exclude each other: the source has its own version.")
+        raise UsageError(
+            "--version and --from exclude each other: the source has its own version."
+        )
     engines = engines_folder()
-    env = _complete(engines / f"{kind}-{version}-{variant}") if version and not source and by != "container" else None
+    env = (
+        _complete(engines / f"{kind}-{version}-{variant}")
+        if version and not source and by != "container"
+        else None
+    )
     if env:
         return _as_wanted(env, python, say)  # without asking an index
     asked = InstallSpec(kind, variant, version, source, _interpreter(python))
@@ -171,7 +207,9 @@ def install(
         except EngineError as e:
             if by != "package" or not _can_be_built(asked, e):
                 raise
-            say(f"{kind}: there is no package of build {version}, so it is built from source")
+            say(
+                f"{kind}: there is no package of build {version}, so it is built from source"
+            )
             work = SourceInstallation(asked, say, below)
             name = work.look_up()
         return _installed(work, engines / name, python, say)
@@ -193,10 +231,16 @@ def _complete(folder: Path) -> Environment | None:
 
 def _can_be_built(asked: "InstallSpec", e: EngineError) -> bool:
     """Return whether only the package of this version is missing, and dyno builds the engine from source, too."""
-    return bool(asked.version) and _is_built(asked.kind) and "No matching distribution" in str(e)
+    return (
+        bool(asked.version)
+        and _is_built(asked.kind)
+        and "No matching distribution" in str(e)
+    )
 
 
-def _installed(work: "Installation", folder: Path, python: str | None, say: Say) -> Environment:
+def _installed(
+    work: "Installation", folder: Path, python: str | None, say: Say
+) -> Environment:
     """Install into a folder, unless another process has done so meanwhile. A failure leaves nothing there."""
     with locked(folder.name, say):
         env = _complete(folder)
@@ -226,7 +270,8 @@ class Installation:
     """Runs commands in order, with all their output in one log. A subclass for each way to install."""
 
     hint = ""
-    packages: Sequence[str] = ()  # where the output names one of them, or there is none, the hint applies
+    # where the output names one of them, or there is none, the hint applies
+    packages: Sequence[str] = ()
 
     def __init__(self, asked: InstallSpec, say: Say, below: Say) -> None:
         self.asked, self._say, self._below = asked, say, below
@@ -247,7 +292,9 @@ class Installation:
     def run(self, folder: Path) -> Environment:
         began = time.monotonic()
         self._name = folder.name
-        env = msgspec.structs.replace(self.fill(folder), took_s=round(time.monotonic() - began, 3))
+        env = msgspec.structs.replace(
+            self.fill(folder), took_s=round(time.monotonic() - began, 3)
+        )
         if self.log.exists():  # an image that was here left none
             self.log.replace(folder / "install.log")
         write(env)
@@ -260,7 +307,13 @@ class Installation:
 
     def environment(self, version: str, size_bytes: int, **more: Any) -> Environment:
         source = _without_password(self.asked.source) if self.asked.source else None
-        facts = {"source": source, "python": "", "python_version": "", "packages": [], **more}
+        facts = {
+            "source": source,
+            "python": "",
+            "python_version": "",
+            "packages": [],
+            **more,
+        }
         created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         kind, variant = self.asked.kind, self.asked.variant
         return Environment(
@@ -293,7 +346,11 @@ class Installation:
         if code == 0:
             return
         output = " | ".join(_useful_lines(self.log, start))
-        hint = f"{self.hint} " if not self.packages or any(word in output for word in self.packages) else ""
+        hint = (
+            f"{self.hint} "
+            if not self.packages or any(word in output for word in self.packages)
+            else ""
+        )
         raise EngineError(
             f'{self._name} can\'t be installed: {self._phase_now} failed with code {code}: "{output}". '
             f"{hint}Read {self.log} for the rest."
@@ -302,7 +359,9 @@ class Installation:
     def make(self, folder: Path) -> None:
         self.call([self.asked.python, "-I", "-m", "venv", str(folder)])
 
-    def compile(self, folder: Path, checkout: llama_build.Checkout, programs: Sequence[str]) -> None:
+    def compile(
+        self, folder: Path, checkout: llama_build.Checkout, programs: Sequence[str]
+    ) -> None:
         """Build llama.cpp's programs, with a CMake from pip where this machine has none."""
         cmake = shutil.which("cmake")
         if cmake is None:
@@ -311,7 +370,9 @@ class Installation:
                 self.make(folder)
             self.call(_pip(folder, "install", "--progress-bar=off", "cmake"))
             cmake = str(folder / "bin" / "cmake")
-        llama_build.build(checkout, folder, self.asked.variant, cmake, self.call, self.phase, programs)
+        llama_build.build(
+            checkout, folder, self.asked.variant, cmake, self.call, self.phase, programs
+        )
 
 
 class PackageInstallation(Installation):
@@ -323,8 +384,11 @@ class PackageInstallation(Installation):
         self.env = installer_env(dict(os.environ), recipe.env)
         self.hint = recipe.hint
         self.packages = [re.split(r"\W", word)[0] for word in recipe.first]
-        self._requirement, self._mark = _requirement(recipe, asked.version or recipe.version, asked.source)
-        self._wants: dict[str, str] = {}  # name → the package's own requirement on it: torch → torch==2.13.0+cpu
+        self._requirement, self._mark = _requirement(
+            recipe, asked.version or recipe.version, asked.source
+        )
+        # name → the package's own requirement on it: torch → torch==2.13.0+cpu
+        self._wants: dict[str, str] = {}
         self._version: str | None = None
 
     def look_up(self) -> str:
@@ -336,11 +400,31 @@ class PackageInstallation(Installation):
         self.phase(f"looking up {self._requirement}")
         names = [word for word in self._recipe.first if word.isidentifier()]
         with scratch() as place:
-            folder, report, out = (place / name for name in ("venv", "report.json", "candidate.json"))
+            folder, report, out = (
+                place / name for name in ("venv", "report.json", "candidate.json")
+            )
             self.make(folder)
-            options = ["--dry-run", "--no-deps", "--ignore-installed", "--report", str(report)]
-            self.call(_pip(folder, "install", "--progress-bar=off", *options, self._requirement))
-            self.call([str(folder / "bin" / "python"), "-I", "-c", _WANTS, str(report), str(out), *names])
+            options = [
+                "--dry-run",
+                "--no-deps",
+                "--ignore-installed",
+                "--report",
+                str(report),
+            ]
+            self.call(
+                _pip(folder, "install", "--progress-bar=off", *options, self._requirement)
+            )
+            self.call(
+                [
+                    str(folder / "bin" / "python"),
+                    "-I",
+                    "-c",
+                    _WANTS,
+                    str(report),
+                    str(out),
+                    *names,
+                ]
+            )
             facts = json.loads(out.read_text())
         version: str = facts["version"]
         self._version, self._wants = version, facts["wants"]
@@ -358,14 +442,22 @@ class PackageInstallation(Installation):
                 self.phase(f"installing {first}")
                 self.call(_pip(folder, "install", "--progress-bar=off", *options, first))
         note = "" if self.asked.source else self._recipe.note
-        self.phase(f"installing {self._requirement} ({note})" if note else f"installing {self._requirement}")
-        self.call(_pip(folder, "install", "--progress-bar=off", *options, self._requirement))
+        self.phase(
+            f"installing {self._requirement} ({note})"
+            if note
+            else f"installing {self._requirement}"
+        )
+        self.call(
+            _pip(folder, "install", "--progress-bar=off", *options, self._requirement)
+        )
         if self._recipe.remove:
             self.phase(f"uninstalling {', '.join(self._recipe.remove)}")
             self.call(_pip(folder, "uninstall", "--yes", *self._recipe.remove))
         if self._recipe.sources:
             [sources] = folder.glob(f"lib/python*/site-packages/{self._recipe.sources}")
-            self.compile(folder, llama_build.Checkout(str(sources), 0), self._recipe.programs)
+            self.compile(
+                folder, llama_build.Checkout(str(sources), 0), self._recipe.programs
+            )
         return self._check(folder)
 
     def _constraints(self, folder: Path) -> list[str]:
@@ -375,7 +467,9 @@ class PackageInstallation(Installation):
             return []
         file = folder / "constraints.txt"
         file.write_text("\n".join(pins) + "\n")
-        self._say(f"{self._name}: with {', '.join(pins)}, as newer ones don't work with this version")
+        self._say(
+            f"{self._name}: with {', '.join(pins)}, as newer ones don't work with this version"
+        )
         return ["--constraint", str(file)]
 
     def _check(self, folder: Path) -> Environment:
@@ -385,7 +479,13 @@ class PackageInstallation(Installation):
         self.call([str(folder / "bin" / self._recipe.check[0]), *self._recipe.check[1:]])
         facts = msgspec.json.decode(out.read_bytes(), type=dict[str, str])
         out.unlink()
-        frozen = subprocess.run(_pip(folder, "freeze"), env=self.env, capture_output=True, text=True, check=False)
+        frozen = subprocess.run(
+            _pip(folder, "freeze"),
+            env=self.env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         return self.environment(
             facts["version"],
             _size(folder),
@@ -410,7 +510,9 @@ class SourceInstallation(Installation):
         source = self.asked.source
         self.phase(f"looking up the sources at {source or llama_build.REPOSITORY}")
         llama_build.check_tools(self.asked.variant)
-        self._checkout = llama_build.choose(source or llama_build.REPOSITORY, self.asked.version)
+        self._checkout = llama_build.choose(
+            source or llama_build.REPOSITORY, self.asked.version
+        )
         mark = hashlib.sha256(source.encode()).hexdigest()[:8] if source else None
         return self.name_of(str(self._checkout.number), mark)
 
@@ -431,7 +533,11 @@ class SourceInstallation(Installation):
             self.call([str(python), *recipe.check[1:]])
         where = f"{_without_password(checkout.location)} {checkout.tag} {checkout.commit or ''}".strip()
         return self.environment(
-            str(checkout.number), _size(folder), source=where, binary=str(binary), python=str(python or "")
+            str(checkout.number),
+            _size(folder),
+            source=where,
+            binary=str(binary),
+            python=str(python or ""),
         )
 
 
@@ -447,13 +553,17 @@ class ImageInstallation(Installation):
             self._spec = ContainerSpec(image=asked.source)
             self._mark += f"-{hashlib.sha256(asked.source.encode()).hexdigest()[:8]}"
         else:
-            image, self._version = versions.image_of(asked.kind, asked.variant, asked.version)
+            image, self._version = versions.image_of(
+                asked.kind, asked.variant, asked.version
+            )
             self._spec = ContainerSpec(image=image)
 
     def look_up(self) -> str:
         asked, image = self.asked, self._spec.image
         self._tool = container.tool()
-        self._digest = images.pull_or_build(self._spec, self._tool, self._say, self.log, self._below)
+        self._digest = images.pull_or_build(
+            self._spec, self._tool, self._say, self.log, self._below
+        )
         actual = version_in_image(KINDS[asked.kind], self._spec)
         if asked.version and actual and not is_of(actual, asked.version):
             raise EngineError(
@@ -466,7 +576,9 @@ class ImageInstallation(Installation):
         folder.mkdir(parents=True)
         # By its digest where a registry has one: the tag may move.
         pinned = self._digest if "@" in self._digest else self._spec.image
-        return self.environment(self._version or "", 0, image=pinned, tool=self._tool, source=self._spec.image)
+        return self.environment(
+            self._version or "", 0, image=pinned, tool=self._tool, source=self._spec.image
+        )
 
 
 _WAYS: dict[str, type[Installation]] = {
@@ -475,7 +587,11 @@ _WAYS: dict[str, type[Installation]] = {
 
 
 def _size(folder: Path) -> int:
-    return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_symlink() or path.is_file())
+    return sum(
+        path.lstat().st_size
+        for path in folder.rglob("*")
+        if path.is_symlink() or path.is_file()
+    )
 
 
 def _pip(folder: Path, *words: str) -> list[str]:
@@ -488,11 +604,18 @@ def installer_env(inherited: dict[str, str], more: dict[str, str]) -> dict[str, 
     env = {name: value for name, value in inherited.items() if name not in _NOT_INHERITED}
     if "CMAKE_ARGS" in more and "CMAKE_ARGS" in env:
         env["CMAKE_ARGS"] = f"{more['CMAKE_ARGS']} {env['CMAKE_ARGS']}"
-    ours = {"PIP_USER": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PYTHONNOUSERSITE": "1"}
+    ours = {
+        "PIP_USER": "0",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "PIP_NO_INPUT": "1",
+        "PYTHONNOUSERSITE": "1",
+    }
     return {**more, **env, **ours}
 
 
-def _requirement(recipe: Recipe, version: str | None, source: str | None) -> tuple[str, str | None]:
+def _requirement(
+    recipe: Recipe, version: str | None, source: str | None
+) -> tuple[str, str | None]:
     """Return what pip is asked for; and for a source, a mark that differs from another of the same version."""
     if source is None:
         return f"{recipe.package}=={version}" if version else f"{recipe.package}", None
@@ -501,19 +624,30 @@ def _requirement(recipe: Recipe, version: str | None, source: str | None) -> tup
     else:
         path = Path(source).expanduser().absolute()
         if not path.exists():
-            raise UsageError(f"--from {source}: no such file. Give a wheel, a URL or git+https://….")
-        location, mark = path.as_uri(), path.read_bytes() if path.is_file() else str(path).encode()
+            raise UsageError(
+                f"--from {source}: no such file. Give a wheel, a URL or git+https://…."
+            )
+        location, mark = (
+            path.as_uri(),
+            path.read_bytes() if path.is_file() else str(path).encode(),
+        )
     tag = hashlib.sha256(mark).hexdigest()[:8]
     package, bracket, extras = (recipe.package or "").partition("[")
     if bracket:
-        name = re.split(r"-\d", Path(unquote(location)).name)[0] if _has_metadata(location) else package
+        name = (
+            re.split(r"-\d", Path(unquote(location)).name)[0]
+            if _has_metadata(location)
+            else package
+        )
         return f"{name}[{extras} @ {location}", tag
     return location if "://" in source else str(path), tag
 
 
 def _has_metadata(requirement: str) -> bool:
     """Return whether its metadata can be read without building it: a plain name's can, as a rule."""
-    return requirement.split("#")[0].split("?")[0].endswith(".whl") or "/" not in requirement
+    return (
+        requirement.split("#")[0].split("?")[0].endswith(".whl") or "/" not in requirement
+    )
 
 
 def _interpreter(python: str | None) -> str:
@@ -521,14 +655,22 @@ def _interpreter(python: str | None) -> str:
         return sys.executable
     path = shutil.which(python) or shutil.which(f"python{python}")
     if not path:
-        raise UsageError(f"--python {python}: no such interpreter. Give its path, or a version on PATH.")
+        raise UsageError(
+            f"--python {python}: no such interpreter. Give its path, or a version on PATH."
+        )
     return path
 
 
 def _as_wanted(env: Environment, python: str | None, say: Say) -> Environment:
     if python is not None:
-        command = [_interpreter(python), "-Ic", "import platform; print(platform.python_version())"]
-        version = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+        command = [
+            _interpreter(python),
+            "-Ic",
+            "import platform; print(platform.python_version())",
+        ]
+        version = subprocess.run(
+            command, capture_output=True, text=True, check=False
+        ).stdout.strip()
         if version != env.python_version:
             raise UsageError(
                 f"{env.name} is already installed with Python {env.python_version}, not {version}. "
@@ -540,7 +682,11 @@ def _as_wanted(env: Environment, python: str | None, say: Say) -> Environment:
 
 def _useful_lines(log: Path, start: int) -> Sequence[str]:
     """Return the lines of a command's output that name a failure, or else the last ones."""
-    lines = [line.strip() for line in tail(log, start, 262_144).splitlines() if re.search(r"\w", line)]
+    lines = [
+        line.strip()
+        for line in tail(log, start, 262_144).splitlines()
+        if re.search(r"\w", line)
+    ]
     useful = list(dict.fromkeys(line for line in lines if _USEFUL.search(line)))
     if len(useful) > 6:
         useful = useful[:2] + useful[-4:]  # the cause comes first, its consequences last

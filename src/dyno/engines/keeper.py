@@ -15,7 +15,8 @@ import sys
 import time
 from pathlib import Path
 
-WILL = "_DYNO_WILL"  # an environment variable: every user can see a process's arguments, and commands may contain keys
+# an environment variable: every user can see a process's arguments, and commands may contain keys
+WILL = "_DYNO_WILL"
 GRACE_S = 5.0  # from TERM to KILL: time to give back GPU memory and shared memory
 CLEANUP_S = 60.0  # a container's daemon may be slow to remove a big one
 TERM, KILL = b"t", b"k"  # dyno's orders
@@ -104,14 +105,17 @@ class Keeper:
         if cleanup:
             null = subprocess.DEVNULL  # its output isn't the engine's: not for the log
             with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-                subprocess.Popen(cleanup, stdin=null, stdout=null, stderr=null).wait(CLEANUP_S)
+                subprocess.Popen(cleanup, stdin=null, stdout=null, stderr=null).wait(
+                    CLEANUP_S
+                )
         pause_s = 0.001
         while True:
             # The children of a killed process come to this one, and are killed in the next round.
             for pid in _children():
                 with contextlib.suppress(PermissionError):
                     os.kill(pid, signal.SIGKILL)
-                    if (group := os.getpgid(pid)) != os.getpgrp():  # all at once: none can fork out of it meanwhile
+                    # all at once: none can fork out of it meanwhile
+                    if (group := os.getpgid(pid)) != os.getpgrp():
                         os.killpg(group, signal.SIGKILL)
             try:
                 while os.waitpid(-1, os.WNOHANG)[0]:
@@ -119,17 +123,20 @@ class Keeper:
             except ChildProcessError:
                 return
             time.sleep(pause_s)
-            pause_s = min(pause_s * 1.2, 0.25)  # one may hang in a driver, and be killed only when that returns
+            # one may hang in a driver, and be killed only when that returns
+            pause_s = min(pause_s * 1.2, 0.25)
 
 
 def _become(command: list[str], nice: int, cores: set[int], keeper: int) -> None:
     try:
         os.setsid()
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # the keeper has one thread, so that is its death
+        # the keeper has one thread, so that is its death
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != keeper:
             os._exit(127)
         _make_room(nice, cores)
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and an exec would hand that on
+        # Python ignores them, and an exec would hand that on
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         os.execvp(command[0], command)
     except OSError as e:
@@ -164,7 +171,9 @@ def _children() -> list[int]:
     """Return the children of this process, dead ones included."""
     me = os.getpid()
     with contextlib.suppress(OSError):  # a kernel may be built without it
-        return [int(pid) for pid in Path(f"/proc/{me}/task/{me}/children").read_text().split()]
+        return [
+            int(pid) for pid in Path(f"/proc/{me}/task/{me}/children").read_text().split()
+        ]
     return [pid for pid in _pids() if _stat(pid)[1:2] == [str(me)]]
 
 
@@ -179,7 +188,12 @@ def _stat(pid: int) -> list[str]:
     """Return its state, parent, group and session."""
     with contextlib.suppress(OSError):
         # The name in brackets may itself have brackets and spaces.
-        return Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[:4]
+        return (
+            Path(f"/proc/{pid}/stat")
+            .read_text("utf-8", "replace")
+            .rpartition(")")[2]
+            .split()[:4]
+        )
     return []
 
 
@@ -190,10 +204,13 @@ def _signal(session: int, number: int) -> None:
             os.killpg(session, number)
     for pid in _pids():
         with contextlib.suppress(OSError):
-            held = _pidfd(pid)  # first: from here on the pid means this process, or a dead one
+            # first: from here on the pid means this process, or a dead one
+            held = _pidfd(pid)
             try:
                 if _stat(pid)[3:] == [str(session)]:
-                    os.kill(pid, number) if held is None else signal.pidfd_send_signal(held, number)
+                    os.kill(pid, number) if held is None else signal.pidfd_send_signal(
+                        held, number
+                    )
             finally:
                 if held is not None:
                     os.close(held)

@@ -17,7 +17,8 @@ from dyno.errors import UsageError
 from dyno.facts.engine import ContainerSpec, EngineSpec, Launch, will_do
 from dyno.facts.offline import Batch
 
-WORKER = Path(__file__).with_name("worker")  # run as a folder, by the engine's interpreter: not imported here
+# run as a folder, by the engine's interpreter: not imported here
+WORKER = Path(__file__).with_name("worker")
 _VISIBLE = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES"}
 _ASK_S = 60.0  # a cold Python on a network file system takes its time
 
@@ -34,7 +35,9 @@ def locate(kind: EngineKind, spec: EngineSpec, dry: bool = False) -> Program:
     program = named or _installed(kind, spec, dry)
     other = program and program.version and not will_do(program.version, spec)
     if dry and (program is None or (other and named is None)):
-        return Program([kind.programs[0]], spec.version, where="not on this machine", absent=True)
+        return Program(
+            [kind.programs[0]], spec.version, where="not on this machine", absent=True
+        )
     if program is None:
         raise UsageError(missing(kind, spec))
     if other:
@@ -52,7 +55,11 @@ def _refusal(kind: EngineKind, spec: EngineSpec, version: str | None, where: str
     setting = "version"
     if spec.accepts:
         setting = "accepts"
-        wanted += f" or one within {spec.accepts!r}" if spec.version else f" within {spec.accepts!r}"
+        wanted += (
+            f" or one within {spec.accepts!r}"
+            if spec.version
+            else f" within {spec.accepts!r}"
+        )
     return (
         f"The setting requires {wanted}, but {kind.title} at {where} is {version}. {remedy}, or change the setting's "
         f"{setting}."
@@ -78,8 +85,12 @@ def contained(kind: EngineKind, spec: EngineSpec) -> EngineSpec:
     env = environment.find(kind.name, spec.environment, spec.version, spec.accepts)
     if env is None or env.image is None:
         return spec
-    box = ContainerSpec(image=env.image, tool="docker" if env.tool == "docker" else "podman")
-    return msgspec.structs.replace(spec, container=box, environment=None, version=spec.version or env.version)
+    box = ContainerSpec(
+        image=env.image, tool="docker" if env.tool == "docker" else "podman"
+    )
+    return msgspec.structs.replace(
+        spec, container=box, environment=None, version=spec.version or env.version
+    )
 
 
 def _named(kind: EngineKind, spec: EngineSpec, dry: bool) -> Program | None:
@@ -90,7 +101,9 @@ def _named(kind: EngineKind, spec: EngineSpec, dry: bool) -> Program | None:
         env = environment.find(kind.name, name=spec.environment)
         if env is None:
             known = ", ".join(e.name for e in environment.installed(kind.name)) or "none"
-            raise UsageError(f"No {kind.title} environment named {spec.environment!r}. Installed: {known}.")
+            raise UsageError(
+                f"No {kind.title} environment named {spec.environment!r}. Installed: {known}."
+            )
         return _from_environment(kind, env, dry)
     if spec.python:
         return _from_python(kind, spec, spec.python, dry)
@@ -104,14 +117,23 @@ def _named(kind: EngineKind, spec: EngineSpec, dry: bool) -> Program | None:
     return None
 
 
-def _from_container(kind: EngineKind, spec: EngineSpec, container: ContainerSpec, dry: bool) -> Program:
+def _from_container(
+    kind: EngineKind, spec: EngineSpec, container: ContainerSpec, dry: bool
+) -> Program:
     if not kind.in_container:
-        raise UsageError(f"dyno can't run {kind.title} in a container. Use a local installation.")
+        raise UsageError(
+            f"dyno can't run {kind.title} in a container. Use a local installation."
+        )
     # The image knows best, if it is here; then its tag; the setting may be written for another version.
     version = None if dry else version_in_image(kind, container)
     version = version or versions.version_of(container.image)
     where = f"the image {container.image}"
-    return Program(list(kind.in_container), version or spec.version, where=where, asked=version is not None)
+    return Program(
+        list(kind.in_container),
+        version or spec.version,
+        where=where,
+        asked=version is not None,
+    )
 
 
 def _from_python(kind: EngineKind, spec: EngineSpec, given: str, dry: bool) -> Program:
@@ -125,8 +147,17 @@ def _from_python(kind: EngineKind, spec: EngineSpec, given: str, dry: bool) -> P
         raise UsageError(f"--engine-python {given!r}: no such interpreter.")
     version = spec.version if dry else version_in(python, kind.packages)
     if version is None and not dry:
-        raise UsageError(f"{kind.title} ({', '.join(kind.packages)}) is not installed in {given}.")
-    return Program([python, *kind.module], version, binary=False, python=python, where=python, asked=not dry)
+        raise UsageError(
+            f"{kind.title} ({', '.join(kind.packages)}) is not installed in {given}."
+        )
+    return Program(
+        [python, *kind.module],
+        version,
+        binary=False,
+        python=python,
+        where=python,
+        asked=not dry,
+    )
 
 
 def _installed(kind: EngineKind, spec: EngineSpec, dry: bool) -> Program | None:
@@ -149,7 +180,13 @@ def _from_environment(kind: EngineKind, env: environment.Environment, dry: bool)
         # What was built from a tag has that version: old builds report none of their own then.
         version = None if dry or not env.python else version_of(env.binary, kind)
         return Program([env.binary], version or env.version, where=where)
-    return Program([env.python, *kind.module], env.version, binary=False, python=env.python, where=where)
+    return Program(
+        [env.python, *kind.module],
+        env.version,
+        binary=False,
+        python=env.python,
+        where=where,
+    )
 
 
 def interpreter_of(script: str) -> str | None:
@@ -165,7 +202,8 @@ def interpreter_of(script: str) -> str | None:
     words = line[2:].decode("utf-8", "replace").split()
     if words and Path(words[0]).name.startswith("python"):
         return words[0]
-    if words and words[0].endswith("/sh"):  # pip's way around long paths: '''exec' /path/python "$0" "$@"
+    # pip's way around long paths: '''exec' /path/python "$0" "$@"
+    if words and words[0].endswith("/sh"):
         path = re.match(rb"'''exec' \"?([^\" ]+)", second)
         return path[1].decode() if path else None
     if len(words) > 1 and words[0].endswith("env"):
@@ -192,7 +230,15 @@ def version_in_image(kind: EngineKind, spec: ContainerSpec) -> str | None:
         return None
     if kind.packages:
         return next(iter(container.software(spec, tool, kind.packages).values()), None)
-    command = [tool, "run", "--rm", "--pull=never", "--network=none", spec.image, "--version"]
+    command = [
+        tool,
+        "run",
+        "--rm",
+        "--pull=never",
+        "--network=none",
+        spec.image,
+        "--version",
+    ]
     return _version_in_text(_output(command) or "")
 
 
@@ -207,7 +253,9 @@ def _version_in_text(text: str) -> str | None:
     # Newer: 'version: 0.6.0 (build 11434, commit 79c1160b)'; a build without git says 0, which means nothing.
     if build := re.search(r"\(build (\d+)", text):
         return build[1] if int(build[1]) else None
-    version = re.search(r"version: b?(\d+)", text) or re.search(r"\b(\d+(?:\.\d+)+\S*)", text)
+    version = re.search(r"version: b?(\d+)", text) or re.search(
+        r"\b(\d+(?:\.\d+)+\S*)", text
+    )
     return version[1] if version else None
 
 
@@ -247,13 +295,18 @@ def launches(
         if batch is None:
             argv, env = kind.argv(spec, program, port), kind.env(spec)
         else:
-            argv, env = worker_argv(kind, spec, program, port, batch), kind.worker_env(program)
+            argv, env = (
+                worker_argv(kind, spec, program, port, batch),
+                kind.worker_env(program),
+            )
         env = {**env, **_visible(share, vendor), **spec.env}
         out.append(Launch(argv=[*argv, *own], env=env, port=port, devices=share))
     return out
 
 
-def worker_argv(kind: EngineKind, spec: EngineSpec, program: Program, port: int, batch: Batch) -> list[str]:
+def worker_argv(
+    kind: EngineKind, spec: EngineSpec, program: Program, port: int, batch: Batch
+) -> list[str]:
     """Use the interpreter that has the engine; for one that isn't a Python module, dyno's own."""
     python = program.python or (sys.executable if not kind.module else None)
     if spec.container or program.absent:
@@ -294,11 +347,14 @@ def _visible(devices: Sequence[int] | None, vendor: str | None) -> dict[str, str
         return {}
     out = {_VISIBLE[vendor]: ",".join(map(str, devices))}
     if vendor == "nvidia":
-        out["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # else the fastest comes first, unlike in nvidia-smi
+        # else the fastest comes first, unlike in nvidia-smi
+        out["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     return out
 
 
-def allowed(devices: Sequence[int], vendor: str | None, env: Mapping[str, str]) -> list[int]:
+def allowed(
+    devices: Sequence[int], vendor: str | None, env: Mapping[str, str]
+) -> list[int]:
     """Return those that the user's own environment allows: on a shared machine others may use the rest."""
     visible = env.get(_VISIBLE.get(vendor or "", ""), "").split(",")
     if not all(word.isdigit() for word in visible):
@@ -315,7 +371,9 @@ def shown(launch: Launch) -> str:
 
 def public(launch: Launch) -> Launch:
     hidden = secrets.values(launch.env, launch.argv)
-    return msgspec.structs.replace(launch, argv=secrets.without(hidden, launch.argv), env=_public_env(launch.env))
+    return msgspec.structs.replace(
+        launch, argv=secrets.without(hidden, launch.argv), env=_public_env(launch.env)
+    )
 
 
 def spec_secrets(spec: EngineSpec) -> list[str]:
@@ -341,7 +399,9 @@ def public_spec(spec: EngineSpec) -> EngineSpec:
     box = spec.container
     if box is not None:
         build = {name: secrets.shown(name, value) for name, value in box.build_args.items()}
-        box = msgspec.structs.replace(box, options=secrets.without(hidden, box.options), build_args=build)
+        box = msgspec.structs.replace(
+            box, options=secrets.without(hidden, box.options), build_args=build
+        )
     return msgspec.structs.replace(
         spec,
         container=box,

@@ -44,33 +44,51 @@ def choose(location: str, version: str | None) -> Checkout:
     """Return the asked build, or the newest one. `location`: a URL or a folder."""
     number = version.removeprefix("b") if version else None
     if number is not None and not number.isdigit():
-        raise UsageError(f"--version {version}: a version of llama.cpp is a build number, as 6327.")
+        raise UsageError(
+            f"--version {version}: a version of llama.cpp is a build number, as 6327."
+        )
     folder = Path(location).expanduser()
-    if folder.is_dir() and (folder / "CMakeLists.txt").exists() and not (folder / ".git").exists():
+    if (
+        folder.is_dir()
+        and (folder / "CMakeLists.txt").exists()
+        and not (folder / ".git").exists()
+    ):
         if number is None:
-            raise UsageError(f"--from {location} is not a Git repository: give its build number with --version.")
+            raise UsageError(
+                f"--from {location} is not a Git repository: give its build number with --version."
+            )
         return Checkout(str(folder.absolute()), int(number))
     where = str(folder.absolute()) if folder.is_dir() else location
     tags = _tags(where)
     if not tags:
-        raise UsageError(f"{location} has no tag of a build (b6327). Give llama.cpp's repository, or a copy of it.")
+        raise UsageError(
+            f"{location} has no tag of a build (b6327). Give llama.cpp's repository, or a copy of it."
+        )
     build = int(number) if number else max(tags)
     if build not in tags:
         nearest = sorted(sorted(tags, key=lambda tag: abs(tag - build))[:4])
-        raise UsageError(f"{location} has no tag b{build}. Nearest: {', '.join(f'b{tag}' for tag in nearest)}.")
+        raise UsageError(
+            f"{location} has no tag b{build}. Nearest: {', '.join(f'b{tag}' for tag in nearest)}."
+        )
     if build < _OLDEST:
-        raise UsageError(f"dyno can't build llama.cpp b{build}: its build files differ before b{_OLDEST}.")
+        raise UsageError(
+            f"dyno can't build llama.cpp b{build}: its build files differ before b{_OLDEST}."
+        )
     return Checkout(where, build, tags[build][:8])
 
 
 def _tags(location: str) -> dict[int, str]:
     """Return the commit of each build."""
     if not shutil.which("git"):
-        raise UsageError("git is needed to fetch llama.cpp's sources. Install it, or give a folder with --from.")
+        raise UsageError(
+            "git is needed to fetch llama.cpp's sources. Install it, or give a folder with --from."
+        )
     command = ["git", "ls-remote", "--tags", location, "b[0-9]*"]
     env = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
     try:
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=_ASK_S, check=False)
+        done = subprocess.run(
+            command, env=env, capture_output=True, text=True, timeout=_ASK_S, check=False
+        )
         why = done.stderr.strip().splitlines()[:1]
     except subprocess.TimeoutExpired:
         done, why = None, [f"no answer within {_ASK_S:g} s"]
@@ -81,7 +99,8 @@ def _tags(location: str) -> dict[int, str]:
     commits = {}
     for line in done.stdout.splitlines():
         commit, name = line.split("\trefs/tags/b")
-        number = name.removesuffix("^{}")  # an annotated tag has a second line, whose object is the commit
+        # an annotated tag has a second line, whose object is the commit
+        number = name.removesuffix("^{}")
         if number.isdigit():
             commits[int(number)] = commit
     return commits
@@ -117,12 +136,29 @@ def build(
         source = Path(checkout.location)
     else:
         phase(f"cloning {checkout.location} at {checkout.tag}")
-        words = ["git", "-c", "advice.detachedHead=false", "clone", "--depth=1", "--progress"]
+        words = [
+            "git",
+            "-c",
+            "advice.detachedHead=false",
+            "clone",
+            "--depth=1",
+            "--progress",
+        ]
         call([*words, f"--branch={checkout.tag}", checkout.location, str(source)])
         # A shallow clone has one commit: older builds would count it and call themselves build 1.
         shutil.rmtree(source / ".git")
     phase(f"configuring {checkout.tag} for {variant}")
-    call([*_surroundings(cmake, variant), cmake, "-S", str(source), "-B", str(objects), *flags(checkout, variant)])
+    call(
+        [
+            *_surroundings(cmake, variant),
+            cmake,
+            "-S",
+            str(source),
+            "-B",
+            str(objects),
+            *flags(checkout, variant),
+        ]
+    )
     phase(f"compiling {', '.join(programs)}, which takes minutes")
     jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or str(os.cpu_count() or 1)
     call([cmake, "--build", str(objects), "--parallel", jobs, "--target", *programs])
@@ -141,7 +177,10 @@ def _surroundings(cmake: str, variant: str) -> list[str]:
     """Return the words that set HIP's compiler, as llama.cpp's docs/build.md does."""
     if variant != "rocm" or os.environ.get("HIPCXX"):
         return []
-    compiler, root = (subprocess.check_output(["hipconfig", flag], text=True).strip() for flag in ("-l", "-R"))
+    compiler, root = (
+        subprocess.check_output(["hipconfig", flag], text=True).strip()
+        for flag in ("-l", "-R")
+    )
     return [cmake, "-E", "env", f"HIPCXX={compiler}/clang", f"HIP_PATH={root}"]
 
 
@@ -150,7 +189,12 @@ def flags(checkout: Checkout, variant: str) -> list[str]:
     backend = BACKENDS[variant]
     if variant == "rocm" and checkout.number < 4080:
         backend = ["-DGGML_HIPBLAS=ON"]
-    words = ["-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=OFF", "-DLLAMA_CURL=OFF", "-DLLAMA_BUILD_UI=OFF"]
+    words = [
+        "-DCMAKE_BUILD_TYPE=Release",
+        "-DBUILD_SHARED_LIBS=OFF",
+        "-DLLAMA_CURL=OFF",
+        "-DLLAMA_BUILD_UI=OFF",
+    ]
     words += ["-DLLAMA_BUILD_TESTS=OFF", f"-DLLAMA_BUILD_NUMBER={checkout.number}"]
     words += [f"-DLLAMA_BUILD_COMMIT={checkout.commit or 'unknown'}", *backend]
     return [*words, *shlex.split(os.environ.get("CMAKE_ARGS", ""))]

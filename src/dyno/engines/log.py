@@ -10,9 +10,11 @@ from dyno.numbers import human_bytes
 _PIECE_BYTES = 1 << 20  # a log may have gigabytes
 _PART_BYTES = 8 << 20
 _TROUBLE = re.compile(
-    r"error|fail|exception|abort|terminate|killed|out of memory|unable|cannot|not found|no such", re.I
+    r"error|fail|exception|abort|terminate|killed|out of memory|unable|cannot|not found|no such",
+    re.I,
 )
-_MERE_WARNING = re.compile(r"\b(?:WARNING|INFO|DEBUG)\b|^\S+ [WID] ")  # by level: an engine that starts well has many
+# by level: an engine that starts well has many
+_MERE_WARNING = re.compile(r"\b(?:WARNING|INFO|DEBUG)\b|^\S+ [WID] ")
 _NAMED = re.compile(r"\b\w*(?:Error|Exception)\b: \S")  # as Python ends a traceback
 
 # Patterns of a failure, and what to do about it. The first match counts: causes come before consequences.
@@ -67,13 +69,17 @@ _VALIDATION = re.compile(r"(validation errors? for \w+)\n\s+(.+?)(?: \[type=.*)?
 
 def advice(lines: Iterable[str]) -> str | None:
     text = "\n".join(lines)
-    return next((advice for pattern, advice in _ADVICE.items() if re.search(pattern, text, re.I)), None)
+    return next(
+        (advice for pattern, advice in _ADVICE.items() if re.search(pattern, text, re.I)),
+        None,
+    )
 
 
 def last_lines(log: Path, start: int, count: int) -> list[str]:
     """Return the lines after `start` that name a failure, or else the last ones."""
     text = _VALIDATION.sub(r"\1: \2", tail(log, start, 65_536))
-    lines = [line.strip() for line in text.splitlines() if re.search(r"\w", line)]  # not a row of progress dots
+    # not a row of progress dots
+    lines = [line.strip() for line in text.splitlines() if re.search(r"\w", line)]
     trouble = [line for line in lines if _is_trouble(line)]
     named = [line for line in trouble if _NAMED.search(line)]
     if named:  # the first are the cause; later ones say that something below them failed
@@ -82,7 +88,8 @@ def last_lines(log: Path, start: int, count: int) -> list[str]:
         return lines[-count:]
     if len(trouble) <= count:
         return trouble
-    return trouble[:2] + trouble[2 - count :]  # the cause comes first, its consequences last
+    # the cause comes first, its consequences last
+    return trouble[:2] + trouble[2 - count :]
 
 
 def _is_trouble(line: str) -> bool:

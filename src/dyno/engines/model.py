@@ -20,7 +20,18 @@ NAME = "dyno-5m"
 DRAFT = f"{NAME}-draft"  # its draft for speculative decoding, with the same tokenizer
 FOLDER = Path(__file__).parent / NAME
 FOLDERS = {NAME: FOLDER, DRAFT: FOLDER / "draft"}
-QUANTIZATIONS = ("F32", "BF16", "F16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0", "Q2_K", "TQ2_0")
+QUANTIZATIONS = (
+    "F32",
+    "BF16",
+    "F16",
+    "Q8_0",
+    "Q5_1",
+    "Q5_0",
+    "Q4_1",
+    "Q4_0",
+    "Q2_K",
+    "TQ2_0",
+)
 _DRAFTS = QUANTIZATIONS[:-2]  # its rows are shorter than the blocks of the others
 
 _TENSORS = {
@@ -32,7 +43,9 @@ _TENSORS = {
 
 
 def default_cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dyno" / "models"
+    return (
+        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dyno" / "models"
+    )
 
 
 @functools.cache
@@ -87,15 +100,26 @@ def _write(path: Path, quantization: str, name: str) -> None:
 
     config, tokenizer, words = (
         json.loads(file.read_text(encoding="utf-8"))
-        for file in (FOLDERS[name] / "config.json", FOLDER / "tokenizer.json", FOLDER / "tokenizer_config.json")
+        for file in (
+            FOLDERS[name] / "config.json",
+            FOLDER / "tokenizer.json",
+            FOLDER / "tokenizer_config.json",
+        )
     )
-    tokens = sorted(tokenizer["model"]["vocab"], key=tokenizer["model"]["vocab"].__getitem__)
+    tokens = sorted(
+        tokenizer["model"]["vocab"], key=tokenizer["model"]["vocab"].__getitem__
+    )
     special = {token["content"] for token in tokenizer["added_tokens"]}
-    heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
+    heads = {
+        "attn_q": config["num_attention_heads"],
+        "attn_k": config["num_key_value_heads"],
+    }
 
     out = gguf.GGUFWriter(path, "llama")
     out.add_name(name)
-    out.add_file_type(gguf.LlamaFileType["ALL_F32" if quantization == "F32" else f"MOSTLY_{quantization}"])
+    out.add_file_type(
+        gguf.LlamaFileType["ALL_F32" if quantization == "F32" else f"MOSTLY_{quantization}"]
+    )
     out.add_quantization_version(gguf.GGML_QUANT_VERSION)
     out.add_vocab_size(len(tokens))
     out.add_context_length(config["max_position_embeddings"])
@@ -112,7 +136,9 @@ def _write(path: Path, quantization: str, name: str) -> None:
     out.add_tokenizer_model("gpt2")
     out.add_tokenizer_pre("qwen2")  # splits text as the pattern in tokenizer.json does
     out.add_token_list(tokens)
-    out.add_token_types([gguf.TokenType.CONTROL if t in special else gguf.TokenType.NORMAL for t in tokens])
+    out.add_token_types(
+        [gguf.TokenType.CONTROL if t in special else gguf.TokenType.NORMAL for t in tokens]
+    )
     out.add_token_merges([" ".join(pair) for pair in tokenizer["model"]["merges"]])
     out.add_bos_token_id(config["bos_token_id"])
     out.add_eos_token_id(config["eos_token_id"])
@@ -127,8 +153,14 @@ def _write(path: Path, quantization: str, name: str) -> None:
         kind = gguf.GGMLQuantizationType[quantization if values.ndim > 1 else "F32"]
         if count := heads.get(theirs.split(".")[-2]):
             # llama.cpp rotates neighbours, (0, 1), transformers the halves of a head, (0, 32).
-            values = values.reshape(count, 2, -1, values.shape[1]).swapaxes(1, 2).reshape(values.shape)
-        out.add_tensor(theirs, _quantized(np.ascontiguousarray(values), kind), raw_dtype=kind)
+            values = (
+                values.reshape(count, 2, -1, values.shape[1])
+                .swapaxes(1, 2)
+                .reshape(values.shape)
+            )
+        out.add_tensor(
+            theirs, _quantized(np.ascontiguousarray(values), kind), raw_dtype=kind
+        )
     out.write_header_to_file()
     out.write_kv_data_to_file()
     out.write_tensors_to_file()
@@ -144,7 +176,12 @@ def weights(path: Path) -> Iterator[tuple[str, Any]]:
     for name, entry in json.loads(data[8:start]).items():
         if name != "__metadata__":
             first, end = entry["data_offsets"]
-            bits = np.frombuffer(data[start + first : start + end], np.uint16).astype(np.uint32) << 16
+            bits = (
+                np.frombuffer(data[start + first : start + end], np.uint16).astype(
+                    np.uint32
+                )
+                << 16
+            )
             yield name, bits.view(np.float32).reshape(entry["shape"])
 
 
@@ -166,7 +203,9 @@ def _ternary(values: Any) -> Any:
     d = size.mean(axis=1, keepdims=True)
     for _ in range(8):  # k-means in one dimension
         used = size > d / 2
-        d = (size * used).sum(axis=1, keepdims=True) / np.maximum(used.sum(axis=1, keepdims=True), 1)
+        d = (size * used).sum(axis=1, keepdims=True) / np.maximum(
+            used.sum(axis=1, keepdims=True), 1
+        )
     return (np.sign(blocks) * d * (size > d / 2)).reshape(values.shape)
 
 
@@ -179,7 +218,11 @@ def _q2_k(values: Any) -> Any:
         """Return the block's unit, as it is stored and as a number, and how many of it each group has."""
         half = (most.max(axis=1, keepdims=True) / 15).astype(np.float16)
         unit = half.astype(np.float32)
-        return half.view(np.uint8), unit, np.rint(most / np.where(unit, unit, 1)).clip(0, 15).astype(np.uint8)
+        return (
+            half.view(np.uint8),
+            unit,
+            np.rint(most / np.where(unit, unit, 1)).clip(0, 15).astype(np.uint8),
+        )
 
     groups = values.reshape(-1, 16, 16)
     below = np.maximum(-groups.min(axis=2), 0)
@@ -188,6 +231,10 @@ def _q2_k(values: Any) -> Any:
     step, offset = (step * steps)[..., None], (offset * offsets)[..., None]
     bits = np.rint((groups + offset) / np.where(step, step, 1)).clip(0, 3).astype(np.uint8)
     shifts = np.array([0, 2, 4, 6], np.uint8)[:, None]
-    packed = np.bitwise_or.reduce(bits.reshape(-1, 2, 4, 32) << shifts, axis=2).reshape(-1, 64)
-    blocks = np.concatenate([steps | offsets << 4, packed, stored_step, stored_offset], axis=1)
+    packed = np.bitwise_or.reduce(bits.reshape(-1, 2, 4, 32) << shifts, axis=2).reshape(
+        -1, 64
+    )
+    blocks = np.concatenate(
+        [steps | offsets << 4, packed, stored_step, stored_offset], axis=1
+    )
     return blocks.reshape(len(values), -1)

@@ -9,7 +9,9 @@ from pathlib import Path
 
 _LOOPBACK = f"{int.from_bytes(socket.inet_aton('127.0.0.1'), sys.byteorder):08X}"
 _LISTENS = "0A"  # Linux's TCP_LISTEN
-ADVICE = "stop it, or choose another port. A study's setting without a port gets a free one."
+ADVICE = (
+    "stop it, or choose another port. A study's setting without a port gets a free one."
+)
 
 
 def free_port() -> int:
@@ -54,7 +56,8 @@ def belongs(port: int, pids: Collection[int]) -> bool | None:
 
 def listeners(port: int) -> set[str] | None:
     """Return the inodes of the sockets that compete for a connection to 127.0.0.1. None: unknown on this system."""
-    tiers: list[set[str]] = [set(), set(), set()]  # as the kernel prefers them: this address, any, any of IPv6
+    # as the kernel prefers them: this address, any, any of IPv6
+    tiers: list[set[str]] = [set(), set(), set()]
     for name in ("tcp", "tcp6"):
         try:
             lines = Path(f"/proc/net/{name}").read_text().splitlines()[1:]

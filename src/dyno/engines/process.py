@@ -58,7 +58,8 @@ class EngineProcess:
         self._stopped = self._asked = False
         self._unread, self._report = bytearray(), b""
         with contextlib.ExitStack() as start:
-            mine = start.enter_context(contextlib.ExitStack())  # closed here only where the start fails
+            # closed here only where the start fails
+            mine = start.enter_context(contextlib.ExitStack())
             # As files: closed with this object where an exception loses it, which the keeper takes for dyno's end.
             orders = _pipe(start, 0)
             self._orders = mine.enter_context(FileIO(orders[1], "w"))
@@ -66,7 +67,12 @@ class EngineProcess:
             self._status = mine.enter_context(FileIO(status[0]))
             out = start.enter_context(open(log, "ab", opener=private))
             self._log_start = out.tell()  # an earlier engine may have written before
-            its = [str(orders[0]), str(status[1]), str(cpu.nice), ",".join(map(str, cpu.cores))]
+            its = [
+                str(orders[0]),
+                str(status[1]),
+                str(cpu.nice),
+                ",".join(map(str, cpu.cores)),
+            ]
             will = json.dumps([cleanup or [], after or []])
             self._keeper = subprocess.Popen(
                 [sys.executable, "-I", "-S", keeper.__file__, *its, *command],
@@ -76,7 +82,8 @@ class EngineProcess:
                 env={**(os.environ if env is None else env), WILL: will},
                 bufsize=0,
                 pass_fds=[orders[0], status[1]],
-                start_new_session=True,  # Ctrl-C reaches dyno, and neither the keeper nor the engine
+                # Ctrl-C reaches dyno, and neither the keeper nor the engine
+                start_new_session=True,
             )
             mine.pop_all()
 
@@ -93,14 +100,17 @@ class EngineProcess:
         assert self._keeper.stdout is not None
         out, deadline = self._keeper.stdout.fileno(), time.monotonic() + timeout_s
         searched = 0
-        while (end := self._unread.find(b"\n", searched)) < 0 and len(self._unread) < _LINE_BYTES:
+        while (end := self._unread.find(b"\n", searched)) < 0 and len(
+            self._unread
+        ) < _LINE_BYTES:
             searched = len(self._unread)
             left = deadline - time.monotonic()
             if left <= 0 or not _readable(out, left):
                 return None
             piece = os.read(out, 1 << 16)
             if not piece:
-                time.sleep(min(0.05, max(deadline - time.monotonic(), 0)))  # its end is near: it is waited for outside
+                # its end is near: it is waited for outside
+                time.sleep(min(0.05, max(deadline - time.monotonic(), 0)))
                 return None
             self._unread += piece
         line = bytes(self._unread[: end if end >= 0 else None])
@@ -121,12 +131,15 @@ class EngineProcess:
         known = self._known(2, timeout_s)
         if len(known) > 1:
             return known[1]
-        return self._keeper.poll() if self._status.closed else None  # the keeper was killed, and the engine with it
+        # the keeper was killed, and the engine with it
+        return self._keeper.poll() if self._status.closed else None
 
     def _known(self, count: int, timeout_s: float) -> list[int]:
         """Return what the keeper has reported: the engine's pid, then its exit code."""
         deadline = time.monotonic() + timeout_s
-        while len(known := self._report.split(b"\n")[:-1]) < count and not self._status.closed:
+        while (
+            len(known := self._report.split(b"\n")[:-1]) < count and not self._status.closed
+        ):
             if not _readable(self._status.fileno(), max(deadline - time.monotonic(), 0)):
                 break
             piece = os.read(self._status.fileno(), 64)
@@ -168,7 +181,8 @@ class EngineProcess:
 
     def terminate(self) -> None:
         """Ask it to end without waiting, so that several engines can end at the same time."""
-        if not self._stopped and not self._asked:  # a second signal makes llama-server exit at once
+        # a second signal makes llama-server exit at once
+        if not self._stopped and not self._asked:
             self._asked = True
             self._order(TERM)
 
@@ -179,7 +193,8 @@ class EngineProcess:
         self.terminate()
         self._exit_code(timeout)
         self._order(KILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # the keeper keeps trying to kill it
+        # the keeper keeps trying to kill it
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._keeper.wait(GRACE_S + CLEANUP_S)
         self._exit_code(0)  # before its pipe is closed
         self._stopped = True
@@ -189,7 +204,8 @@ class EngineProcess:
         scrub(self.log, self._secrets)
 
     def _order(self, order: bytes) -> None:
-        with contextlib.suppress(BrokenPipeError):  # the keeper was killed, and the engine with it
+        # the keeper was killed, and the engine with it
+        with contextlib.suppress(BrokenPipeError):
             self._orders.write(order)
         self._keeper.send_signal(signal.SIGCONT)
 

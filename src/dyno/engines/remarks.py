@@ -48,7 +48,11 @@ def remarks(kind: str, text: str) -> list[Remark]:
     wanted = (*_WORDS, *own_words)
     for line in text.split("\n"):
         low = line[: _LONG + 1].lower()
-        if len(low) > _LONG or not any(word in low for word in wanted) or _REQUEST.search(line):
+        if (
+            len(low) > _LONG
+            or not any(word in low for word in wanted)
+            or _REQUEST.search(line)
+        ):
             continue
         line = one_line(line)
         match = pattern.search(line)
@@ -63,7 +67,9 @@ def remarks(kind: str, text: str) -> list[Remark]:
 def _pattern(kind: str) -> re.Pattern[str]:
     own: Remarks = KINDS[kind].remarks if kind in KINDS else {}
     every = {name: [t[name] for t in (own, _ANY) if name in t] for name in (*own, *_ANY)}
-    return re.compile("|".join(f"(?P<{name}>{'|'.join(parts)})" for name, parts in every.items()))
+    return re.compile(
+        "|".join(f"(?P<{name}>{'|'.join(parts)})" for name, parts in every.items())
+    )
 
 
 def _message(line: str, start: int, heads: Sequence[str]) -> str:

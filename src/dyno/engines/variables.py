@@ -31,20 +31,31 @@ _EVERYWHERE = """
 """.split()  # noqa: SIM905
 
 
-def misspelt(kind: str, python: str | None, env: Mapping[str, str], exported: Mapping[str, str]) -> list[Misspelt]:
+def misspelt(
+    kind: str, python: str | None, env: Mapping[str, str], exported: Mapping[str, str]
+) -> list[Misspelt]:
     """Return variables that are probably misspelt. `python`: the engine's interpreter, if it is on this machine.
     `exported`: the environment that the engine inherits; only variables of known families are looked for in it."""
-    paths = [*env.get("PYTHONPATH", "").split(":"), *exported.get("PYTHONPATH", "").split(":")]
+    paths = [
+        *env.get("PYTHONPATH", "").split(":"),
+        *exported.get("PYTHONPATH", "").split(":"),
+    ]
     engine = kind_of(kind)
     listed = _listed(engine, python, filter(None, paths))
     known = {*_EVERYWHERE, *engine.variables, *listed}
     families = known if engine.variables_have_prefix else known - {*engine.variables}
     own = [_judge(name, known, listed, engine) for name in env]
-    inherited = [_judge(name, families, listed, engine) for name in exported if name not in env and name.isupper()]
+    inherited = [
+        _judge(name, families, listed, engine)
+        for name in exported
+        if name not in env and name.isupper()
+    ]
     return [m for m in (*own, *inherited) if m is not None]
 
 
-def _judge(name: str, known: set[str], listed: set[str], engine: EngineKind) -> Misspelt | None:
+def _judge(
+    name: str, known: set[str], listed: set[str], engine: EngineKind
+) -> Misspelt | None:
     spelling = re.sub(r"[^A-Za-z0-9_]", "_", name)
     valid = spelling == name and not name[:1].isdigit()
     if valid and name in (listed or known):

@@ -46,11 +46,22 @@ _ARCHITECTURES = {
 
 def architecture_of(name: str) -> str | None:
     """Return the architecture of an AMD card by its name. None: the name doesn't say."""
-    return next((gfx for pattern, gfx in _ARCHITECTURES.items() if re.search(pattern, name.lower())), None)
+    return next(
+        (
+            gfx
+            for pattern, gfx in _ARCHITECTURES.items()
+            if re.search(pattern, name.lower())
+        ),
+        None,
+    )
 
 
 def image_of(
-    engine: str, variant: str, version: str | None, architecture: str | None = None, accepts: str | None = None
+    engine: str,
+    variant: str,
+    version: str | None,
+    architecture: str | None = None,
+    accepts: str | None = None,
 ) -> tuple[str, str | None]:
     """Return the image and its version; without a version, the newest image, whose version only it knows.
 
@@ -78,19 +89,29 @@ def _covering(rows: list[KnownImage], version: str) -> KnownImage | None:
     """Return the line for a version: the exact one, else the last, which is the newest. One that is gone only where
     there is no other."""
     matches = [row for row in rows if row.covers(version)]
-    return max(reversed(matches), key=lambda row: (not row.gone, row.version in ("", version)), default=None)
+    return max(
+        reversed(matches),
+        key=lambda row: (not row.gone, row.version in ("", version)),
+        default=None,
+    )
 
 
 def _rows(engine: str, variant: str, architecture: str | None) -> list[KnownImage]:
     """Return the lines of the table for an engine, a variant and a card. Raise where there are none."""
-    every = [row for row in known_images() if (row.engine, row.variant) == (engine, variant)]
+    every = [
+        row for row in known_images() if (row.engine, row.variant) == (engine, variant)
+    ]
     rows = [row for row in every if row.fits(architecture)]
     if rows:
         return rows
     advice = "Name one with --by container --from IMAGE."
     if every:
-        raise UsageError(f"No image of {engine} for {variant} is known that was built for {architecture}. {advice}")
-    known = ", ".join(dict.fromkeys(row.variant for row in known_images() if row.engine == engine))
+        raise UsageError(
+            f"No image of {engine} for {variant} is known that was built for {architecture}. {advice}"
+        )
+    known = ", ".join(
+        dict.fromkeys(row.variant for row in known_images() if row.engine == engine)
+    )
     others = f" It knows {known}." if known else ""
     raise UsageError(f"dyno knows no image of {engine} for {variant}.{others} {advice}")
 
@@ -128,7 +149,9 @@ def version_of(image: str) -> str | None:
         if row.version and row.image == image and not row.gone:
             return row.version
     tag = image.partition("@")[0].rpartition("/")[2].partition(":")[2]
-    in_tags = "|".join(kind.version_in_tag for kind in KINDS.values() if kind.version_in_tag)
+    in_tags = "|".join(
+        kind.version_in_tag for kind in KINDS.values() if kind.version_in_tag
+    )
     match = re.match(r"v?(\d+(?:\.\d+)+)", tag) or re.search(in_tags, tag)
     return next(filter(None, match.groups())) if match else None
 
@@ -138,6 +161,10 @@ def pins(engine: str, version: str | None) -> list[str]:
     if not version:
         return []
     for row in table().pins:
-        if row.engine == engine and before(version, row.until) and not before(version, row.since):
+        if (
+            row.engine == engine
+            and before(version, row.until)
+            and not before(version, row.since)
+        ):
             return row.packages
     return []

@@ -17,7 +17,10 @@ class ClientSpec(msgspec.Struct, frozen=True):
                least=1, most=MOST_PROCESSES),
     ] = 1  # fmt: skip
     on: Annotated[
-        Literal["here", "ray"], Option("--on", help="where the client's processes run: this machine or a Ray cluster")
+        Literal["here", "ray"],
+        Option(
+            "--on", help="where the client's processes run: this machine or a Ray cluster"
+        ),
     ] = "here"
     ray_address: Annotated[
         str | None,

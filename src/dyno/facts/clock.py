@@ -30,7 +30,9 @@ class NodeClock(msgspec.Struct, frozen=True):
         """Return the seconds that the node's clock gains in a second."""
         if self.after is None or self.after.at_ns <= self.before.at_ns:
             return 0.0
-        return (self.after.ahead_ns - self.before.ahead_ns) / (self.after.at_ns - self.before.at_ns)
+        return (self.after.ahead_ns - self.before.ahead_ns) / (
+            self.after.at_ns - self.before.at_ns
+        )
 
     @property
     def gain_ns(self) -> int:

@@ -28,8 +28,19 @@ LEAST_VARIATION = f"assuming run-to-run variation of at least {percent(LEAST)}"
 ONE_RUN = "by single runs: they know nothing of slow spells that come fewer than ten times in a run"
 
 # How it is known how far a figure may be off. shared: a single run, assumed to vary as the other side's repeats do.
-Basis = Literal["repeats", "shared", "requests", "iterations", "slices", "deviation", "stderr", "items", ""]
-REPEATABLE: tuple[Basis, ...] = ("repeats", "iterations", "requests")  # more of them make an interval narrower
+Basis = Literal[
+    "repeats",
+    "shared",
+    "requests",
+    "iterations",
+    "slices",
+    "deviation",
+    "stderr",
+    "items",
+    "",
+]
+# more of them make an interval narrower
+REPEATABLE: tuple[Basis, ...] = ("repeats", "iterations", "requests")
 # Of B against A. higher, lower: where neither way is better.
 Word = Literal[
     "better", "worse", "perhaps better", "perhaps worse", "higher", "lower", "perhaps higher", "perhaps lower",
@@ -62,14 +73,17 @@ class Difference(msgspec.Struct, frozen=True):
     change: float | None = None  # B ÷ A − 1, of scores from 0 to 1 B − A; None: A is 0
     low: float | None = None  # of the 95 % interval
     high: float | None = None
-    smallest: float | None = None  # difference that would have been found in four of five such comparisons
+    # difference that would have been found in four of five such comparisons
+    smallest: float | None = None
     p: float | None = None
-    more_requests: int | None = None  # of each side, until a difference of this size would be found
+    # of each side, until a difference of this size would be found
+    more_requests: int | None = None
     more_repeats: int | None = None
     why: str = ""  # there is no interval: why, in words
     paired: PairedDifference | None = None  # of scores of the same items
     lower: bool = False  # of a score that is better when it is lower
-    points: bool = False  # of scores from 0 to 1: change, low, high and smallest are differences, not shares
+    # of scores from 0 to 1: change, low, high and smallest are differences, not shares
+    points: bool = False
     # The interval includes 0 and is wider than B ÷ A: how many repeats per side would make it ± 10 %; 0: unknown.
     enough_repeats: int | None = None
 
@@ -82,16 +96,26 @@ class Difference(msgspec.Struct, frozen=True):
         """Return the two ends, or why they are of no use."""
         if self.enough_repeats is not None:
             return self.too_few
-        return points_interval(self.low, self.high) if self.points else change_interval(self.low, self.high)
+        return (
+            points_interval(self.low, self.high)
+            if self.points
+            else change_interval(self.low, self.high)
+        )
 
     @property
     def interval_phrase(self) -> str:
         """Return '95 % interval +11.8 to +12.9 %', or why there is none."""
-        return self.too_few if self.enough_repeats is not None else f"95 % interval {self.interval_words}"
+        return (
+            self.too_few
+            if self.enough_repeats is not None
+            else f"95 % interval {self.interval_words}"
+        )
 
     @property
     def too_few(self) -> str:
-        return "too few repeats" if "repeats" in (self.a.by, self.b.by) else "too few samples"
+        return (
+            "too few repeats" if "repeats" in (self.a.by, self.b.by) else "too few samples"
+        )
 
     @property
     def both_words(self) -> str:
@@ -116,7 +140,8 @@ class Agreement(msgspec.Struct, frozen=True):
 
     answers: int
     identical: int
-    divergence: int | None = None  # length of what the others begin with alike: median; None: there are none
+    # length of what the others begin with alike: median; None: there are none
+    divergence: int | None = None
     unit: Literal["token", "character"] = "token"
 
     @property
@@ -125,7 +150,9 @@ class Agreement(msgspec.Struct, frozen=True):
         text = f"{count(self.identical)} of {many(self.answers, 'greedy answer')} {verb} identical"
         if self.divergence is None:
             return text
-        others = "the others agree" if self.answers - self.identical > 1 else "the other agrees"
+        others = (
+            "the others agree" if self.answers - self.identical > 1 else "the other agrees"
+        )
         middle = " (median)" if self.answers - self.identical > 1 else ""
         return f"{text}; {others} for {many(self.divergence, self.unit)}{middle}"
 

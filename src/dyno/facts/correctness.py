@@ -18,7 +18,8 @@ class GreedyAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     text: str = ""  # with reasoning, where the server sends it
     finish_reason: str | None = None
     output_tokens: int | None = None  # by the server
-    token_ends: list[int] = []  # where each token ends in the text; []: chunks are not single tokens
+    # where each token ends in the text; []: chunks are not single tokens
+    token_ends: list[int] = []
     reasoning: bool = False
     latency_ms: float = 0.0  # from sending to the end
     replica: int = 0  # index of the URL

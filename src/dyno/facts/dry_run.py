@@ -11,7 +11,9 @@ import msgspec
 Basis = Literal["measured", "assumed", "unknown"]
 # looked: this machine. asked: over SSH. described: by the study alone, so everything is missing there.
 KnownBy = Literal["looked", "asked", "described"]
-PhaseName = Literal["fetch", "convert", "quantize", "install", "start", "load", "search", "quality"]
+PhaseName = Literal[
+    "fetch", "convert", "quantize", "install", "start", "load", "search", "quality"
+]
 
 
 class Needed(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,26 +17,41 @@ class ContainerSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Run the engine in a container. Its network is the host's."""
 
     image: Annotated[
-        str, Option("--engine-image", "IMAGE", "run the engine in this container image (name:tag or name@sha256:…)")
+        str,
+        Option(
+            "--engine-image",
+            "IMAGE",
+            "run the engine in this container image (name:tag or name@sha256:…)",
+        ),
     ]
     tool: Annotated[
-        Literal["docker", "podman"] | None, Option(help="container tool (default: the one that is installed)")
+        Literal["docker", "podman"] | None,
+        Option(help="container tool (default: the one that is installed)"),
     ] = None
     accelerator: Annotated[
-        Literal["nvidia", "amd", "none"] | None, Option(help="devices to pass in (default: those of the machine)")
+        Literal["nvidia", "amd", "none"] | None,
+        Option(help="devices to pass in (default: those of the machine)"),
     ] = None
-    pull: Annotated[Literal["missing", "always", "never"], Option(help="when to pull the image", identity=False)] = (
-        "missing"
-    )
+    pull: Annotated[
+        Literal["missing", "always", "never"],
+        Option(help="when to pull the image", identity=False),
+    ] = "missing"
     build: Annotated[
         str | None,
-        Option(help="folder or Git URL (URL#BRANCH:FOLDER) with a Dockerfile; the image is built from it first"),
+        Option(
+            help="folder or Git URL (URL#BRANCH:FOLDER) with a Dockerfile; the image is built from it first"
+        ),
     ] = None
     build_file: Annotated[str | None, Option(help="name of the Dockerfile in it")] = None
     build_args: Annotated[dict[str, str], Option(help="build arguments")] = {}
     mounts: Annotated[
         list[str],
-        Option("--engine-mount", "HOST:INSIDE", "folders to mount in the container ([:ro]: read-only)", nargs="+"),
+        Option(
+            "--engine-mount",
+            "HOST:INSIDE",
+            "folders to mount in the container ([:ro]: read-only)",
+            nargs="+",
+        ),
     ] = []
     privileges: Annotated[
         Literal["amd", "nvidia", "full"] | None,
@@ -44,25 +59,46 @@ class ContainerSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                "(default: those of the devices)"),
     ] = None  # fmt: skip
     options: Annotated[
-        list[str], Option("--engine-container-args", "'…'", "more arguments for docker run or podman run")
+        list[str],
+        Option(
+            "--engine-container-args", "'…'", "more arguments for docker run or podman run"
+        ),
     ] = []
 
 
 class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A setting of an engine. None always means: the engine's default."""
 
-    kind: Annotated[str, Option(help="one of `dyno engines list`; openai: a running server", setting="engine")]
-    model: Annotated[str | None, Option(help="name, folder or GGUF file", added="--model")] = None
+    kind: Annotated[
+        str,
+        Option(
+            help="one of `dyno engines list`; openai: a running server", setting="engine"
+        ),
+    ]
+    model: Annotated[
+        str | None, Option(help="name, folder or GGUF file", added="--model")
+    ] = None
     served_name: Annotated[
         str | None,
-        Option(help="model name in the API (default: the engine's)", identity=False, added="--served-model-name"),
+        Option(
+            help="model name in the API (default: the engine's)",
+            identity=False,
+            added="--served-model-name",
+        ),
     ] = None
     load_format: Annotated[
         str | None,
-        Option("--load-format", "F", "how weights are loaded; dummy: random weights (default: the engine's)"),
+        Option(
+            "--load-format",
+            "F",
+            "how weights are loaded; dummy: random weights (default: the engine's)",
+        ),
     ] = None
     dtype: Annotated[  # where nothing is quantized
-        str | None, Option("--dtype", "T", "data type of weights: fp16, bf16, fp32 (default: the model's)")
+        str | None,
+        Option(
+            "--dtype", "T", "data type of weights: fp16, bf16, fp32 (default: the model's)"
+        ),
     ] = None
     quantization: Annotated[
         str | None,
@@ -71,13 +107,26 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None  # fmt: skip
     kv_cache_dtype: Annotated[
         str | None,
-        Option("--kv-cache-dtype", "T", "data type of the KV cache: fp8, fp16, bf16, q8_0, … (default: the engine's)"),
+        Option(
+            "--kv-cache-dtype",
+            "T",
+            "data type of the KV cache: fp8, fp16, bf16, q8_0, … (default: the engine's)",
+        ),
     ] = None
     tensor_parallel: Annotated[
-        int, Option("--tensor-parallel-size -tp", "N", "accelerators that share each layer", least=1)
+        int,
+        Option(
+            "--tensor-parallel-size -tp", "N", "accelerators that share each layer", least=1
+        ),
     ] = 1
     pipeline_parallel: Annotated[
-        int, Option("--pipeline-parallel-size -pp", "N", "stages of layers, each on its own accelerators", least=1)
+        int,
+        Option(
+            "--pipeline-parallel-size -pp",
+            "N",
+            "stages of layers, each on its own accelerators",
+            least=1,
+        ),
     ] = 1
     devices: Annotated[  # None: all, shared out to the replicas
         list[int] | None,
@@ -91,14 +140,30 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 1  # fmt: skip
     max_model_len: Annotated[
         int | None,
-        Option("--max-model-len", "N", "longest context of a request, in tokens (default: the engine's)", least=1),
+        Option(
+            "--max-model-len",
+            "N",
+            "longest context of a request, in tokens (default: the engine's)",
+            least=1,
+        ),
     ] = None
     max_num_seqs: Annotated[
         int | None,
-        Option("--max-num-seqs", "N", "requests processed at once; llama.cpp: slots (default: the engine's)", least=1),
+        Option(
+            "--max-num-seqs",
+            "N",
+            "requests processed at once; llama.cpp: slots (default: the engine's)",
+            least=1,
+        ),
     ] = None
     max_batched_tokens: Annotated[
-        int | None, Option("--max-num-batched-tokens", "N", "tokens per step (default: the engine's)", least=1)
+        int | None,
+        Option(
+            "--max-num-batched-tokens",
+            "N",
+            "tokens per step (default: the engine's)",
+            least=1,
+        ),
     ] = None
     memory_fraction: Annotated[
         float | None,
@@ -107,10 +172,17 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None  # fmt: skip
     prefix_caching: Annotated[
         bool | None,
-        Option("--enable-prefix-caching", help="reuse the KV cache of common prefixes (default: the engine's)"),
+        Option(
+            "--enable-prefix-caching",
+            help="reuse the KV cache of common prefixes (default: the engine's)",
+        ),
     ] = None
     chunked_prefill: Annotated[
-        bool | None, Option("--enable-chunked-prefill", help="process long prompts in chunks (default: the engine's)")
+        bool | None,
+        Option(
+            "--enable-chunked-prefill",
+            help="process long prompts in chunks (default: the engine's)",
+        ),
     ] = None
     draft_model: Annotated[
         str | None,
@@ -123,16 +195,34 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                least=1, setting="speculative"),
     ] = None  # fmt: skip
     args: Annotated[  # after everything else
-        list[str], Option("--engine-args", "'…'", "more arguments for the engine, as --engine-args='--x 1'; repeatable")
+        list[str],
+        Option(
+            "--engine-args",
+            "'…'",
+            "more arguments for the engine, as --engine-args='--x 1'; repeatable",
+        ),
     ] = []
     env: Annotated[
-        dict[str, str], Option("--engine-env", "NAME=VALUE", "environment variables for the engine", nargs="+")
+        dict[str, str],
+        Option(
+            "--engine-env", "NAME=VALUE", "environment variables for the engine", nargs="+"
+        ),
     ] = {}
     before: Annotated[
-        list[str], Option("--engine-before", "CMD", "shell command to run before the engine starts; repeatable")
+        list[str],
+        Option(
+            "--engine-before",
+            "CMD",
+            "shell command to run before the engine starts; repeatable",
+        ),
     ] = []  # by a shell
     after: Annotated[
-        list[str], Option("--engine-after", "CMD", "shell command to run after the engine has stopped; repeatable")
+        list[str],
+        Option(
+            "--engine-after",
+            "CMD",
+            "shell command to run after the engine has stopped; repeatable",
+        ),
     ] = []  # whatever happened
     prepare: Annotated[
         list[str],
@@ -147,7 +237,8 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None  # fmt: skip
     # Without an engine at hand, the one whose flags are meant. The identity is the version that ran.
     version: Annotated[
-        str | None, Option("--engine-version", "V", "required version (default: any)", identity=False)
+        str | None,
+        Option("--engine-version", "V", "required version (default: any)", identity=False),
     ] = None
     accepts: Annotated[
         str | None,
@@ -156,19 +247,33 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None  # fmt: skip
     python: Annotated[
         str | None,
-        Option("--engine-python", "PATH", "Python in which the engine is installed (default: found by dyno)"),
+        Option(
+            "--engine-python",
+            "PATH",
+            "Python in which the engine is installed (default: found by dyno)",
+        ),
     ] = None
     binary: Annotated[
-        str | None, Option("--engine-binary", "PATH", "the engine's program (default: found by dyno)")
+        str | None,
+        Option("--engine-binary", "PATH", "the engine's program (default: found by dyno)"),
     ] = None
     environment: Annotated[
         str | None,
-        Option("--engine-environment", "NAME", "environment, as `dyno engines list` names it (default: the newest)"),
+        Option(
+            "--engine-environment",
+            "NAME",
+            "environment, as `dyno engines list` names it (default: the newest)",
+        ),
     ] = None
-    container: Annotated[ContainerSpec | None, Option(help="run it in a container: image, mounts, …")] = None
+    container: Annotated[
+        ContainerSpec | None, Option(help="run it in a container: image, mounts, …")
+    ] = None
     host: Annotated[
         Literal["127.0.0.1", "0.0.0.0"],
-        Option(help="address to listen on; 0.0.0.0: other machines can reach it, too", identity=False),
+        Option(
+            help="address to listen on; 0.0.0.0: other machines can reach it, too",
+            identity=False,
+        ),
     ] = "127.0.0.1"
     # Of the first replica, the next ones for the others; None: free ones.
     port: Annotated[
@@ -188,7 +293,8 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                most=1e8, identity=False),
     ] = READY_STALL_S  # fmt: skip
     weights: Annotated[
-        dict[str, ModelRecipe], Option(help="recipes of the study's [models.NAME] that the trial uses, by name")
+        dict[str, ModelRecipe],
+        Option(help="recipes of the study's [models.NAME] that the trial uses, by name"),
     ] = {}
 
     @property
@@ -214,7 +320,8 @@ class Limits(msgspec.Struct, frozen=True):
     context_from: str = ""  # in words, for the message
     cache_tokens: int = 0  # of KV cache that it takes at its start, whatever is free
     spreads: bool = False  # over all devices that it sees, and the host's memory
-    refuses: int | None = None  # requests at once, above which it refuses more. None: it lets them wait
+    # requests at once, above which it refuses more. None: it lets them wait
+    refuses: int | None = None
 
 
 class Preparation(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -241,7 +348,9 @@ class Misspelt(msgspec.Struct, frozen=True):
             "unlike": "is not a known environment variable",
             "unlisted": "is not among the environment variables of the installed version (vllm/envs.py)",
         }[self.why]
-        return f"{self.name} {reason}." + (f" Did you mean {self.meant}?" if self.meant else "")
+        return f"{self.name} {reason}." + (
+            f" Did you mean {self.meant}?" if self.meant else ""
+        )
 
 
 # What a line of an engine's log is about. offloaded: a part of the layers only. chosen: by the engine, as it does by
@@ -264,29 +373,38 @@ class EngineFacts(msgspec.Struct, frozen=True):
     kind: str
     version: str | None
     launches: list[Launch]  # secrets taken out
-    ready_s: float | None = None  # from the start to a completed generation, of the slowest replica; None: never
-    startup_s: dict[str, float] = {}  # its parts by the engine's own log: weights, compile, graphs, …
+    # from the start to a completed generation, of the slowest replica; None: never
+    ready_s: float | None = None
+    # its parts by the engine's own log: weights, compile, graphs, …
+    startup_s: dict[str, float] = {}
     software: dict[str, str] = {}  # of the engine's own interpreter
     image: str | None = None  # the container's, with its digest
-    withheld: dict[str, str] = {}  # exported variables that the container did not get, and why
+    # exported variables that the container did not get, and why
+    withheld: dict[str, str] = {}
     program: str = ""  # where it was found, in words
     preparations: list[Preparation] = []  # outside ready_s
     stop_s: float | None = None  # None: not stopped yet
     memory_held_bytes: int = 0  # of the accelerators, that was not given back
     died: str | None = None  # under load: its last words
     memory_before_bytes: dict[int, int] = {}  # in use on each accelerator before the start
-    memory_loaded_bytes: dict[int, int] = {}  # … and right after it was ready and verified, before any load
-    unused_instructions: list[str] = []  # of the processor, that a build does without, where that is known
+    # … and right after it was ready and verified, before any load
+    memory_loaded_bytes: dict[int, int] = {}
+    # of the processor, that a build does without, where that is known
+    unused_instructions: list[str] = []
     nice: int = 0  # of an engine on the CPU, so that the client gets its turns
     cores: list[int] = []  # that it may use, where one was kept for the client; empty: all
     misspelt: list[Misspelt] = []  # variables of the setting, or that it inherits
-    resident_bytes: int | None = None  # its processes in the machine's memory then; None in a container
-    models: dict[str, ModelOrigin] = {}  # by their names in the setting, those that dyno fetched or made
+    # its processes in the machine's memory then; None in a container
+    resident_bytes: int | None = None
+    # by their names in the setting, those that dyno fetched or made
+    models: dict[str, ModelOrigin] = {}
 
     @property
     def start(self) -> str:
         """Identify a start of an engine by its ports, and how long it took."""
-        return " ".join([*(str(launch.port) for launch in self.launches), f"{self.ready_s} s"])
+        return " ".join(
+            [*(str(launch.port) for launch in self.launches), f"{self.ready_s} s"]
+        )
 
 
 def image_problem(image: str) -> str | None:
@@ -333,7 +451,9 @@ def accepted(version: str, accepts: str) -> bool:
     """Return whether a version is within a range such as >=0.6.2,<0.7. llama.cpp's versions are whole numbers."""
     bounds = [_BOUND.fullmatch(part) for part in accepts.split(",")]
     if not all(bounds):
-        raise UsageError(f"--engine-accepts {accepts!r} is not a range of versions. Write it as '>=0.6.2,<0.7'.")
+        raise UsageError(
+            f"--engine-accepts {accepts!r} is not a range of versions. Write it as '>=0.6.2,<0.7'."
+        )
     return all(_within(version, *bound.groups()) for bound in bounds if bound)
 
 

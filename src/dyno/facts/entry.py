@@ -77,9 +77,11 @@ class Position(msgspec.Struct, frozen=True):
 
 
 class Memory(msgspec.Struct, frozen=True):
-    after_load_bytes: float | None  # when the engine was ready, before any request; of all its accelerators together
+    # when the engine was ready, before any request; of all its accelerators together
+    after_load_bytes: float | None
     peak_bytes: float | None
-    basis: str = "accelerators"  # or processes: what the engine's processes hold of the machine's
+    # or processes: what the engine's processes hold of the machine's
+    basis: str = "accelerators"
 
 
 class Quality(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -89,8 +91,10 @@ class Quality(msgspec.Struct, frozen=True, omit_defaults=True):
     items: int | None
     test: str  # which tasks, in words
     entry: str  # the id of the score's entry
-    reference: str = ""  # the series that it is compared with; '': it is the reference, or the only one
-    change: Number | None = None  # against the reference, in score; None: it is the reference, or not comparable
+    # the series that it is compared with; '': it is the reference, or the only one
+    reference: str = ""
+    # against the reference, in score; None: it is the reference, or not comparable
+    change: Number | None = None
     detectable: float | None = None  # smallest loss
     word: str = ""  # how sure the change is
     timed: bool = False  # this entry's speed is the one that is shown beside the score
@@ -98,13 +102,15 @@ class Quality(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     id: str  # 't12': the anchor of its facts in a page
-    series: str  # what is compared, the same colour throughout; of a trial that differs in no setting, its engine
+    # what is compared, the same colour throughout; of a trial that differs in no setting, its engine
+    series: str
     kind: RowKind
     load: Load
     verdict: Verdict
     label: str = ""  # the trial's whole name
     tool: str = ""  # who measured; '' of a table that doesn't say
-    figures: dict[str, Number] = {}  # as rows name them (facts/imported.py); empty where the trial failed
+    # as rows name them (facts/imported.py); empty where the trial failed
+    figures: dict[str, Number] = {}
     completed: float | None = None  # requests, of all repeats
     failed: float | None = None
     findings: list[Finding] = []
@@ -119,7 +125,8 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     cost: Cost | None = None
     price: str = ""  # the assumption behind the cost, in words
     quality: Quality | None = None  # of its series; of a score, its own
-    search: FindAnswer | None = None  # the search whose highest load within its target this is
+    # the search whose highest load within its target this is
+    search: FindAnswer | None = None
     memory: Memory | None = None
     power_w: float | None = None
     joules_per_token: float | None = None
@@ -127,7 +134,8 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     peaks: Peaks | None = None
     precision: str = ""  # of the arithmetic, by which a position is meant
     # From the single requests, of the first repeat that has them:
-    quantiles: dict[str, list[tuple[float, float]]] = {}  # 'ttft' → [(share of samples, milliseconds)]
+    # 'ttft' → [(share of samples, milliseconds)]
+    quantiles: dict[str, list[tuple[float, float]]] = {}
     bars: list[Bar] = []
     bars_of: int = 0  # requests there were, of which some are shown
     moments: list[Moment] = []
@@ -142,7 +150,9 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     def statistic(self, statistic: str, stem: str) -> Number | None:
         """Return a statistic of a latency by name: some call the median p50."""
         other = {"p50": "median", "median": "p50"}.get(statistic, statistic)
-        return self.figures.get(f"{statistic}_{stem}_ms") or self.figures.get(f"{other}_{stem}_ms")
+        return self.figures.get(f"{statistic}_{stem}_ms") or self.figures.get(
+            f"{other}_{stem}_ms"
+        )
 
     @property
     def axes(self) -> dict[str, float]:

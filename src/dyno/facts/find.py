@@ -17,32 +17,75 @@ from dyno.option import Option
 Over = Literal["concurrency", "rate"]
 Outcome = Literal["meets", "misses", "undecided"]
 # Why a search ended. narrow: the answer is known as closely as it can be.
-Ended = Literal["narrow", "every load meets", "no load meets", "budget", "client", "interrupted", "server gone", "void"]
-RANGES: dict[str, tuple[float, float, float]] = {"concurrency": (1, 1024, 4), "rate": (0.1, 1000, 1)}  # and the start
+Ended = Literal[
+    "narrow",
+    "every load meets",
+    "no load meets",
+    "budget",
+    "client",
+    "interrupted",
+    "server gone",
+    "void",
+]
+# and the start
+RANGES: dict[str, tuple[float, float, float]] = {
+    "concurrency": (1, 1024, 4),
+    "rate": (0.1, 1000, 1),
+}
 
 
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)?")
-TARGET = Option("--target", "FIGURE:LIMIT", f"what the load must keep, such as {limits.EXAMPLE}", nargs="+")
+TARGET = Option(
+    "--target",
+    "FIGURE:LIMIT",
+    f"what the load must keep, such as {limits.EXAMPLE}",
+    nargs="+",
+)
 
 
 class FindSpec(msgspec.Struct, frozen=True):
     """Flags of `dyno find`; a study's [find] has the same names without dashes."""
 
     limits: Annotated[list[Limit], Option(setting="--target")]
-    over: Annotated[Over, Option("--over", help="what rises: requests in flight, or requests per second")] = (
-        "concurrency"
-    )
-    least: Annotated[float | None, Option("--from", "N", "lowest load to try (default: 1, or 0.1/s)", above=0)] = None
-    most: Annotated[float | None, Option("--to", "N", "highest load to try (default: 1024, or 1000/s)", above=0)] = None
+    over: Annotated[
+        Over,
+        Option("--over", help="what rises: requests in flight, or requests per second"),
+    ] = "concurrency"
+    least: Annotated[
+        float | None,
+        Option("--from", "N", "lowest load to try (default: 1, or 0.1/s)", above=0),
+    ] = None
+    most: Annotated[
+        float | None,
+        Option("--to", "N", "highest load to try (default: 1024, or 1000/s)", above=0),
+    ] = None
     resolution: Annotated[
         float,
-        Option("--resolution", "R", "share by which the bounds of the answer may differ", least=0.01, most=1),
+        Option(
+            "--resolution",
+            "R",
+            "share by which the bounds of the answer may differ",
+            least=0.01,
+            most=1,
+        ),
     ] = 0.05
     budget_s: Annotated[
-        float, Option("--budget", "S", "end after S seconds with the best answer so far; 20m and 2h work, too", above=0)
+        float,
+        Option(
+            "--budget",
+            "S",
+            "end after S seconds with the best answer so far; 20m and 2h work, too",
+            above=0,
+        ),
     ] = 1200.0
     confirm_s: Annotated[
-        float | None, Option("--confirm", "S", "measure the answer once more, for this long (default: don't)", above=0)
+        float | None,
+        Option(
+            "--confirm",
+            "S",
+            "measure the answer once more, for this long (default: don't)",
+            above=0,
+        ),
     ] = None
 
     @property
@@ -65,10 +108,16 @@ def spec_of(target: Sequence[str], values: dict[str, Any], dashes: str = "--") -
     spec = FindSpec(limits=limits.with_statistic(wanted), **values)
     low, high, _ = spec.range
     if low > high:
-        raise UsageError(f"{dashes}from {low:g} is above {dashes}to {high:g}. Lower the first or raise the second.")
-    if spec.over == "concurrency" and (part := next((x for x in (low, high) if x % 1), None)):
+        raise UsageError(
+            f"{dashes}from {low:g} is above {dashes}to {high:g}. Lower the first or raise the second."
+        )
+    if spec.over == "concurrency" and (
+        part := next((x for x in (low, high) if x % 1), None)
+    ):
         name = "from" if part == low else "to"
-        raise UsageError(f"{dashes}{name} {part:g}: concurrency is a whole number of requests.")
+        raise UsageError(
+            f"{dashes}{name} {part:g}: concurrency is a whole number of requests."
+        )
     return spec
 
 
@@ -108,7 +157,8 @@ class Weighed(msgspec.Struct, frozen=True, cache_hash=True):
     margin: float = 0.0  # log of the figure over its limit
     margin_high: float = 0.0  # at most; in an open loop also by the second half alone
     margin_low: float = 0.0  # at least
-    error: float | None = None  # of the margin, were the requests independent; None: unknown
+    # of the margin, were the requests independent; None: unknown
+    error: float | None = None
     value: float | None = None  # the figure
     factor: float = 1.0  # requests that are worth one, by who is late
     alike: float = 1.0  # the same by who is above the figure, or above the median
@@ -146,7 +196,8 @@ class ProbeFacts(msgspec.Struct, frozen=True):
     sent: int
     duration_s: float
     figures: list[LimitFigure]
-    run: Annotated[str, msgspec.Meta(pattern=r"\A(?!\.)[\w.-]{1,200}\Z")]  # its folder, in that of the search
+    # its folder, in that of the search
+    run: Annotated[str, msgspec.Meta(pattern=r"\A(?!\.)[\w.-]{1,200}\Z")]
     queue_grew: bool = False
     throughput: float | None = None  # output tokens/s
     verdict: str = ""
@@ -184,7 +235,8 @@ class FindAnswer(msgspec.Struct, frozen=True):
     probes: list[ProbeFacts]
     repeated: int  # probes that were void or disturbed, and are not counted
     duration_s: float
-    limited_by: list[str] = []  # figures that miss at `high`, and resources that were short there
+    # figures that miss at `high`, and resources that were short there
+    limited_by: list[str] = []
     cliff: str = ""  # where the figures jump
     contradiction: str = ""  # where loads met the target above one that missed it
     confirmed: ProbeFacts | None = None
@@ -193,7 +245,8 @@ class FindAnswer(msgspec.Struct, frozen=True):
     likely_low: float | None = None
     likely_high: float | None = None
     confidence: float | None = None
-    needs_s: float | None = None  # --budget that would probably decide it; None: it is decided, or unknown
+    # --budget that would probably decide it; None: it is decided, or unknown
+    needs_s: float | None = None
     varies: str = ""  # by how much probes of one load differed
     findings: list[Finding] = []  # about the server's answers, from the correctness check
     void: str = ""  # why probes were void, or disturbed, where that ended the search

@@ -51,7 +51,9 @@ class Basis(msgspec.Struct, frozen=True):
         return self.complete and not self.unchecked
 
     def word(self, verdict: Verdict) -> str:
-        return "sound as far as checked" if verdict == "sound" and not self.whole else verdict
+        return (
+            "sound as far as checked" if verdict == "sound" and not self.whole else verdict
+        )
 
     def limits(self) -> str:
         """Return 'checked: 12 of 14 tables; not checked: token counts'; '' if there is no limit."""
@@ -76,7 +78,9 @@ def worst_first(findings: Iterable[Finding]) -> list[Finding]:
 
 
 # A number by itself: not part of a name such as Llama-2-7b or p99, nor of a place in a file.
-_NUMBER = re.compile(r"(?<![\w.,:/-])([+-]?\d+(?:,\d{3})*(?:\.\d+)?)(?![\w-]*[A-Za-z]|\d|[.,]\d)")
+_NUMBER = re.compile(
+    r"(?<![\w.,:/-])([+-]?\d+(?:,\d{3})*(?:\.\d+)?)(?![\w-]*[A-Za-z]|\d|[.,]\d)"
+)
 _RANGE = re.compile(r"\d (?:to|→) [+-]?\d")
 _RANGES = 4  # numbers that may differ: a sentence with more ranges is hard to read
 
@@ -93,7 +97,9 @@ def merged(findings: Iterable[Finding], separate: Collection[str] = ()) -> list[
     out: list[Finding] = []
     for (code, level), alike in by_code.items():
         if code in separate or len(alike) <= (1 if level == "note" else 3):
-            out += [_joined(same, _ranged([f.text for f in same])) for same in alike.values()]
+            out += [
+                _joined(same, _ranged([f.text for f in same])) for same in alike.values()
+            ]
         else:
             every = [f for same in alike.values() for f in same]
             out.append(_joined(every, _similar(every[0].text, len(every))))

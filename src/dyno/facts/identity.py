@@ -17,7 +17,8 @@ from dyno.option import Field, fields, without_none
 PARTS: tuple[type[msgspec.Struct], ...] = tuple(
     part
     for field in fields(TrialSpec).values()
-    if isinstance(part := without_none(field.hint), type) and issubclass(part, msgspec.Struct)
+    if isinstance(part := without_none(field.hint), type)
+    and issubclass(part, msgspec.Struct)
 )
 
 
@@ -34,7 +35,8 @@ def spec_fields() -> Iterator[tuple[type[msgspec.Struct], Field]]:
 ASIDE = frozenset(
     name
     for _, f in spec_fields()
-    if not f.option.identity and ((name := name_of(f)) in SETTINGS or name == f.option.setting)
+    if not f.option.identity
+    and ((name := name_of(f)) in SETTINGS or name == f.option.setting)
 )
 # Names of settings that no comparison is about.
 NOT_A_SUBJECT = frozenset(name_of(f) for _, f in spec_fields() if not f.option.subject)
@@ -48,7 +50,11 @@ def settings_of(spec: msgspec.Struct) -> dict[str, Scalar]:
         if isinstance(value, PARTS):
             continue  # has settings of its own
         shared = name in SETTINGS
-        wanted = shared or field.option.always or (field.option.identity and value != field.default)
+        wanted = (
+            shared
+            or field.option.always
+            or (field.option.identity and value != field.default)
+        )
         if wanted and value is not None:
             out[name] = _as_given(name, value, field.default)
     return out

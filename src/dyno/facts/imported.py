@@ -23,14 +23,26 @@ RowKind = Literal["serve", "throughput", "latency", "micro", "quality"]
 # heading: words above the result. environment: a dump of versions and devices. column: a column of its table.
 # progress: a progress bar. file: the file's name. log: an engine's log. user: not the file, but who imported it;
 # then there is no line.
-By = Literal["block", "command", "namespace", "heading", "environment", "column", "progress", "file", "log", "user"]
+By = Literal[
+    "block",
+    "command",
+    "namespace",
+    "heading",
+    "environment",
+    "column",
+    "progress",
+    "file",
+    "log",
+    "user",
+]
 
 
 class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
     value: float
     line: int  # of the file, from 1
     half: float = 0.0  # half a unit of its last printed digit: it may be off by so much
-    definition: str = ""  # key in facts/metric.py; '' where the name says all (a count, a duration)
+    # key in facts/metric.py; '' where the name says all (a count, a duration)
+    definition: str = ""
     deviation: float | None = None  # printed with ±
     bold: bool = False
 
@@ -81,19 +93,23 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     line: int  # its first
     end: int  # its last
     figures: dict[str, Figure]
-    settings: dict[str, Setting] = {}  # by the names in facts/setting.py, else a flag as it was written (--swap-space)
+    # by the names in facts/setting.py, else a flag as it was written (--swap-space)
+    settings: dict[str, Setting] = {}
     label: str = ""  # as its author calls it: a heading, a first column
     series: str = ""  # what is compared: an engine, a model, a machine; '' where unknown
     section: str = ""  # the nearest heading above
     table: int | None = None  # index of its table in the document
     samples: Samples | None = None
-    estimates: dict[str, Estimate] = {}  # by figure, as dyno calculated them from samples that the file lacks
-    findings: list[Finding] = []  # of its own run, by the tool that measured it: dyno alone has such
+    # by figure, as dyno calculated them from samples that the file lacks
+    estimates: dict[str, Estimate] = {}
+    # of its own run, by the tool that measured it: dyno alone has such
+    findings: list[Finding] = []
     also: list["Row"] = []  # the same result, reported elsewhere
     failure: str = ""  # the trial has no result, and the row no figures: why
     rig: Rig | None = None  # None: not known, or the server is elsewhere
     prompts_sha256: str | None = None  # two rows with the same one sent the same prompts
-    answers: dict[str, GreedyAnswer] = {}  # by prompt of the correctness check, or by item of a quality test
+    # by prompt of the correctness check, or by item of a quality test
+    answers: dict[str, GreedyAnswer] = {}
     run: RunFacts | None = None  # None: another tool measured it
 
     @property
@@ -129,12 +145,20 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     def setting_location(self, name: str) -> str:
         """Return the line of a setting; the row's where the file doesn't have it."""
         setting = self.settings.get(name)
-        return place(self.file, setting.line) if setting is not None and setting.line else self.location
+        return (
+            place(self.file, setting.line)
+            if setting is not None and setting.line
+            else self.location
+        )
 
     def number(self, name: str) -> float | None:
         """Return a setting, where it is one number."""
         value = self.setting(name)
-        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+        return (
+            float(value)
+            if isinstance(value, int | float) and not isinstance(value, bool)
+            else None
+        )
 
     @property
     def location(self) -> str:

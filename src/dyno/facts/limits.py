@@ -17,7 +17,9 @@ _NAME = re.compile(
     r"(?:(?P<before>p\d{1,2}(?:\.\d+)?|mean|median|max)_)?(?P<stem>[a-z0-9_]+?)"
     r"(?:_(?P<after>p\d{1,2}(?:\.\d+)?|mean|median|max))?(?:_ms)?"
 )
-_NUMBER = re.compile(r"(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|[-+]?(?:nan|inf)) ?(?P<unit>[a-zµ%]*)")
+_NUMBER = re.compile(
+    r"(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|[-+]?(?:nan|inf)) ?(?P<unit>[a-zµ%]*)"
+)
 _TIMES = {"": Decimal(1), "ms": Decimal(1), "s": Decimal(1000)}  # milliseconds of a unit
 _SHARES = {"": Decimal(1), "%": Decimal("0.01")}
 EXAMPLE = "ttft_p99:500ms tpot_p50:30ms failed:0"
@@ -43,11 +45,17 @@ class Limit(msgspec.Struct, frozen=True):
     def words(self) -> str:
         """Describe the limit: 'p99 TTFT ≤ 500 ms'."""
         if self.stem == "failed":
-            return f"failed requests ≤ {percent(self.most)}" if self.most else "no failed request"
+            return (
+                f"failed requests ≤ {percent(self.most)}"
+                if self.most
+                else "no failed request"
+            )
         return f"{words(self.metric)} ≤ {count(self.most)} ms"
 
 
-def parse(pairs: Iterable[str], flag: str = "--target", stems: Sequence[str] = tuple(STEMS)) -> list[Limit]:
+def parse(
+    pairs: Iterable[str], flag: str = "--target", stems: Sequence[str] = tuple(STEMS)
+) -> list[Limit]:
     """Read limits: ttft:500, ttft_p99:500 or p99_ttft:500, mean_itl:20, failed:0.01; also with units.
 
     `stems`: the latencies that may be limited.
@@ -55,7 +63,9 @@ def parse(pairs: Iterable[str], flag: str = "--target", stems: Sequence[str] = t
     out: list[Limit] = []
     for pair in pairs:
         limit = _one(pair, flag, stems)
-        if any((other.stem, other.statistic) == (limit.stem, limit.statistic) for other in out):
+        if any(
+            (other.stem, other.statistic) == (limit.stem, limit.statistic) for other in out
+        ):
             raise UsageError(f"{flag} {pair!r}: {pair.partition(':')[0]} has two limits.")
         out.append(limit)
     return out
@@ -63,7 +73,12 @@ def parse(pairs: Iterable[str], flag: str = "--target", stems: Sequence[str] = t
 
 def with_statistic(limits: Iterable[Limit]) -> list[Limit]:
     """Return them with p99 where a latency has no statistic."""
-    return [x if x.statistic or x.stem == "failed" else msgspec.structs.replace(x, statistic="p99") for x in limits]
+    return [
+        x
+        if x.statistic or x.stem == "failed"
+        else msgspec.structs.replace(x, statistic="p99")
+        for x in limits
+    ]
 
 
 def latency_ms(text: str, subject: str) -> float:
@@ -72,13 +87,20 @@ def latency_ms(text: str, subject: str) -> float:
 
 
 def _share(text: str, subject: str) -> float:
-    return _read(text, subject, _SHARES, "A share of the requests has no unit, or is in %: 0.01 or 1%")
+    return _read(
+        text,
+        subject,
+        _SHARES,
+        "A share of the requests has no unit, or is in %: 0.01 or 1%",
+    )
 
 
 def _read(text: str, subject: str, units: Mapping[str, Decimal], known: str) -> float:
     match = _NUMBER.fullmatch(text.strip().lower())
     if match is None:
-        raise UsageError(f"{subject}: write NAME:LIMIT, such as ttft:500, ttft_p99:500ms or failed:1%.")
+        raise UsageError(
+            f"{subject}: write NAME:LIMIT, such as ttft:500, ttft_p99:500ms or failed:1%."
+        )
     if match["unit"] not in units:
         raise UsageError(f"{subject}: the unit {match['unit']!r} does not fit. {known}.")
     return float(Decimal(match["number"]) * units[match["unit"]])  # decimal: 7% is 0.07
@@ -90,13 +112,17 @@ def _one(pair: str, flag: str, stems: Sequence[str]) -> Limit:
     if name == "failed":
         share = _share(text, subject)
         if not 0 <= share < 1:
-            raise UsageError(f"{subject}: the limit is a share of the requests, such as failed:0, failed:0.01 or 1%.")
+            raise UsageError(
+                f"{subject}: the limit is a share of the requests, such as failed:0, failed:0.01 or 1%."
+            )
         return Limit("failed", share)
     most = latency_ms(text, subject)
     match = _NAME.fullmatch(name)
     if match is None or match["stem"] not in stems or (match["before"] and match["after"]):
         statistics = "_p99, _mean or _max" if len(stems) == len(STEMS) else "_p99 or _mean"
-        near = get_close_matches(name, [*stems, *(f"{stem}_p99" for stem in stems), "failed"], n=1)
+        near = get_close_matches(
+            name, [*stems, *(f"{stem}_p99" for stem in stems), "failed"], n=1
+        )
         hint = f"Did you mean {near[0]}? " if near else ""
         raise UsageError(
             f"{subject}: unknown latency {name!r}. {hint}"

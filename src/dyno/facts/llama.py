@@ -4,7 +4,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-Report = Mapping[str, Any]  # what llama-bench or a server's log says that it did: name → value
+# what llama-bench or a server's log says that it did: name → value
+Report = Mapping[str, Any]
 
 # A setting, as llama-bench's report names it → its flags, the longest last. A value follows.
 _VALUED = {
@@ -30,7 +31,16 @@ _SWITCHES = {
 NAMES = {key: names.split() for key, names in _VALUED.items()}
 NAMES |= {key: on.split() for key, (on, _) in _SWITCHES.items()}
 AUTO = -1
-_TRUTH = {"1": 1, "on": 1, "true": 1, "enabled": 1, "0": 0, "off": 0, "false": 0, "disabled": 0}
+_TRUTH = {
+    "1": 1,
+    "on": 1,
+    "true": 1,
+    "enabled": 1,
+    "0": 0,
+    "off": 0,
+    "false": 0,
+    "disabled": 0,
+}
 _FLASH = {**_TRUTH, "auto": AUTO, "-1": AUTO}
 _KEYS = {name: key for key, names in NAMES.items() for name in names}
 _OFF = {name: key for key, (_, names) in _SWITCHES.items() for name in names.split()}
@@ -83,7 +93,9 @@ def split(args: Sequence[str]) -> Iterator[LlamaSetting | str]:
 def _read(key: str, name: str, value: str) -> LlamaSetting | None:
     """Return a setting with its value; None: the word is not a value of this switch."""
     if key not in _SWITCHES:
-        return LlamaSetting(key, int(value) if re.fullmatch(r"-?\d+", value) else value, (name, value))
+        return LlamaSetting(
+            key, int(value) if re.fullmatch(r"-?\d+", value) else value, (name, value)
+        )
     on = truth(key, value)
     return LlamaSetting(key, on, (name, value)) if on is not None else None
 
@@ -122,8 +134,13 @@ def _agree(asked: LlamaSetting, served: Any, report: Report) -> bool:
     key, value = asked.key, asked.value
     if key in _SWITCHES:
         return _switches_agree(key, value, served)
-    if key == "n_gpu_layers" and "n_layers" in report:  # a server reports what it did; below 0: as many as fit
-        return value in ("auto", "all") or value < 0 or served == min(value, report["n_layers"])
+    # a server reports what it did; below 0: as many as fit
+    if key == "n_gpu_layers" and "n_layers" in report:
+        return (
+            value in ("auto", "all")
+            or value < 0
+            or served == min(value, report["n_layers"])
+        )
     if key in _WITHIN and "n_ctx" in report:
         return bool(served == min(value, *(report[other] for other in _WITHIN[key])))
     if key == "n_ctx":  # rounded up; 0: the model's

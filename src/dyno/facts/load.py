@@ -37,13 +37,17 @@ class LoadSpec(msgspec.Struct, frozen=True):
     ] = None  # fmt: skip
     ramp: Annotated[
         Literal["linear", "exponential"] | None,
-        Option("--ramp-up-strategy", help="raise the rate during the run (default: constant rate)"),
+        Option(
+            "--ramp-up-strategy",
+            help="raise the rate during the run (default: constant rate)",
+        ),
     ] = None
     ramp_start_rps: Annotated[
         float | None, Option("--ramp-up-start-rps", "RPS", "first rate of a ramp", most=1e7)
     ] = None  # fmt: skip
     ramp_end_rps: Annotated[
-        float | None, Option("--ramp-up-end-rps", "RPS", "last rate of a ramp", above=0, most=1e7)
+        float | None,
+        Option("--ramp-up-end-rps", "RPS", "last rate of a ramp", above=0, most=1e7),
     ] = None
     rate_schedule: Annotated[
         str | None,
@@ -70,11 +74,24 @@ class LoadSpec(msgspec.Struct, frozen=True):
                most=1e6, setting="speedup"),
     ] = 1.0  # fmt: skip
     cancel_rate: Annotated[
-        float, Option("--cancel-rate", "R", "share of requests that the client cancels", least=0, most=1)
+        float,
+        Option(
+            "--cancel-rate",
+            "R",
+            "share of requests that the client cancels",
+            least=0,
+            most=1,
+        ),
     ] = 0.0
     cancel_after_s: Annotated[
         float,
-        Option("--cancel-after", "S", "time from sending to cancelling, at most; drawn evenly", above=0, most=1e8),
+        Option(
+            "--cancel-after",
+            "S",
+            "time from sending to cancelling, at most; drawn evenly",
+            above=0,
+            most=1e8,
+        ),
     ] = 1.0
     duration_s: Annotated[
         float | None,
@@ -84,7 +101,14 @@ class LoadSpec(msgspec.Struct, frozen=True):
     ] = None  # fmt: skip
     request_timeout_s: Annotated[
         float,
-        Option("--request-timeout-sec", "S", "fail requests that take longer", above=0, most=1e8, identity=False),
+        Option(
+            "--request-timeout-sec",
+            "S",
+            "fail requests that take longer",
+            above=0,
+            most=1e8,
+            identity=False,
+        ),
     ] = 6 * 3600
     response_bytes_max: Annotated[
         int | None,
@@ -95,7 +119,9 @@ class LoadSpec(msgspec.Struct, frozen=True):
 
     @property
     def closed_loop(self) -> bool:
-        return not (self.request_rate_rps or self.ramp or self.rate_schedule or self.arrivals)
+        return not (
+            self.request_rate_rps or self.ramp or self.rate_schedule or self.arrivals
+        )
 
     @property
     def rates(self) -> Schedule | None:
@@ -103,7 +129,9 @@ class LoadSpec(msgspec.Struct, frozen=True):
 
     @property
     def slots(self) -> Schedule | None:
-        return Schedule.parse(self.concurrency_schedule) if self.concurrency_schedule else None
+        return (
+            Schedule.parse(self.concurrency_schedule) if self.concurrency_schedule else None
+        )
 
     @property
     def level(self) -> tuple[float, float]:
@@ -136,7 +164,8 @@ class LoadSpec(msgspec.Struct, frozen=True):
         limits["rate"] = limits["rate"] or self.ramp_end_rps
         limits["speedup"] = self.speedup if self.arrivals else None
         parts = [
-            Load({name: value for name, value in limits.items() if value}).words + (" (ramp)" if self.ramp else "")
+            Load({name: value for name, value in limits.items() if value}).words
+            + (" (ramp)" if self.ramp else "")
         ]
         for axis, changing in (("concurrency", self.slots), ("rate", self.rates)):
             if changing:
@@ -200,7 +229,8 @@ KEYS = {
     "random_range_ratio": Key(),
 }  # fmt: skip
 _ORDER = {name: i for i, name in enumerate(KEYS)}
-LIMITS = {"max_concurrency": "concurrency", "request_rate_rps": "rate"}  # fields of LoadSpec
+# fields of LoadSpec
+LIMITS = {"max_concurrency": "concurrency", "request_rate_rps": "rate"}
 LEVELS = (
     "concurrency",
     "rate",
@@ -208,7 +238,8 @@ LEVELS = (
     "speedup",
     "batch_size",
 )  # what a sweep raises, in this order of preference
-SCHEDULES = ("--concurrency-schedule", "--rate-schedule")  # a load that changes has no level
+# a load that changes has no level
+SCHEDULES = ("--concurrency-schedule", "--rate-schedule")
 # How much was asked at once. requests: how many were sent, where nothing else is known of the load.
 LOADS = (*LEVELS, "requests")
 # What a chart may have on its horizontal axis. context: tokens of a prompt, and what is in the context before it.
@@ -223,10 +254,13 @@ SELDOM = tuple(
         name
         for spec in (WorkloadSpec, LoadSpec)
         for field in fields(spec).values()
-        if field.option.identity and field.option.subject and (name := name_of(field)) not in LOAD
+        if field.option.identity
+        and field.option.subject
+        and (name := name_of(field)) not in LOAD
     )
 )
-_SHOWN_BY = {"context": ("context", "input_len", "depth"), "requests": (COUNTED,)}  # by an axis
+# by an axis
+_SHOWN_BY = {"context": ("context", "input_len", "depth"), "requests": (COUNTED,)}
 # How far mean lengths of prompts may lie apart, as shares:
 ONE_WORKLOAD = 0.05  # of rows without a workload, to be taken for one
 ONE_TEXT = 0.25  # two tokenizers count the same text by less differently
@@ -237,7 +271,8 @@ class Load(msgspec.Struct, frozen=True, eq=False):
     """The workload and load of a result, as far as it is known. Two with the same settings are equal."""
 
     settings: Mapping[str, Scalar] = {}
-    seldom: Mapping[str, Scalar] = {}  # of another tool's result, settings that its like seldom have
+    # of another tool's result, settings that its like seldom have
+    seldom: Mapping[str, Scalar] = {}
     tool: str = ""  # each has its own word for made-up text
     complete: bool = False  # a setting that isn't here was not set
     unlimited: bool = False  # it says that there was no rate
@@ -261,14 +296,22 @@ class Load(msgspec.Struct, frozen=True, eq=False):
 
     def number(self, name: str) -> float | None:
         value = self.get(name)
-        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+        return (
+            float(value)
+            if isinstance(value, int | float) and not isinstance(value, bool)
+            else None
+        )
 
     def without(self, *names: str) -> "Load":
-        return Load({name: value for name, value in self.settings.items() if name not in names})
+        return Load(
+            {name: value for name, value in self.settings.items() if name not in names}
+        )
 
     def only(self, names: Iterable[str]) -> "Load":
         wanted = set(names)
-        return Load({name: value for name, value in self.settings.items() if name in wanted})
+        return Load(
+            {name: value for name, value in self.settings.items() if name in wanted}
+        )
 
     # ---- how much ----
 
@@ -279,7 +322,9 @@ class Load(msgspec.Struct, frozen=True, eq=False):
     @property
     def level(self) -> tuple[str, float] | None:
         """Return how much load there is, by what a sweep raises: ('concurrency', 8)."""
-        return next(((axis, value) for axis, value in self.axes.items() if axis in LOADS), None)
+        return next(
+            ((axis, value) for axis, value in self.axes.items() if axis in LOADS), None
+        )
 
     @property
     def axes(self) -> dict[str, float]:
@@ -300,12 +345,16 @@ class Load(msgspec.Struct, frozen=True, eq=False):
 
     def beside(self, axis: str) -> "Load":
         """Return the load without what an axis shows: results that agree in this may be joined by a line."""
-        return self.without(*_SHOWN_BY.get(axis, (axis,)), *([COUNTED] if self.paced else []))
+        return self.without(
+            *_SHOWN_BY.get(axis, (axis,)), *([COUNTED] if self.paced else [])
+        )
 
     @property
     def rank(self) -> tuple[object, ...]:
         """Return a sort key: by workload, then by level."""
-        rest = [(k, str(v)) for k, v in self.settings.items() if k not in AXES and k != COUNTED]
+        rest = [
+            (k, str(v)) for k, v in self.settings.items() if k not in AXES and k != COUNTED
+        ]
         return rest, [self.axes.get(name, math.inf) for name in AXES]
 
     # ---- in words ----
@@ -317,7 +366,9 @@ class Load(msgspec.Struct, frozen=True, eq=False):
         if "input_len" in self.settings and self.get("dataset") == "random":
             silent.append("dataset")
         ordered = sorted(self.settings, key=lambda name: _ORDER.get(name, len(_ORDER)))
-        return ", ".join(_words(n, self.settings[n]) for n in ordered if n not in silent).replace(", @", " @")
+        return ", ".join(
+            _words(n, self.settings[n]) for n in ordered if n not in silent
+        ).replace(", @", " @")
 
     @property
     def level_words(self) -> str:
@@ -329,7 +380,9 @@ class Load(msgspec.Struct, frozen=True, eq=False):
     @property
     def compared(self) -> "Load":
         """Return what two loads must agree in."""
-        return Load({**self.without(*([COUNTED] if self.paced else [])).settings, **self.seldom})
+        return Load(
+            {**self.without(*([COUNTED] if self.paced else [])).settings, **self.seldom}
+        )
 
     def both(self, other: "Load") -> "Load":
         """Return all that is known of two loads that are compared."""
@@ -338,7 +391,9 @@ class Load(msgspec.Struct, frozen=True, eq=False):
     def same(self, other: "Load") -> bool:
         return not any(self.conflicts(other))
 
-    def conflicts(self, other: "Load") -> Iterator[tuple[str, Scalar | None, Scalar | None]]:
+    def conflicts(
+        self, other: "Load"
+    ) -> Iterator[tuple[str, Scalar | None, Scalar | None]]:
         """Yield the settings in which they differ. An unknown one conflicts with nothing."""
         sure = self.complete and other.complete
         one, two = self.compared.settings, other.compared.settings
@@ -354,7 +409,11 @@ class Load(msgspec.Struct, frozen=True, eq=False):
     def _prompt_conflict(self, other: "Load") -> Iterator[tuple[str, Scalar, Scalar]]:
         """Yield the lengths of prompts as measured, where they are too far apart for one text."""
         read, other_read = self.input_tokens, other.input_tokens
-        if read and other_read and not near(max(read, other_read), min(read, other_read), ONE_TEXT):
+        if (
+            read
+            and other_read
+            and not near(max(read, other_read), min(read, other_read), ONE_TEXT)
+        ):
             yield "tokens of a prompt", read, other_read
 
     def _known(self, name: str, compared: Mapping[str, Scalar]) -> Scalar | None:
@@ -396,7 +455,10 @@ def _words(name: str, value: Scalar) -> str:
         text = text.replace(",", "")
     if name.endswith("-path"):
         text = text.rstrip("/").rpartition("/")[2]
-    template = KEYS.get(name, Key()).words or f"{name.strip('-').replace('_', ' ').replace('-', ' ')} {{}}"
+    template = (
+        KEYS.get(name, Key()).words
+        or f"{name.strip('-').replace('_', ' ').replace('-', ' ')} {{}}"
+    )
     return re.sub(r"^1 requests\b", "1 request", template.format(text))
 
 

@@ -24,10 +24,12 @@ class Metric(msgspec.Struct, frozen=True):
     axis: str = ""  # title of an axis
     unit: str = ""  # behind a value
     sums: bool = False  # over repeats it is added up; others are averaged
-    labels: tuple[str, ...] = ()  # printed by vLLM's and SGLang's block besides `label`, in lower case
+    # printed by vLLM's and SGLang's block besides `label`, in lower case
+    labels: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()  # written by tools into JSON and CSV files, in the same unit
     titles: tuple[str, ...] = ()  # of columns in tables, besides the labels
-    field: str = ""  # where facts.summary.Summary has it: sessions.throughput; '': it hasn't
+    # where facts.summary.Summary has it: sessions.throughput; '': it hasn't
+    field: str = ""
     seldom: bool = False  # a 0 is not shown
     key: str = ""  # its name in the result file; '': the file's top level doesn't have it
     label: str = ""  # its line in the printed block; '': it has none there
@@ -39,7 +41,9 @@ def _filled(m: Metric) -> Metric:
     axis = m.axis or words[0].upper() + words[1:]
     unit = m.unit or (words if m.kind == "rate" else "")
     labels = (m.label.lower(), *m.labels) if m.label else m.labels
-    return msgspec.structs.replace(m, words=words, explained=m.explained or words, axis=axis, unit=unit, labels=labels)
+    return msgspec.structs.replace(
+        m, words=words, explained=m.explained or words, axis=axis, unit=unit, labels=labels
+    )
 
 
 _TABLE = (
@@ -136,7 +140,8 @@ class Stem(msgspec.Struct, frozen=True):
     about: str = ""  # in a chart; '': none is drawn
     samples: bool = False  # single ones are known, where single requests are
     chart: str = ""  # its name in a chart, where that is another
-    titles: tuple[str, ...] = ()  # of columns in tables, without the statistic; keys of tools with _ for spaces
+    # of columns in tables, without the statistic; keys of tools with _ for spaces
+    titles: tuple[str, ...] = ()
     heading: str = ""  # of its part of the printed block; '': it has none
     printed: str = ""  # its name there, where that isn't its words
     key: str = ""  # its name in the result file; '': the file's top level doesn't have it
@@ -145,7 +150,8 @@ class Stem(msgspec.Struct, frozen=True):
     figure: bool = True  # a row has it
     goodput: bool = False  # a request can be held to it
     target: bool = False  # a search can
-    compared: Literal["", "middle", "tail", "both"] = ""  # its median, its p99, or both are compared unasked
+    # its median, its p99, or both are compared unasked
+    compared: Literal["", "middle", "tail", "both"] = ""
 
     @property
     def charted(self) -> str:
@@ -200,11 +206,14 @@ LATENCIES = {
 STEMS = {name: stem for name, stem in LATENCIES.items() if stem.figure}
 _BY_TITLE = {title: name for name, stem in STEMS.items() for title in stem.titles}
 SAMPLED = tuple(name for name, stem in STEMS.items() if stem.samples)
-GOODPUT = tuple(name for name, stem in STEMS.items() if stem.goodput)  # latencies that a request can be held to
+# latencies that a request can be held to
+GOODPUT = tuple(name for name, stem in STEMS.items() if stem.goodput)
 SERVED = tuple(name for name, stem in LATENCIES.items() if stem.served)
 TARGETS = tuple(name for name, stem in STEMS.items() if stem.target)  # … that a search can
-KEYS = {stem.key: name for name, stem in LATENCIES.items() if stem.key}  # of the result file
-ASKED = tuple(key for key, name in KEYS.items() if LATENCIES[name].asked)  # by --percentile-metrics
+# of the result file
+KEYS = {stem.key: name for name, stem in LATENCIES.items() if stem.key}
+# by --percentile-metrics
+ASKED = tuple(key for key, name in KEYS.items() if LATENCIES[name].asked)
 
 _LATENCY = re.compile(rf"(mean|median|std|min|max|p\d+(?:\.\d+)?)_({'|'.join(STEMS)})_ms")
 _LOSS = re.compile(r"perplexity|ppl|loss|bits_per_byte|wer\b|error")
@@ -232,7 +241,9 @@ def metric(name: str) -> Metric:
     if name in METRICS:
         return METRICS[name]
     if (parts := latency(name)) is None:
-        return _filled(Metric(name, "other", "higher" if name.endswith("_throughput") else None))
+        return _filled(
+            Metric(name, "other", "higher" if name.endswith("_throughput") else None)
+        )
     statistic, stem = parts
     words = STEMS[stem].words
     column = f"{'p50' if statistic == 'median' else statistic} {words}"
@@ -260,7 +271,12 @@ def leads(name: str, one: float, other: float) -> float:
 
 # tool.stem → in words. A stem that a tool is not listed with is calculated as vLLM does only where the tool says so.
 # The versions in which the definitions were read. vLLM 0.33 ends TTFT at a chunk with text.
-READ_IN: Final = {"vllm": "to 0.32", "sglang": "0.5.23", "guidellm": "0.8.1", "aiperf": "0.13"}
+READ_IN: Final = {
+    "vllm": "to 0.32",
+    "sglang": "0.5.23",
+    "guidellm": "0.8.1",
+    "aiperf": "0.13",
+}
 DEFINITIONS: Final[dict[str, str]] = {
     "vllm.ttft": "from sending to the first chunk with a choice; versions 0.7 to 0.32: also an empty role chunk",
     "vllm.tpot": "(end to end − first token) / (tokens − 1)",

@@ -17,12 +17,14 @@ class ModelShape(msgspec.Struct, frozen=True):
     vocab: int | None = None
     context: int | None = None  # that it was trained for
     dtype: str | None = None  # fp16, bf16, fp32: of what isn't quantized
-    quantization: str | None = None  # fp8, int8, gptq, awq, Q4_K_M, …; None: not quantized, or not known
+    # fp8, int8, gptq, awq, Q4_K_M, …; None: not quantized, or not known
+    quantization: str | None = None
     weights_bytes: int | None = None  # of the files
     parameters: int | None = None
     # Of the parameters, by part. Bytes are those of the files; 0 where there are none and the config alone is known.
     bytes_by_type: dict[str, int] = {}  # BF16, F8_E4M3, Q4_K → bytes
-    embedding_parameters: int = 0  # the table of input tokens: looked up, not read, unless it is the head too
+    # the table of input tokens: looked up, not read, unless it is the head too
+    embedding_parameters: int = 0
     embedding_bytes: int = 0
     head_parameters: int = 0  # 0: the table of input tokens serves
     head_bytes: int = 0
@@ -30,11 +32,14 @@ class ModelShape(msgspec.Struct, frozen=True):
     expert_bytes: int = 0
     experts: int | None = None  # in a layer
     experts_used: int | None = None  # of them, for a token
-    aside_parameters: int = 0  # what text doesn't pass through: a vision tower, layers that draft, further tables
+    # what text doesn't pass through: a vision tower, layers that draft, further tables
+    aside_parameters: int = 0
     aside_bytes: int = 0
-    latent: int | None = None  # multi-head latent attention: values that are kept for each token and layer
+    # multi-head latent attention: values that are kept for each token and layer
+    latent: int | None = None
     full_layers: int | None = None  # that attend to the whole context; None: all
-    window_layers: int = 0  # that attend to the last `window` tokens; others keep a state of fixed size
+    # that attend to the last `window` tokens; others keep a state of fixed size
+    window_layers: int = 0
     window: int | None = None
 
     @property
@@ -54,7 +59,11 @@ class ModelShape(msgspec.Struct, frozen=True):
         each = self._kv_values
         if self.layers is None or each is None:
             return None
-        layers = self.layers if self.full_layers is None else self.full_layers + self.window_layers
+        layers = (
+            self.layers
+            if self.full_layers is None
+            else self.full_layers + self.window_layers
+        )
         return layers * each * bytes_per_value
 
     def kv_bytes_read(self, context: float, bytes_per_value: float = 2.0) -> float | None:
@@ -65,9 +74,13 @@ class ModelShape(msgspec.Struct, frozen=True):
     def attention_operations(self, context: float) -> float:
         """Count for one token: its query by each key, and the weights by each value. 0 where the shape isn't known."""
         tokens = self._attended(context, _mean_in_window)
-        return 0.0 if tokens is None else 4 * tokens * (self.heads or 0) * (self.head_dim or 0)
+        return (
+            0.0 if tokens is None else 4 * tokens * (self.heads or 0) * (self.head_dim or 0)
+        )
 
-    def _attended(self, context: float, in_window: Callable[[float, float], float]) -> float | None:
+    def _attended(
+        self, context: float, in_window: Callable[[float, float], float]
+    ) -> float | None:
         """Return the attended tokens, summed over the layers."""
         if self.layers is None:
             return None
@@ -81,7 +94,11 @@ class ModelShape(msgspec.Struct, frozen=True):
         """Return the bytes of one token and layer."""
         if self.latent is not None:
             return self.latent
-        return None if self.kv_heads is None or self.head_dim is None else 2 * self.kv_heads * self.head_dim
+        return (
+            None
+            if self.kv_heads is None or self.head_dim is None
+            else 2 * self.kv_heads * self.head_dim
+        )
 
 
 def _mean_in_window(context: float, window: float) -> float:

@@ -15,28 +15,64 @@ OfflineKind = Literal["throughput", "latency", "micro"]
 class OfflineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kind: Annotated[OfflineKind, Option(help="the procedure")]
     batch_size: Annotated[  # latency; None: 8, as vLLM does
-        int | None, Option("--batch-size", "N", "requests per batch", least=1, most=10_000_000)
+        int | None,
+        Option("--batch-size", "N", "requests per batch", least=1, most=10_000_000),
     ] = None
     # Measured ones; micro: repetitions of each test. None: as the procedure does.
     iterations: Annotated[
-        int | None, Option("--num-iters", "N", "measured iterations", least=1, most=10_000_000, subject=False)
+        int | None,
+        Option(
+            "--num-iters",
+            "N",
+            "measured iterations",
+            least=1,
+            most=10_000_000,
+            subject=False,
+        ),
     ] = None
     warmup_iterations: Annotated[
-        int | None, Option("--num-iters-warmup", "N", "unmeasured iterations before them", least=0, subject=False)
+        int | None,
+        Option(
+            "--num-iters-warmup",
+            "N",
+            "unmeasured iterations before them",
+            least=0,
+            subject=False,
+        ),
     ] = None
     depth: Annotated[
-        int | None, Option("", None, "micro: tokens in the context before the test", least=0, most=100_000_000)
+        int | None,
+        Option(
+            "",
+            None,
+            "micro: tokens in the context before the test",
+            least=0,
+            most=100_000_000,
+        ),
     ] = None
     timeout_s: Annotated[  # of one iteration
         float,
-        Option("--iteration-timeout-sec", "S", "fail iterations that take longer", above=0, most=1e8, identity=False),
+        Option(
+            "--iteration-timeout-sec",
+            "S",
+            "fail iterations that take longer",
+            above=0,
+            most=1e8,
+            identity=False,
+        ),
     ] = 6 * 3600
     detokenize: Annotated[
-        bool, Option("--disable-detokenize", help="don't convert tokens to text (study: detokenize = false)")
+        bool,
+        Option(
+            "--disable-detokenize",
+            help="don't convert tokens to text (study: detokenize = false)",
+        ),
     ] = True
     by: Annotated[
         str | None,
-        Option(help="micro with llama.cpp: llama-bench, or timers (the server's own) (default: llama-bench)"),
+        Option(
+            help="micro with llama.cpp: llama-bench, or timers (the server's own) (default: llama-bench)"
+        ),
     ] = None
 
 
@@ -60,7 +96,8 @@ class Answer(msgspec.Struct):
     start_ns: int | None = None  # the engine took it up
     first_ns: int | None = None  # its first token was there: the prompt is processed
     end_ns: int | None = None  # its last
-    decoded_tokens: int = 0  # produced from first_ns to end_ns: all but the first, where the prompt gave that one
+    # produced from first_ns to end_ns: all but the first, where the prompt gave that one
+    decoded_tokens: int = 0
     finish_reason: str | None = None
     error: str | None = None  # None: completed
 
@@ -77,16 +114,23 @@ class Iteration(msgspec.Struct):
     index: int  # from 0, the warm-ups first
     start_ns: int  # on the machine's monotonic clock
     end_ns: int
-    answers: Annotated[list[Answer], "requests: tokens, and times in ns since the iteration began"]
+    answers: Annotated[
+        list[Answer], "requests: tokens, and times in ns since the iteration began"
+    ]
     warmup: Annotated[bool, "not measured"] = False
-    others_cpu: Annotated[float | None, "cores used by other processes than dyno and the engine"] = None
+    others_cpu: Annotated[
+        float | None, "cores used by other processes than dyno and the engine"
+    ] = None
     drafts: Annotated[int | None, "number of drafts"] = None
     drafted_tokens: Annotated[int | None, "drafted tokens (speculative decoding)"] = None
     accepted_tokens: Annotated[int | None, "accepted drafted tokens"] = None
-    reported: Annotated[dict[str, Any], "llama-bench's report about itself and the test"] = msgspec.field(
-        default_factory=dict, name="told"
-    )
-    parts: Annotated[list[ReplicaPart], "begin, end and requests of each replica, where there are several"] = []
+    reported: Annotated[
+        dict[str, Any], "llama-bench's report about itself and the test"
+    ] = msgspec.field(default_factory=dict, name="told")
+    parts: Annotated[
+        list[ReplicaPart],
+        "begin, end and requests of each replica, where there are several",
+    ] = []
 
 
 class Speculation(msgspec.Struct, frozen=True):
@@ -124,7 +168,8 @@ class OfflineSummary(msgspec.Struct, frozen=True):
     kind: OfflineKind
     iterations: int
     requests: int  # of one iteration
-    duration_s: float  # the sum over the iterations: of replicas, from the first begin to the last end
+    # the sum over the iterations: of replicas, from the first begin to the last end
+    duration_s: float
     completed: int
     failed: int
     failure_example: str | None
@@ -148,5 +193,6 @@ class OfflineSummary(msgspec.Struct, frozen=True):
     context_mean: float = 0.0  # tokens in a request's context while it decodes
     decoded_tokens: int = 0  # after the first of each request
     speculation: Speculation | None = None
-    speed: float | None = None  # the one figure of a list: output tokens/s; of a micro test its own, if known
+    # the one figure of a list: output tokens/s; of a micro test its own, if known
+    speed: float | None = None
     replicas: list[ReplicaFigures] = []  # where there are several

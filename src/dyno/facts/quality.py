@@ -9,7 +9,9 @@ from dyno.option import Option
 Form = Literal["chat", "completions"]
 
 
-class QualitySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class QualitySpec(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """A study's [quality], or the flags of `dyno eval`."""
 
     tasks: Annotated[
@@ -18,7 +20,13 @@ class QualitySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
                subject=False),
     ] = msgspec.field(default_factory=lambda: ["builtin"])  # fmt: skip
     limit: Annotated[
-        int | None, Option("--limit", "N", "items of each task (default: 100 of a built-in one, else all)", least=1)
+        int | None,
+        Option(
+            "--limit",
+            "N",
+            "items of each task (default: 100 of a built-in one, else all)",
+            least=1,
+        ),
     ] = None
     num_fewshot: Annotated[
         int | None,
@@ -32,9 +40,16 @@ class QualitySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     ] = None
     form: Annotated[
         Form | None,
-        Option("--form", None, "route that is asked (default: chat; for lm-eval's tasks completions)", setting="form"),
+        Option(
+            "--form",
+            None,
+            "route that is asked (default: chat; for lm-eval's tasks completions)",
+            setting="form",
+        ),
     ] = None
-    choices: Annotated[bool, Option("--choices", help="ask built-in tasks with four choices")] = False
+    choices: Annotated[
+        bool, Option("--choices", help="ask built-in tasks with four choices")
+    ] = False
     concurrency: Annotated[
         list[int],
         Option(
@@ -47,7 +62,12 @@ class QualitySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         Option("--max-tokens", "N", "token limit of an answer (default: the task's; built-in: 64)", least=1,
                setting="max_tokens"),
     ] = None  # fmt: skip
-    seed: Annotated[int, Option("--seed", "N", "seed of built-in items and of examples", least=0, identity=False)] = 0
+    seed: Annotated[
+        int,
+        Option(
+            "--seed", "N", "seed of built-in items and of examples", least=0, identity=False
+        ),
+    ] = 0
     chat_template: Annotated[
         bool,
         Option(
@@ -57,10 +77,21 @@ class QualitySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         ),
     ] = False
     system: Annotated[
-        str | None, Option("--system-instruction", "TEXT", "system message (default: none)", setting="system")
+        str | None,
+        Option(
+            "--system-instruction",
+            "TEXT",
+            "system message (default: none)",
+            setting="system",
+        ),
     ] = None
     include_path: Annotated[
-        str | None, Option("--include-path", "DIR", "folder with more task files for lm-eval (default: none)")
+        str | None,
+        Option(
+            "--include-path",
+            "DIR",
+            "folder with more task files for lm-eval (default: none)",
+        ),
     ] = None
     allow_task_code: Annotated[
         bool,
@@ -70,7 +101,9 @@ class QualitySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
             identity=False,
         ),
     ] = False
-    gen_kwargs: Annotated[dict[str, Any], Option(help="sampling parameters for lm-eval")] = {}
+    gen_kwargs: Annotated[
+        dict[str, Any], Option(help="sampling parameters for lm-eval")
+    ] = {}
 
 
 class ItemAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -97,7 +130,8 @@ class Sitting(msgspec.Struct, frozen=True, omit_defaults=True):
     concurrency: int
     process: str | None = None  # which start of the engine answered; None: not dyno's
     duration_s: float | None = None  # None: it was cut off
-    pending: list[tuple[str, str]] = []  # task and item of each request in exchanges.spool, until it is decoded
+    # task and item of each request in exchanges.spool, until it is decoded
+    pending: list[tuple[str, str]] = []
 
 
 class TaskScore(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -151,4 +185,5 @@ class PairedDifference(msgspec.Struct, frozen=True, omit_defaults=True):
     high: float
     p: float  # of a difference as large by chance alone
     detectable: float  # the smallest difference that these items would show, 8 times of 10
-    items_needed: int | None = None  # for one of this size; None: it is shown, or there is none
+    # for one of this size; None: it is shown, or there is none
+    items_needed: int | None = None

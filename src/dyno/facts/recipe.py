@@ -9,38 +9,79 @@ import msgspec
 from dyno.option import Option
 
 
-class ModelRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class ModelRecipe(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """A model of a study's [models.NAME], or of `dyno models`."""
 
     source: Annotated[
-        str, Option(help="hub:OWNER/NAME@REVISION, file:PATH, or the name of another model of this study")
+        str,
+        Option(
+            help="hub:OWNER/NAME@REVISION, file:PATH, or the name of another model of this study"
+        ),
     ] = msgspec.field(name="from")
     include: Annotated[
-        list[str], Option("--include", "PATTERN", "files to fetch, as *.safetensors (default: all)", nargs="+")
+        list[str],
+        Option(
+            "--include",
+            "PATTERN",
+            "files to fetch, as *.safetensors (default: all)",
+            nargs="+",
+        ),
     ] = []
-    exclude: Annotated[list[str], Option("--exclude", "PATTERN", "files to leave out, as original/*", nargs="+")] = []
-    convert: Annotated[str | None, Option(help="gguf:F16, gguf:BF16, gguf:F32 or gguf:Q8_0")] = None
+    exclude: Annotated[
+        list[str],
+        Option("--exclude", "PATTERN", "files to leave out, as original/*", nargs="+"),
+    ] = []
+    convert: Annotated[
+        str | None, Option(help="gguf:F16, gguf:BF16, gguf:F32 or gguf:Q8_0")
+    ] = None
     quantize: Annotated[
-        str | None, Option(help="TOOL:SCHEME, as quark:fp8, llm-compressor:fp8-dynamic, llama.cpp:Q4_K_M")
+        str | None,
+        Option(
+            help="TOOL:SCHEME, as quark:fp8, llm-compressor:fp8-dynamic, llama.cpp:Q4_K_M"
+        ),
     ] = None
     kv_cache: Annotated[
-        str | None, Option("--kv-cache", "T", "store scales for a KV cache of this type: fp8 (default: none)")
+        str | None,
+        Option(
+            "--kv-cache",
+            "T",
+            "store scales for a KV cache of this type: fp8 (default: none)",
+        ),
     ] = None
     ignore: Annotated[
         list[str],
         Option(
-            "--ignore", "LAYER", "layers to leave as they are, by name or re:PATTERN (default: the head)", nargs="+"
+            "--ignore",
+            "LAYER",
+            "layers to leave as they are, by name or re:PATTERN (default: the head)",
+            nargs="+",
         ),
     ] = []
     calibration: Annotated[
         str | None,
-        Option("--calibration", "FILE", "text to calibrate with: JSON lines, or plain text (default: generated)"),
+        Option(
+            "--calibration",
+            "FILE",
+            "text to calibrate with: JSON lines, or plain text (default: generated)",
+        ),
     ] = None
     samples: Annotated[
-        int | None, Option("--samples", "N", "calibration texts (default: the scheme's)", least=1, most=1e6)
+        int | None,
+        Option(
+            "--samples", "N", "calibration texts (default: the scheme's)", least=1, most=1e6
+        ),
     ] = None
     length: Annotated[
-        int | None, Option("--length", "N", "tokens of each of them (default: the scheme's)", least=1, most=1e6)
+        int | None,
+        Option(
+            "--length",
+            "N",
+            "tokens of each of them (default: the scheme's)",
+            least=1,
+            most=1e6,
+        ),
     ] = None
 
     def __post_init__(self) -> None:
@@ -59,8 +100,17 @@ class ModelRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     def name(self) -> str:
         """Return its folder's name: the source's last part, what is made of it, and a hash of everything asked for."""
         asked = hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:8]
-        last = re.sub(r"@.*", "", self.source).rstrip("/").rpartition("/")[2].rpartition(":")[2]
-        parts = [last, *(text.replace(":", "-") for text in (self.convert, self.quantize) if text), asked]
+        last = (
+            re.sub(r"@.*", "", self.source)
+            .rstrip("/")
+            .rpartition("/")[2]
+            .rpartition(":")[2]
+        )
+        parts = [
+            last,
+            *(text.replace(":", "-") for text in (self.convert, self.quantize) if text),
+            asked,
+        ]
         return re.sub(r"[^A-Za-z0-9._-]", "_", "-".join(parts))
 
 
@@ -80,7 +130,11 @@ class ModelOrigin(msgspec.Struct, frozen=True, omit_defaults=True):
     def describe(self) -> str:
         """Return hub:OWNER/NAME@1a2b3c4, quark:fp8 by AMD Quark 0.10."""
         source, pinned, commit = self.origin.rpartition("@")
-        where = f"{source}@{commit[:7]}" if pinned and self.origin.startswith("hub:") else self.origin
+        where = (
+            f"{source}@{commit[:7]}"
+            if pinned and self.origin.startswith("hub:")
+            else self.origin
+        )
         parts = [where, *(text for text in (self.convert, self.quantize) if text)]
         if len(parts) == 1:
             return where

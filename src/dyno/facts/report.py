@@ -14,7 +14,8 @@ class Contender(msgspec.Struct, frozen=True):
     """A row of the answer's table, with how far the first row leads it."""
 
     entry: str  # its id
-    lead: float | None = None  # as a share of its own figure; None: it is the first, or nothing is compared
+    # as a share of its own figure; None: it is the first, or nothing is compared
+    lead: float | None = None
     low: float | None = None  # of the 95 % interval
     high: float | None = None
     word: str = ""  # how sure the lead is
@@ -88,7 +89,8 @@ class Report(msgspec.Struct, frozen=True):
     about: str = ""  # its author's description, as plain text
     sources: list[str] = []  # files, folders, pages
     target: dict[str, float] = {}  # 'p99_ttft_ms' → maximum in milliseconds
-    target_words: list[str] = []  # which statistic was taken where none was asked for, and why
+    # which statistic was taken where none was asked for, and why
+    target_words: list[str] = []
     best: list[Best] = []
     prices: list[str] = []  # assumptions, in words
     tables: list[AuthorsTable] = []

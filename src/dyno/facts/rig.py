@@ -16,7 +16,8 @@ class Accelerator(msgspec.Struct, frozen=True):
     index: int
     name: str
     vendor: str  # nvidia, amd
-    memory_bytes: int | None = None  # of an integrated one: its own and what it may take of the machine's
+    # of an integrated one: its own and what it may take of the machine's
+    memory_bytes: int | None = None
     memory_used_bytes: int | None = None  # when it was looked at
     driver: str | None = None
     uuid: str | None = None
@@ -25,7 +26,8 @@ class Accelerator(msgspec.Struct, frozen=True):
     power_cap_default_w: float | None = None
     clock_max_mhz: int | None = None
     memory_clock_max_mhz: int | None = None
-    partition: str | None = None  # compute and memory partition, such as SPX/NPS1; MIG on NVIDIA
+    # compute and memory partition, such as SPX/NPS1; MIG on NVIDIA
+    partition: str | None = None
     link: str | None = None  # PCIe generation and width
     numa_node: int | None = None
     integrated: bool = False  # shares the machine's memory
@@ -51,29 +53,45 @@ class Rig(msgspec.Struct, frozen=True):
     load_average_1min: float = 0.0
     accelerators: list[Accelerator] = []
     topology: list[list[str]] = []  # between accelerators: NV18, PIX, XGMI, …
-    state: dict[str, str] = {}  # of the host, what moves numbers: numa_balancing, governor, …
+    # of the host, what moves numbers: numa_balancing, governor, …
+    state: dict[str, str] = {}
     environment: dict[str, str] = {}  # variables that matter, secrets removed
     container: str | None = None  # dyno itself runs in one
     swap_bytes: int | None = None
     swap_used_bytes: int | None = None
-    memory_pressure_percent: float | None = None  # of the last 10 s: some process waited for memory
+    # of the last 10 s: some process waited for memory
+    memory_pressure_percent: float | None = None
     unknown: list[str] = []  # what could not be looked at, in words
-    details: dict[str, str] = {}  # for the record, never compared: compilers, libc, kernel command line, BIOS, …
+    # for the record, never compared: compilers, libc, kernel command line, BIOS, …
+    details: dict[str, str] = {}
 
 
 class HostWanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of the machine that a study wants. None: any."""
 
     numa_balancing: Annotated[bool | None, Option(help="automatic NUMA balancing")] = None
-    governor: Annotated[str | None, Option(help="the processor's frequency governor: performance")] = None
-    tuned_profile: Annotated[str | None, Option(help="tuned's profile: accelerator-performance")] = None
-    iommu: Annotated[Literal["passthrough", "off"] | None, Option(help="address translation for devices")] = None
-    transparent_huge_pages: Annotated[
-        Literal["always", "madvise", "never"] | None, Option(help="the kernel's transparent huge pages")
+    governor: Annotated[
+        str | None, Option(help="the processor's frequency governor: performance")
     ] = None
-    huge_pages: Annotated[int | None, Option("", None, "reserved huge pages, at least", least=0)] = None
-    power_limit_w: Annotated[float | None, Option("", None, "power limit of each accelerator", above=0)] = None
-    compute_partition: Annotated[str | None, Option(help="AMD: SPX (whole accelerators), CPX, …")] = None
+    tuned_profile: Annotated[
+        str | None, Option(help="tuned's profile: accelerator-performance")
+    ] = None
+    iommu: Annotated[
+        Literal["passthrough", "off"] | None, Option(help="address translation for devices")
+    ] = None
+    transparent_huge_pages: Annotated[
+        Literal["always", "madvise", "never"] | None,
+        Option(help="the kernel's transparent huge pages"),
+    ] = None
+    huge_pages: Annotated[
+        int | None, Option("", None, "reserved huge pages, at least", least=0)
+    ] = None
+    power_limit_w: Annotated[
+        float | None, Option("", None, "power limit of each accelerator", above=0)
+    ] = None
+    compute_partition: Annotated[
+        str | None, Option(help="AMD: SPX (whole accelerators), CPX, …")
+    ] = None
     memory_partition: Annotated[str | None, Option(help="AMD: NPS1, NPS4")] = None
 
 
@@ -83,10 +101,12 @@ class Peaks(msgspec.Struct, frozen=True):
     name: str  # 'NVIDIA H200', 'Neoverse-N1, 2 cores'
     count: int
     bandwidth: float  # bytes/s of its memory
-    flops: dict[str, float]  # dense, by precision: fp32, tf32, bf16, fp16, fp8, int8, fp4 → operations/s
+    # dense, by precision: fp32, tf32, bf16, fp16, fp8, int8, fp4 → operations/s
+    flops: dict[str, float]
     source: str  # a page, or how it was measured
     measured: bool = False  # here, by a small test; else a maker's figure
-    cache_bytes: int | None = None  # last level: what fits in there isn't held by the memory's bandwidth
+    # last level: what fits in there isn't held by the memory's bandwidth
+    cache_bytes: int | None = None
     # Measured ones: bytes that are read again and again → bytes/s. What fits a cache is read faster.
     bandwidth_by_size: dict[int, float] = {}
 

@@ -20,7 +20,8 @@ Place = Literal["flags", "keys"]  # where the user gives settings
 class GivenSettings(NamedTuple):
     """The settings that the user gave for one trial."""
 
-    values: Mapping[str, Any]  # by field; defaults are not among them. None: it has a mistake of its own
+    # by field; defaults are not among them. None: it has a mistake of its own
+    values: Mapping[str, Any]
     dataset: Dataset
     recorded: bool = False  # requests are sent at the times of the data set
     micro: bool = False  # a micro benchmark, whose prompts may be empty
@@ -38,10 +39,13 @@ class GivenSettings(NamedTuple):
 class Rule(NamedTuple):
     setting: str  # the one that is wrong, or missing
     broken: Callable[[GivenSettings], Any]
-    text: str  # follows its name. {field}: the name of a setting; {value}: of this one; {data set}: its name
-    mends: tuple[str, ...] = ()  # settings that are missing: where one of them is misspelled, that is the mistake
+    # follows its name. {field}: the name of a setting; {value}: of this one; {data set}: its name
+    text: str
+    # settings that are missing: where one of them is misspelled, that is the mistake
+    mends: tuple[str, ...] = ()
     only: Place | None = None  # None: for flags and keys alike
-    inside: Callable[[Any], str | None] | None = None  # of a table: the key that is wrong; None: nothing is
+    # of a table: the key that is wrong; None: nothing is
+    inside: Callable[[Any], str | None] | None = None
 
 
 class Mistake(NamedTuple):
@@ -53,7 +57,11 @@ class Mistake(NamedTuple):
     @property
     def inside(self) -> str | None:
         """Return the key of the setting's table that is wrong."""
-        return self.rule.inside(self.given.values[self.rule.setting]) if self.rule.inside else None
+        return (
+            self.rule.inside(self.given.values[self.rule.setting])
+            if self.rule.inside
+            else None
+        )
 
     def text(self, name: Callable[[str], str]) -> str:
         """Return what is wrong, in words that follow the setting's name. `name`: of a field, to the user."""
@@ -118,7 +126,11 @@ def _has_no_rate(given: GivenSettings) -> bool:
 
 def _ramp(given: GivenSettings) -> tuple[float, float] | None:
     start, end = given.number("ramp_start_rps"), given.number("ramp_end_rps")
-    return (start, end) if given.has("ramp") and start is not None and end is not None else None
+    return (
+        (start, end)
+        if given.has("ramp") and start is not None and end is not None
+        else None
+    )
 
 
 def _falls(given: GivenSettings) -> bool:
@@ -133,7 +145,11 @@ def _grows_from_nothing(given: GivenSettings) -> bool:
 
 def _has_no_level(given: GivenSettings) -> bool:
     """Return whether nothing sets how many requests there are at once, or in a second."""
-    paced = given.recorded or given.number("request_rate_rps") or given.has("max_concurrency", "ramp", *SCHEDULES)
+    paced = (
+        given.recorded
+        or given.number("request_rate_rps")
+        or given.has("max_concurrency", "ramp", *SCHEDULES)
+    )
     return given.has("duration_s") and not paced
 
 
@@ -156,8 +172,16 @@ LOAD = [
     _needs("ramp", "ramp_start_rps", "ramp_end_rps"),
     _needs("ramp_start_rps", "ramp"),
     _needs("ramp_end_rps", "ramp"),
-    Rule("ramp", _falls, "must rise: 0 ≤ {ramp_start_rps} ≤ {ramp_end_rps}, and {ramp_end_rps} > 0."),
-    Rule("ramp_start_rps", _grows_from_nothing, "must be above 0: an exponential ramp can't start at 0."),
+    Rule(
+        "ramp",
+        _falls,
+        "must rise: 0 ≤ {ramp_start_rps} ≤ {ramp_end_rps}, and {ramp_end_rps} > 0.",
+    ),
+    Rule(
+        "ramp_start_rps",
+        _grows_from_nothing,
+        "must be above 0: an exponential ramp can't start at 0.",
+    ),
     Rule(
         "duration_s",
         _has_no_level,
@@ -176,7 +200,9 @@ LOAD = [
 # ---- of a workload ----
 
 _FILES = ", ".join(name for name, dataset in DATASETS.items() if dataset.traits.file)
-_LENGTHS = tuple(dict.fromkeys(name for dataset in DATASETS.values() for name in dataset.needs))
+_LENGTHS = tuple(
+    dict.fromkeys(name for dataset in DATASETS.values() for name in dataset.needs)
+)
 
 
 def _belongs_to(setting: str, names: Sequence[str]) -> Rule:
@@ -185,7 +211,11 @@ def _belongs_to(setting: str, names: Sequence[str]) -> Rule:
     def broken(given: GivenSettings) -> bool:
         return given.has(setting) and given.dataset.name not in names
 
-    return Rule(setting, broken, f"is for {{dataset}} {' or '.join(names)}, but this is {{data set}}.")
+    return Rule(
+        setting,
+        broken,
+        f"is for {{dataset}} {' or '.join(names)}, but this is {{data set}}.",
+    )
 
 
 def _has_no_file(given: GivenSettings) -> bool:
@@ -202,7 +232,13 @@ def _is_needed(setting: str) -> Rule:
     def broken(given: GivenSettings) -> bool:
         return setting in given.dataset.needs and not given.has(setting)
 
-    return Rule(setting, broken, "is missing: {data set} prompts need it.", mends=(setting,), only="keys")
+    return Rule(
+        setting,
+        broken,
+        "is missing: {data set} prompts need it.",
+        mends=(setting,),
+        only="keys",
+    )
 
 
 def _is_not_empty(setting: str) -> Rule:
@@ -210,7 +246,12 @@ def _is_not_empty(setting: str) -> Rule:
 
     def broken(given: GivenSettings) -> bool:
         length = given.number(setting)
-        return setting in given.dataset.needs and not given.micro and length is not None and length < 1
+        return (
+            setting in given.dataset.needs
+            and not given.micro
+            and length is not None
+            and length < 1
+        )
 
     text = "must be at least 1, but is {value} (0 is for a micro benchmark only)."
     return Rule(setting, broken, text, only="keys")
@@ -223,7 +264,13 @@ def _has_a_depth(given: GivenSettings) -> bool:
 WORKLOAD = [
     *(_belongs_to(setting, names) for setting, names in OWN_FIELDS.items()),
     # Where no flag gives it, the data set itself says what its file should have.
-    Rule("path", _has_no_file, "is missing: {data set} is read from a file.", mends=("path",), only="keys"),
+    Rule(
+        "path",
+        _has_no_file,
+        "is missing: {data set} is read from a file.",
+        mends=("path",),
+        only="keys",
+    ),
     # A study's workload may have several data sets.
     Rule(
         "path",
@@ -233,7 +280,12 @@ WORKLOAD = [
     ),
     *(_is_needed(setting) for setting in _LENGTHS),
     *(_is_not_empty(setting) for setting in _LENGTHS if setting != "prefix_len"),
-    Rule("prefix_len", _has_a_depth, "is not for a micro test: give the load a depth.", only="keys"),
+    Rule(
+        "prefix_len",
+        _has_a_depth,
+        "is not for a micro test: give the load a depth.",
+        only="keys",
+    ),
 ]
 
 
@@ -241,11 +293,14 @@ WORKLOAD = [
 
 
 def _not_percent(given: GivenSettings) -> bool:
-    return not all(0 < percentile < 100 for percentile in given.values.get("percentiles") or ())
+    return not all(
+        0 < percentile < 100 for percentile in given.values.get("percentiles") or ()
+    )
 
 
 def _below_zero(limits: Mapping[str, float]) -> str | None:
-    return next((name for name, limit in limits.items() if not limit >= 0), None)  # NaN neither
+    # NaN neither
+    return next((name for name, limit in limits.items() if not limit >= 0), None)
 
 
 def _wrong_inside(setting: str, inside: Callable[[Any], str | None], text: str) -> Rule:
@@ -284,7 +339,9 @@ TARGET = [
 ]
 
 
-def mistakes(rules: Sequence[Rule], given: GivenSettings, place: Place) -> Iterator[Mistake]:
+def mistakes(
+    rules: Sequence[Rule], given: GivenSettings, place: Place
+) -> Iterator[Mistake]:
     """Yield the rules that the given settings break."""
     for rule in rules:
         if rule.only in (None, place) and rule.broken(given):

@@ -43,9 +43,15 @@ class Schedule(msgspec.Struct, frozen=True):
         shape, _, rest = (part.strip() for part in text.partition(":"))
         if shape == "step":
             return cls(shape, _checked(_steps([_pair(word) for word in rest.split()])))
-        match = _PATTERNS[shape].fullmatch(" ".join(rest.split())) if shape in _PATTERNS else None
+        match = (
+            _PATTERNS[shape].fullmatch(" ".join(rest.split()))
+            if shape in _PATTERNS
+            else None
+        )
         if match is None:
-            known = f"'{shape}: {_FORMS[shape]}'" if shape in _FORMS else f"one of {GRAMMAR}"
+            known = (
+                f"'{shape}: {_FORMS[shape]}'" if shape in _FORMS else f"one of {GRAMMAR}"
+            )
             raise ValueError(f"must be like {known}, but is {text!r}")
         low, high, length, *more = map(float, match.groups())
         if not length or more == [0]:
@@ -54,12 +60,19 @@ class Schedule(msgspec.Struct, frozen=True):
             return cls(shape, _checked([(0, low), (length, high)]))
         if shape == "sine":
             turns = [i / _PIECES for i in range(_PIECES + 1)]
-            wave = [(length * x, low + (high - low) * (1 - math.cos(math.tau * x)) / 2) for x in turns]
+            wave = [
+                (length * x, low + (high - low) * (1 - math.cos(math.tau * x)) / 2)
+                for x in turns
+            ]
             return cls(shape, _checked(wave), length)
         if more[0] >= length:
-            raise ValueError(f"must have bursts shorter than their distance, but is {text!r}")
+            raise ValueError(
+                f"must have bursts shorter than their distance, but is {text!r}"
+            )
         quiet = length - more[0]
-        return cls(shape, _checked([(0, low), (quiet, low), (quiet, high), (length, high)]), length)
+        return cls(
+            shape, _checked([(0, low), (quiet, low), (quiet, high), (length, high)]), length
+        )
 
     @property
     def low(self) -> float:
@@ -96,7 +109,9 @@ class Schedule(msgspec.Struct, frozen=True):
             slope = (last - first) / length
             root = first + math.sqrt(max(first * first + 2 * slope * (area - done), 0.0))
             if not root and area > done:
-                raise UsageError("The rate schedule ends at 0 before all requests are due. Give --duration.")
+                raise UsageError(
+                    "The rate schedule ends at 0 before all requests are due. Give --duration."
+                )
             yield start + (2 * (area - done) / root if root else 0.0)
 
     def levels(self, until_s: float) -> list[tuple[float, int]]:
@@ -109,7 +124,12 @@ class Schedule(msgspec.Struct, frozen=True):
             sign = 1 if last > first else -1
             changes = [(start, now)]
             for level in range(now, end, sign):
-                changes.append((start + length * (level + sign / 2 - first) / (last - first), level + sign))
+                changes.append(
+                    (
+                        start + length * (level + sign / 2 - first) / (last - first),
+                        level + sign,
+                    )
+                )
             before = out[-1][1] if out else None
             for change in changes:
                 if change[1] != before:
@@ -154,12 +174,18 @@ def located(text: str, folder: Path) -> str:
     if shape != "file":
         return text
     try:
-        lines = files.read(folder / Path(name).expanduser(), files.TEXT).decode().splitlines()
+        lines = (
+            files.read(folder / Path(name).expanduser(), files.TEXT).decode().splitlines()
+        )
     except (OSError, ValueError) as e:
-        raise UsageError(f"The schedule's file {name} can't be read: {getattr(e, 'strerror', None) or e}.") from None
+        raise UsageError(
+            f"The schedule's file {name} can't be read: {getattr(e, 'strerror', None) or e}."
+        ) from None
     pairs = _pairs(name, lines)
     first = float(pairs[0][0])
-    resolved = "step: " + " ".join(f"{float(time) - first:.9g}={value}" for time, value in pairs)
+    resolved = "step: " + " ".join(
+        f"{float(time) - first:.9g}={value}" for time, value in pairs
+    )
     if why := problem(resolved):
         raise UsageError(f"{name} {why[:300]}.")
     return resolved
@@ -173,7 +199,9 @@ def _pairs(name: str, lines: list[str]) -> list[list[str]]:
         if not words or (number == 1 and not re.fullmatch(_NUMBER, words[0])):  # a header
             continue
         if len(words) != 2 or not all(re.fullmatch(_NUMBER, word) for word in words):
-            raise UsageError(f"{name}, line {number}: {line[:60]!r} is not 'seconds,value'.")
+            raise UsageError(
+                f"{name}, line {number}: {line[:60]!r} is not 'seconds,value'."
+            )
         pairs.append(words)
     if not pairs:
         raise UsageError(f"{name} has no lines 'seconds,value'.")

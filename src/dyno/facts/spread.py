@@ -27,7 +27,8 @@ class Latency(msgspec.Struct, frozen=True):
     median: float | None
     std: float | None
     percentiles: dict[str, float | None]
-    bounds: dict[str, tuple[float, float]] = {}  # 'mean', 'median', '99': bounds of a figure that is None
+    # 'mean', 'median', '99': bounds of a figure that is None
+    bounds: dict[str, tuple[float, float]] = {}
 
     @property
     def empty(self) -> bool:

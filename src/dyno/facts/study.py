@@ -25,21 +25,41 @@ class RigWanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The machine that a study is meant for."""
 
     accelerator: Annotated[
-        str | None, Option(help="part of its name as `dyno doctor` shows it: MI300X, H100 (default: any)")
+        str | None,
+        Option(
+            help="part of its name as `dyno doctor` shows it: MI300X, H100 (default: any)"
+        ),
     ] = None
-    accelerators: Annotated[int | None, Option(help="how many of them (default: any number)")] = None
+    accelerators: Annotated[
+        int | None, Option(help="how many of them (default: any number)")
+    ] = None
     architecture: Annotated[
         str | None,
-        Option(help="AMD: the card's, as gfx942 or gfx1151; it decides which images fit (default: by its name)"),
+        Option(
+            help="AMD: the card's, as gfx942 or gfx1151; it decides which images fit (default: by its name)"
+        ),
     ] = None
     price: Annotated[Price | None, Option(help="price of this machine")] = None
     about: Annotated[str | None, Option(help="a sentence for the report")] = None
-    host: Annotated[HostWanted | None, Option(help="settings of the machine; `dyno doctor --for` compares them")] = None
-    before: Annotated[list[str], Option(help="shell commands to run before the study's first trial")] = []
-    after: Annotated[list[str], Option(help="shell commands to run after its last, whatever happened")] = []
-    ssh: Annotated[SshSpec | None, Option(help="user@host, or a table: run it on that machine")] = None
-    dstack: Annotated[DstackSpec | None, Option(help="rent the machine through dstack")] = None
-    client: Annotated[LoadFrom, Option(help="where the load runs: on the rig, or here over the network")] = "rig"
+    host: Annotated[
+        HostWanted | None,
+        Option(help="settings of the machine; `dyno doctor --for` compares them"),
+    ] = None
+    before: Annotated[
+        list[str], Option(help="shell commands to run before the study's first trial")
+    ] = []
+    after: Annotated[
+        list[str], Option(help="shell commands to run after its last, whatever happened")
+    ] = []
+    ssh: Annotated[
+        SshSpec | None, Option(help="user@host, or a table: run it on that machine")
+    ] = None
+    dstack: Annotated[DstackSpec | None, Option(help="rent the machine through dstack")] = (
+        None
+    )
+    client: Annotated[
+        LoadFrom, Option(help="where the load runs: on the rig, or here over the network")
+    ] = "rig"
 
     @property
     def elsewhere(self) -> bool:
@@ -50,10 +70,14 @@ class StopRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """When to stop a series of rising loads: throughput no longer grows, and latency does."""
 
     throughput_gain: Annotated[
-        float, Option(help="stop if throughput is less than this share above the best lower level …")
+        float,
+        Option(
+            help="stop if throughput is less than this share above the best lower level …"
+        ),
     ] = 0.03
     latency_growth: Annotated[
-        float, Option(help="… and the median end-to-end latency grew by more than this share")
+        float,
+        Option(help="… and the median end-to-end latency grew by more than this share"),
     ] = 0.1
 
 
@@ -67,7 +91,8 @@ class Place(msgspec.Struct, frozen=True):
     engine: str
     workload: str
     load: str
-    settings: dict[str, Any] = {}  # 'engine.tensor_parallel' → 4, 'load.max_concurrency' → 128
+    # 'engine.tensor_parallel' → 4, 'load.max_concurrency' → 128
+    settings: dict[str, Any] = {}
     repeat: int = 1  # from 1
     repeats: int = 1
     rig: str | None = None
@@ -86,7 +111,11 @@ class Place(msgspec.Struct, frozen=True):
 
     def varying(self, part: str) -> dict[str, Any]:
         """Return the settings of one part, by their own names."""
-        return {k.partition(".")[2]: v for k, v in self.settings.items() if k.startswith(f"{part}.")}
+        return {
+            k.partition(".")[2]: v
+            for k, v in self.settings.items()
+            if k.startswith(f"{part}.")
+        }
 
     @property
     def label(self) -> str:
@@ -96,24 +125,34 @@ class Place(msgspec.Struct, frozen=True):
     def part_label(self, part: str) -> str:
         """Describe one part: 'vllm tensor_parallel=4'."""
         words = [getattr(self, part)] if part in PARTS else []
-        words += [_words(key, value, self.sessions) for key, value in self.varying(part).items()]
+        words += [
+            _words(key, value, self.sessions) for key, value in self.varying(part).items()
+        ]
         return " ".join(words)
 
 
 class PlannedTrial(msgspec.Struct, frozen=True):
     place: Place
     trial: TrialSpec
-    api_key_env: str | None = None  # the variable that holds the key of a running server: its name, never its value
+    # the variable that holds the key of a running server: its name, never its value
+    api_key_env: str | None = None
 
 
 class Study(msgspec.Struct, frozen=True):
-    name: Annotated[str, Option(help="name of the study and its folder (default: the file's)")]
+    name: Annotated[
+        str, Option(help="name of the study and its folder (default: the file's)")
+    ]
     trials: list[PlannedTrial]
     about: Annotated[str | None, Option(help="a sentence for the report")] = None
-    seed: Annotated[int, Option("", None, "seed for prompts and the order of trials", least=0)] = 0
+    seed: Annotated[
+        int, Option("", None, "seed for prompts and the order of trials", least=0)
+    ] = 0
     repeats: Annotated[int, Option("", None, "measurements of each trial", least=1)] = 1
     interleave: Annotated[
-        Interleave, Option(help="engines: each repeat visits all engines; trials: each engine starts once")
+        Interleave,
+        Option(
+            help="engines: each repeat visits all engines; trials: each engine starts once"
+        ),
     ] = "engines"
     on_failure: Annotated[OnFailure, Option(help="what to do when a trial fails")] = "retry"
     stop: StopRule | None = None
@@ -145,7 +184,9 @@ def unmatched(pattern: str, labels: Iterable[str], shown: int = 5) -> str:
 def _words(key: str, value: Any, sessions: bool) -> str:
     if key not in LIMITS:
         return f"{key}={short(value)}"
-    return Load({"session_rate" if sessions and LIMITS[key] == "rate" else LIMITS[key]: value}).words
+    return Load(
+        {"session_rate" if sessions and LIMITS[key] == "rate" else LIMITS[key]: value}
+    ).words
 
 
 def short(value: Any) -> str:

@@ -20,7 +20,8 @@ class Steady(msgspec.Struct, frozen=True):
 
     start_s: float
     end_s: float
-    request_throughput: float | None  # None: too many chunks at its edges were not seen to arrive
+    # None: too many chunks at its edges were not seen to arrive
+    request_throughput: float | None
     output_throughput: float | None
     streams_mean: float  # requests in flight, over the window
 
@@ -39,7 +40,9 @@ class Wait(msgspec.Struct, frozen=True):
 class ReplaySummary(msgspec.Struct, frozen=True):
     """How well recorded times were kept: sent minus due, whatever the reason."""
 
-    recorded_rps: Annotated[float, "requests/s by the recorded times, at the speed of the replay"]
+    recorded_rps: Annotated[
+        float, "requests/s by the recorded times, at the speed of the replay"
+    ]
     sent_rps: Annotated[float, "requests/s as sent"]
     late_mean_ms: Annotated[float, "mean delay from the recorded time to sending"]
     late_p99_ms: Annotated[float, "99th percentile of it"]
@@ -81,19 +84,24 @@ class ClientSummary(msgspec.Struct, frozen=True):
     """How well the client kept up."""
 
     kernel_stamps: bool
-    cpu_share: float | None  # of one core, by the busiest process; None: the load was too short to say
+    # of one core, by the busiest process; None: the load was too short to say
+    cpu_share: float | None
     send_late: Distribution  # sent minus due, where only the client caused the delay
     read_late_mean_ms: float
     read_late_max_ms: float
-    unseen_share: float  # of chunks, without the last of each answer: known only to have arrived between two times
+    # of chunks, without the last of each answer: known only to have arrived between two times
+    unseen_share: float
     loop_late_p99_ms: float
     streams_mean: float
     streams_peak: int
-    others_cpu: float | None = None  # cores kept busy by others than dyno and the engine that it started
+    # cores kept busy by others than dyno and the engine that it started
+    others_cpu: float | None = None
     priority: str = ""  # of the wire: SCHED_RR 1, slice 0.1 ms, core 7; '': as any process
     unseen_first: int = 0  # completed requests whose first chunk is unseen
-    unstamped: int = 0  # reads timed by dyno's own clock, because the wall clock was set meanwhile
-    waited_share: float | None = None  # of the load: the client was ready to run and had no core; None: not counted
+    # reads timed by dyno's own clock, because the wall clock was set meanwhile
+    unstamped: int = 0
+    # of the load: the client was ready to run and had no core; None: not counted
+    waited_share: float | None = None
     lost: bool = False  # the process ended before its load was over
     node: str = ""  # address of the machine that it ran on; '': this one
     clock: NodeClock | None = None  # of that machine
@@ -114,24 +122,37 @@ class CancelSummary(msgspec.Struct, frozen=True):
     """What became of the requests that the client cancelled as planned."""
 
     received_tokens: Annotated[int, "output tokens that arrived before the cancelling"]
-    missing_tokens: Annotated[int, "output tokens that the cancelled requests would still have had, at most"]
-    delivered_tokens: Annotated[int, "output tokens of all requests, failed and cancelled ones included"]
+    missing_tokens: Annotated[
+        int, "output tokens that the cancelled requests would still have had, at most"
+    ]
+    delivered_tokens: Annotated[
+        int, "output tokens of all requests, failed and cancelled ones included"
+    ]
     # None: the server has no counter
     generated_tokens: Annotated[int | None, "the same by the server's own counter"] = None
 
     @property
     def undelivered_tokens(self) -> int | None:
         """Return the output tokens that the server generated for clients that had gone."""
-        return None if self.generated_tokens is None else max(self.generated_tokens - self.delivered_tokens, 0)
+        return (
+            None
+            if self.generated_tokens is None
+            else max(self.generated_tokens - self.delivered_tokens, 0)
+        )
 
 
 class ReuseSummary(msgspec.Struct, frozen=True):
     """Prompt tokens of completed requests that a prefix cache without limit could have had."""
 
     prompt_tokens: Annotated[int, "prompt tokens of completed requests"]
-    possible_tokens: Annotated[int, "of these, at the start of an earlier request answered before this one was sent"]
+    possible_tokens: Annotated[
+        int,
+        "of these, at the start of an earlier request answered before this one was sent",
+    ]
     own_tokens: Annotated[int, "of these, in the history of the same session"]
-    most_tokens: Annotated[int, "prompt tokens at the start of any earlier request, answered or not"]
+    most_tokens: Annotated[
+        int, "prompt tokens at the start of any earlier request, answered or not"
+    ]
     block_tokens: Annotated[int, "size of the blocks in which a cache holds prompts"]
 
     @property
@@ -159,13 +180,16 @@ class SessionSummary(msgspec.Struct, frozen=True):
     begun: Annotated[int, "sessions; completed + failed + cancelled + unfinished"]
     completed: Annotated[int, "sessions whose requests all completed"]
     failed: Annotated[int, "sessions with a failed request; the rest of it was skipped"]
-    cancelled: Annotated[int, "sessions with a request that the client cancelled; the rest of it was skipped"]
+    cancelled: Annotated[
+        int, "sessions with a request that the client cancelled; the rest of it was skipped"
+    ]
     unfinished: Annotated[int, "sessions cut off by the end of the load"]
     throughput: Annotated[float, "completed sessions/s over the whole run"]
     turn_throughput: Annotated[float, "completed requests/s of all sessions"]
     turns_mean: Annotated[float, "requests of a completed session"]
     session: Latency  # from sending its first request to the last token of its last
-    session_busy: Latency  # of this, the time in which a request was open: without think and tool times
+    # of this, the time in which a request was open: without think and tool times
+    session_busy: Latency
     first_turn_ttft: Latency
     later_turn_ttft: Latency
     first_turn_e2el: Latency
@@ -175,7 +199,14 @@ class SessionSummary(msgspec.Struct, frozen=True):
     @property
     def latencies(self) -> dict[str, Latency]:
         """Return the latencies by their stems (facts/metric.py)."""
-        names = ("session", "session_busy", "first_turn_ttft", "later_turn_ttft", "first_turn_e2el", "later_turn_e2el")
+        names = (
+            "session",
+            "session_busy",
+            "first_turn_ttft",
+            "later_turn_ttft",
+            "first_turn_e2el",
+            "later_turn_e2el",
+        )
         return {name: getattr(self, name) for name in names}
 
 
@@ -191,30 +222,43 @@ class ClassSummary(msgspec.Struct, frozen=True):
     output_tokens: int
     request_throughput: float
     output_throughput: float
-    goodput: float | None  # by the limits of the class; None: no limits, or a busy client doesn't know
+    # by the limits of the class; None: no limits, or a busy client doesn't know
+    goodput: float | None
     ttft: Latency
     tpot: Latency
     e2el: Latency
-    goodput_bounds: tuple[float, float] | None = None  # where goodput is unknown though there are limits
+    # where goodput is unknown though there are limits
+    goodput_bounds: tuple[float, float] | None = None
 
 
 class Summary(msgspec.Struct, frozen=True):
-    duration_s: Annotated[float, "from the start of the load to the end of the last response"]
+    duration_s: Annotated[
+        float, "from the start of the load to the end of the last response"
+    ]
     planned: Annotated[int, "planned requests"]
     sent: Annotated[int, "requests"]
     completed: Annotated[int, "requests"]
     failed: Annotated[int, "requests; completed + failed + cancelled = sent"]
     failures: Annotated[dict[str, int], "requests by kind of failure"]
-    failure_examples: Annotated[dict[str, str], "example of the server's message, by kind of failure"]
+    failure_examples: Annotated[
+        dict[str, str], "example of the server's message, by kind of failure"
+    ]
     outcome: Annotated[str, "complete, interrupted, server gone"]
     end_at_once: Annotated[int, "completed requests whose only token is the end token"]
     resent: Annotated[int, "sent again after the server closed a kept connection"]
     total_input_tokens: Annotated[int, "of completed requests"]
     total_output_tokens: Annotated[int, "of completed requests"]
     wanted_output_tokens: Annotated[int, "output tokens requested by completed requests"]
-    planned_input_tokens: Annotated[int, "of completed requests, by the workload's tokenizer"]
-    cached_input_tokens: Annotated[int | None, "prompt tokens from the server's prefix cache, where reported"]
-    tokens_by: Annotated[dict[str, int], "source of output token counts: usage, tokenizer, chunks"]  # → requests
+    planned_input_tokens: Annotated[
+        int, "of completed requests, by the workload's tokenizer"
+    ]
+    cached_input_tokens: Annotated[
+        int | None, "prompt tokens from the server's prefix cache, where reported"
+    ]
+    # → requests
+    tokens_by: Annotated[
+        dict[str, int], "source of output token counts: usage, tokenizer, chunks"
+    ]
     chunks: Annotated[int, "events with tokens"]
     empty_chunks: Annotated[int, "events without tokens"]
     reasoning: Annotated[int, "whether, or how many requests, had reasoning text"]
@@ -225,7 +269,10 @@ class Summary(msgspec.Struct, frozen=True):
     total_token_throughput: Annotated[float, "input and output tokens/s over the whole run"]
     # None: no target, or a busy client doesn't know which requests met it
     goodput: Annotated[float | None, "requests/s that met every --goodput target"]
-    peak_output_tokens_per_s: Annotated[float | None, "highest output tokens in a whole second"]  # None: not known
+    # None: not known
+    peak_output_tokens_per_s: Annotated[
+        float | None, "highest output tokens in a whole second"
+    ]
     # By stem (facts/metric.py). tpot is vLLM's. Only where they say something: ttfo (there was reasoning), own_tpot
     # (vLLM's differs), itl_per_token (a chunk has several tokens), itl_text (some have no text).
     latencies: dict[str, Latency]
@@ -234,9 +281,11 @@ class Summary(msgspec.Struct, frozen=True):
     # completed, of several chunks, every one of them seen
     at_once: Annotated[int, "requests whose chunks all arrived together"]
     client: ClientSummary
-    replicas: Annotated[list[ReplicaSummary], "figures of each copy of the server"] = []  # where there are several
+    # where there are several
+    replicas: Annotated[list[ReplicaSummary], "figures of each copy of the server"] = []
     bounds: Annotated[
-        dict[str, tuple[float, float]], "bounds of goodput, peak and steady throughput where these are null"
+        dict[str, tuple[float, float]],
+        "bounds of goodput, peak and steady throughput where these are null",
     ] = {}
 
     # None: no request had reasoning
@@ -244,19 +293,30 @@ class Summary(msgspec.Struct, frozen=True):
     unanswered: Annotated[int, "completed requests with reasoning and no answer"] = 0
 
     impossible: Counts | None = None  # what the server says can't be: dyno's count is used
-    miscounted: Counts | None = None  # the two differ by half or more: the server's count is used
-    odd_prompts: int = 0  # completed requests whose prompt can't have as many tokens as the server says
-    freezes: Annotated[list[Freeze], "times when requests were open and no stream made progress"] = []
+    # the two differ by half or more: the server's count is used
+    miscounted: Counts | None = None
+    # completed requests whose prompt can't have as many tokens as the server says
+    odd_prompts: int = 0
+    freezes: Annotated[
+        list[Freeze], "times when requests were open and no stream made progress"
+    ] = []
     unfrozen: Unfrozen | None = None  # where there are some
     replay: ReplaySummary | None = None  # of a load with recorded times
-    cancelled: Annotated[int, "requests that the client cancelled, as planned by --cancel-rate"] = 0
-    skipped: Annotated[int, "requests not sent because an earlier one of their session failed or was cancelled"] = 0
+    cancelled: Annotated[
+        int, "requests that the client cancelled, as planned by --cancel-rate"
+    ] = 0
+    skipped: Annotated[
+        int,
+        "requests not sent because an earlier one of their session failed or was cancelled",
+    ] = 0
     cancelling: CancelSummary | None = None  # where the load cancels requests
     sessions: SessionSummary | None = None  # where requests wait for one another
     classes: Annotated[list[ClassSummary], "figures of each class of traffic"] = []
     reuse: ReuseSummary | None = None  # None: prompts share nothing, or it isn't known
     silent_chunks: Annotated[int, "events without text that may be tokens"] = 0
-    leading_chunks: Annotated[int, "events without text before the first text of an answer, without the role"] = 0
+    leading_chunks: Annotated[
+        int, "events without text before the first text of an answer, without the role"
+    ] = 0
 
     @property
     def events(self) -> int:
@@ -309,13 +369,19 @@ class Summary(msgspec.Struct, frozen=True):
     @property
     def figures(self) -> dict[str, Latency]:
         """Return the latencies as rows name them: `tpot` is dyno's own, `vllm_tpot` vLLM's where that differs."""
-        both = {"tpot": self.true_tpot} | ({"vllm_tpot": self.tpot} if self.own_tpot else {})
+        both = {"tpot": self.true_tpot} | (
+            {"vllm_tpot": self.tpot} if self.own_tpot else {}
+        )
         every = self.latencies | both | (self.sessions.latencies if self.sessions else {})
         return {name: every[name] for name in STEMS if name in every}
 
     @property
     def answer_tokens(self) -> int | None:
-        return None if self.reasoning_tokens is None else self.total_output_tokens - self.reasoning_tokens
+        return (
+            None
+            if self.reasoning_tokens is None
+            else self.total_output_tokens - self.reasoning_tokens
+        )
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -326,9 +392,11 @@ class Result(msgspec.Struct, frozen=True):
     verdict: Verdict
     telemetry: TelemetrySummary | None = None  # None: nothing was sampled
     offline: OfflineSummary | None = None  # of the others
-    roofline: Roofline | None = None  # None: the model's shape or the machine's peaks aren't known
+    # None: the model's shape or the machine's peaks aren't known
+    roofline: Roofline | None = None
     quality: QualitySummary | None = None  # of the kind quality: then it is all there is
-    find: FindAnswer | None = None  # of a search: the rest is about the run at the highest load within its target
+    # of a search: the rest is about the run at the highest load within its target
+    find: FindAnswer | None = None
 
     @property
     def completed(self) -> int:

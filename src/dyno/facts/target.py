@@ -25,7 +25,8 @@ class TargetSpec(Transport, frozen=True):
     model: str | None = None  # None: the first that the server lists
     served_model_name: Annotated[str | None, Option(identity=False)] = None
     header_names: Annotated[list[str], Option(identity=False)] = []
-    routing_headers: Annotated[list[str], Option(setting="headers")] = []  # those that may change an answer: no keys
+    # those that may change an answer: no keys
+    routing_headers: Annotated[list[str], Option(setting="headers")] = []
     # Further copies of the same server: requests go to the one with the least in flight. Their number is `replicas`.
     more_urls: Annotated[list[str], Option(setting="replicas")] = []
 
@@ -48,13 +49,16 @@ class TargetFacts(msgspec.Struct, frozen=True):
     dtype: str | None = None
     kv_cache_dtype: str | None = None
     kv_cache_tokens: int | None = None  # capacity
-    full_length_requests: float | None = None  # how many requests of full context the KV cache holds at once
+    # how many requests of full context the KV cache holds at once
+    full_length_requests: float | None = None
     prefix_caching: bool | None = None
-    cache_block_tokens: int | None = None  # the prefix cache holds whole blocks of this size
+    # the prefix cache holds whole blocks of this size
+    cache_block_tokens: int | None = None
     chunked_prefill: bool | None = None
     tensor_parallel: int | None = None
     weights_bytes: int | None = None
-    settings: dict[str, int | str] | None = None  # further ones, by llama.cpp's names for them
+    # further ones, by llama.cpp's names for them
+    settings: dict[str, int | str] | None = None
 
 
 def known(reported: Mapping[str, Any]) -> dict[str, Any]:
@@ -67,7 +71,11 @@ def known(reported: Mapping[str, Any]) -> dict[str, Any]:
         value = reported.get(name)
         if isinstance(value, str):
             value = CONTROL.sub(" ", value[:_LONGEST])
-        if isinstance(value, int | float) and not isinstance(value, bool) and not 0 < value < _COUNT_BELOW:
+        if (
+            isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and not 0 < value < _COUNT_BELOW
+        ):
             continue
         try:
             out[name] = msgspec.convert(value, hint)

@@ -7,7 +7,8 @@ import msgspec
 from dyno.transport import DIRECT, Transport
 
 Source = Literal["accelerator", "host", "engine"]
-LIMITS = ("power cap", "current")  # reasons of throttling that are a limit at work; any other is trouble
+# reasons of throttling that are a limit at work; any other is trouble
+LIMITS = ("power cap", "current")
 
 
 class Sample(msgspec.Struct, frozen=True, tag="sample", omit_defaults=True):
@@ -31,7 +32,8 @@ class SamplerSpec(msgspec.Struct, frozen=True):
     interval_s: float = 0.2
     engine_interval_s: float = 1.0
     root: str = "/"
-    metrics: dict[str, list[str]] = {}  # dyno's name of each wanted metric → the engines' names
+    # dyno's name of each wanted metric → the engines' names
+    metrics: dict[str, list[str]] = {}
 
 
 class SamplerFacts(msgspec.Struct, frozen=True, tag="sampler"):
@@ -58,7 +60,8 @@ class AcceleratorTelemetry(msgspec.Struct, frozen=True):
     power_mean_w: float | None = None
     power_peak_w: float | None = None
     energy_j: float | None = None
-    energy_by: Literal["counter", "power"] | None = None  # the driver's counter, or power over time
+    # the driver's counter, or power over time
+    energy_by: Literal["counter", "power"] | None = None
     energy_by_power_j: float | None = None  # for comparison, where there is a counter too
     clock_mean_mhz: float | None = None
     clock_min_mhz: float | None = None
@@ -96,7 +99,8 @@ class EngineTelemetry(msgspec.Struct, frozen=True):
     output_tokens: int | None = None
     drafted_tokens: int | None = None  # speculative decoding
     accepted_tokens: int | None = None
-    accepted_length_mean: float | None = None  # tokens a step, the one by the model itself among them
+    # tokens a step, the one by the model itself among them
+    accepted_length_mean: float | None = None
     restarted: bool = False  # a counter went back: then none is given
 
 

@@ -15,7 +15,8 @@ from dyno.facts.target import TargetSpec
 from dyno.option import Option
 from dyno.workload.spec import WorkloadSpec
 
-ANSWER_COUNTS = ("n", "n_cmpl", "best_of")  # fields of a request's body: how many answers the server writes
+# fields of a request's body: how many answers the server writes
+ANSWER_COUNTS = ("n", "n_cmpl", "best_of")
 ONE_ANSWER = (
     "dyno times one answer per request: in one stream, the chunks of several would count as those of one. Remove it. "
     "To generate as much, send more requests at a higher concurrency."
@@ -34,15 +35,29 @@ class TrialSpec(msgspec.Struct, frozen=True):
     target: TargetSpec
     workload: WorkloadSpec
     load: LoadSpec
-    tokenizer: Annotated[str | None, Option("--tokenizer", "PATH|NAME", "tokenizer that counts prompt tokens")] = None
+    tokenizer: Annotated[
+        str | None,
+        Option("--tokenizer", "PATH|NAME", "tokenizer that counts prompt tokens"),
+    ] = None
     ignore_eos: Annotated[
         bool,
-        Option("--ignore-eos", help="generate the full length, also past the end token (always on for random prompts)"),
+        Option(
+            "--ignore-eos",
+            help="generate the full length, also past the end token (always on for random prompts)",
+        ),
     ] = False
-    sampling: Annotated[dict[str, Any], Option(help="sampling parameters, such as temperature")] = {}
-    extra_body: Annotated[dict[str, Any], Option(help="more fields for each request's body", added="--extra-body")] = {}
+    sampling: Annotated[
+        dict[str, Any], Option(help="sampling parameters, such as temperature")
+    ] = {}
+    extra_body: Annotated[
+        dict[str, Any],
+        Option(help="more fields for each request's body", added="--extra-body"),
+    ] = {}
     percentiles: Annotated[
-        list[float], Option(help="percentiles to calculate", identity=False, added="--metric-percentiles")
+        list[float],
+        Option(
+            help="percentiles to calculate", identity=False, added="--metric-percentiles"
+        ),
     ] = msgspec.field(default_factory=lambda: [99.0])
     goodput_ms: Annotated[  # counted from sent
         dict[str, float],
@@ -57,25 +72,44 @@ class TrialSpec(msgspec.Struct, frozen=True):
     ] = None  # fmt: skip
     label: Annotated[
         str | None,
-        Option("--label", "TEXT", "name of this setting in tables and reports (default: none)", identity=False),
+        Option(
+            "--label",
+            "TEXT",
+            "name of this setting in tables and reports (default: none)",
+            identity=False,
+        ),
     ] = None
     metadata: Annotated[
-        dict[str, str], Option("--metadata", "KEY=VALUE", "facts to store with the result", nargs="*", identity=False)
+        dict[str, str],
+        Option(
+            "--metadata",
+            "KEY=VALUE",
+            "facts to store with the result",
+            nargs="*",
+            identity=False,
+        ),
     ] = {}
     kind: str = "serve"
     offline: OfflineSpec | None = None  # of the other kinds; then the load says nothing
     reset_cache: Annotated[
-        bool, Option("--reset-prefix-cache", help="empty a running server's prefix cache before the load")
+        bool,
+        Option(
+            "--reset-prefix-cache",
+            help="empty a running server's prefix cache before the load",
+        ),
     ] = False
     correctness_check: Annotated[
         bool,
         Option("--no-correctness-check", help="don't check a few greedy answers before and after the load "
                "(study: correctness_check = false)", identity=False),
     ] = True  # fmt: skip
-    quality: QualitySpec | None = None  # of the kind quality; then workload and load say nothing
-    find: FindSpec | None = None  # a search: its result is the run at the highest load within the target
+    # of the kind quality; then workload and load say nothing
+    quality: QualitySpec | None = None
+    # a search: its result is the run at the highest load within the target
+    find: FindSpec | None = None
     client: ClientSpec = ClientSpec()
-    engine: EngineSpec | None = None  # dyno starts it, or, of the kind openai, knows what the server should be
+    # dyno starts it, or, of the kind openai, knows what the server should be
+    engine: EngineSpec | None = None
 
     @property
     def replays(self) -> bool:

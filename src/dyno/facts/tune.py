@@ -9,7 +9,8 @@ from dyno.facts.recipe import ModelRecipe
 from dyno.numbers import number
 from dyno.option import Option
 
-Setting = dict[str, Any]  # key of the engine's table, or an argument of its own → value; {}: as the study has it
+# key of the engine's table, or an argument of its own → value; {}: as the study has it
+Setting = dict[str, Any]
 OBJECTIVES = {
     "throughput": "output tokens/s",
     "load": "highest load within the target",
@@ -19,7 +20,8 @@ OBJECTIVES = {
 # Why a search ended. settings: every one was tried. discarded: nearly all that were proposed can't work.
 TuneEnd = Literal["trials", "settings", "discarded", "budget", "interrupted"]
 TuneLoad = Literal["short", "longer", "repeat"]
-TuneState = Literal["measured", "failed", "discarded"]  # discarded: known beforehand not to work
+# discarded: known beforehand not to work
+TuneState = Literal["measured", "failed", "discarded"]
 
 
 class TuneAxis(msgspec.Struct, frozen=True):
@@ -34,7 +36,9 @@ class TuneAxis(msgspec.Struct, frozen=True):
     @property
     def ordered(self) -> bool:
         """Return whether neighbours in the list are alike."""
-        plain = all(isinstance(v, int | float) and not isinstance(v, bool) for v in self.values)
+        plain = all(
+            isinstance(v, int | float) and not isinstance(v, bool) for v in self.values
+        )
         return plain and self.values == sorted(self.values)
 
 
@@ -44,19 +48,42 @@ class TuneSpec(msgspec.Struct, frozen=True):
         Option(help="KEY = [values] or { from = 1, to = 64, log = true }: keys of the engine's table, and its own "
                'arguments, as "--threads" or "slots="'),
     ]  # fmt: skip
-    engine: Annotated[str | None, Option(help="engine to tune (default: the study's only one)")] = None
+    engine: Annotated[
+        str | None, Option(help="engine to tune (default: the study's only one)")
+    ] = None
     objective: Annotated[
-        str, Option(help="throughput, load, cost, energy, or a latency such as ttft_p99 or tpot_mean")
+        str,
+        Option(
+            help="throughput, load, cost, energy, or a latency such as ttft_p99 or tpot_mean"
+        ),
     ] = "throughput"
     target: Annotated[
-        list[str], Option(help='limits that the best setting must keep: ["ttft_p99:500ms", "failed:1%"]')
+        list[str],
+        Option(
+            help='limits that the best setting must keep: ["ttft_p99:500ms", "failed:1%"]'
+        ),
     ] = []
-    trials: Annotated[int, Option("--trials", "N", "settings to start, besides the default", least=1, most=10_000)] = 20
+    trials: Annotated[
+        int,
+        Option(
+            "--trials", "N", "settings to start, besides the default", least=1, most=10_000
+        ),
+    ] = 20
     seconds: Annotated[
-        float, Option(help="length of a short load; the best third gets three times as long", above=0, most=1e6)
+        float,
+        Option(
+            help="length of a short load; the best third gets three times as long",
+            above=0,
+            most=1e6,
+        ),
     ] = 20.0
     confirm_repeats: Annotated[
-        int, Option(help="interleaved repeats of the default and the best setting, at the end", least=0, most=100)
+        int,
+        Option(
+            help="interleaved repeats of the default and the best setting, at the end",
+            least=0,
+            most=100,
+        ),
     ] = 3
     weights: dict[str, ModelRecipe] = {}  # of the study's models that a setting names
 
@@ -80,7 +107,11 @@ class TuneSpec(msgspec.Struct, frozen=True):
     @property
     def words(self) -> str:
         """Describe the objective: 'output tokens/s', 'p99 TTFT (ms)'."""
-        return f"{self.latency.words.partition(' ≤')[0]} (ms)" if self.latency else OBJECTIVES[self.objective]
+        return (
+            f"{self.latency.words.partition(' ≤')[0]} (ms)"
+            if self.latency
+            else OBJECTIVES[self.objective]
+        )
 
 
 class TuneRepeat(msgspec.Struct, frozen=True):
@@ -124,7 +155,11 @@ class TuneTrial(msgspec.Struct, frozen=True):
     @property
     def shown(self) -> float | None:
         """Return the objective of the load that its other figures are of."""
-        return {"short": self.value, "longer": self.long_value, "repeat": self.repeat_value}[self.load]
+        return {
+            "short": self.value,
+            "longer": self.long_value,
+            "repeat": self.repeat_value,
+        }[self.load]
 
     @property
     def counted(self) -> list[TuneRepeat]:
@@ -144,7 +179,8 @@ class TuneGain(msgspec.Struct, frozen=True):
     change: float | None  # best ÷ default − 1
     low: float | None = None  # of its 95 % interval
     high: float | None = None
-    enough_repeats: int | None = None  # the interval is of no use: so many repeats would do; 0: unknown
+    # the interval is of no use: so many repeats would do; 0: unknown
+    enough_repeats: int | None = None
 
 
 class TuneAnswer(msgspec.Struct, frozen=True):
@@ -175,7 +211,11 @@ class TuneAnswer(msgspec.Struct, frozen=True):
 
     @property
     def unit(self) -> str:
-        return f"{self.spec.words} ({self.currency})" if self.spec.objective == "cost" else self.spec.words
+        return (
+            f"{self.spec.words} ({self.currency})"
+            if self.spec.objective == "cost"
+            else self.spec.words
+        )
 
     def effects(self) -> dict[str, dict[str, tuple[float, int]]]:
         """Return key → value → median objective of the settings with it, and how many those are."""
@@ -187,7 +227,9 @@ class TuneAnswer(msgspec.Struct, frozen=True):
                 out.setdefault(key, {}).setdefault(shown(value), []).append(trial.value)
         effects = {}
         for key, by_value in out.items():
-            effects[key] = {value: (_median(each), len(each)) for value, each in by_value.items()}
+            effects[key] = {
+                value: (_median(each), len(each)) for value, each in by_value.items()
+            }
         return effects
 
     def front(self) -> list[TuneTrial]:
@@ -219,5 +261,8 @@ def shown(value: Any) -> str:
 
 def words(setting: Setting) -> str:
     """Describe a setting: 'max_num_seqs=8 --threads=2'."""
-    each = (f"{key}{'' if key.endswith('=') else '='}{shown(value)}" for key, value in setting.items())
+    each = (
+        f"{key}{'' if key.endswith('=') else '='}{shown(value)}"
+        for key, value in setting.items()
+    )
     return " ".join(each) or "default"

@@ -44,8 +44,13 @@ else:  # macOS and the BSDs: kqueue behind the same calls. Written from its docu
         def modify(self, fd: int, mask: int) -> None:
             before, self._masks[fd] = self._masks[fd], mask
             changes = [
-                select.kevent(fd, kind, select.KQ_EV_ADD if mask & bit else select.KQ_EV_DELETE)
-                for bit, kind in ((IN, select.KQ_FILTER_READ), (OUT, select.KQ_FILTER_WRITE))
+                select.kevent(
+                    fd, kind, select.KQ_EV_ADD if mask & bit else select.KQ_EV_DELETE
+                )
+                for bit, kind in (
+                    (IN, select.KQ_FILTER_READ),
+                    (OUT, select.KQ_FILTER_WRITE),
+                )
                 if (mask ^ before) & bit
             ]
             if changes:
@@ -72,17 +77,22 @@ class Replica:
         "address", "family", "front", "held", "idle", "in_flight", "mark", "opening", "refused", "route", "tls", "url",
     )  # fmt: skip
 
-    def __init__(self, index: int, route: Route, front: bytes, tls: ssl.SSLContext | None) -> None:
+    def __init__(
+        self, index: int, route: Route, front: bytes, tls: ssl.SSLContext | None
+    ) -> None:
         self.url, self.route = route.url, route
         self.front = front  # what goes before each payload; empty: payloads are whole
         self.tls = tls
         self.family, self.address = _resolve(route)
-        self.mark = index.to_bytes((index.bit_length() + 7) // 8, "little")  # in the spool; empty for the first
+        # in the spool; empty for the first
+        self.mark = index.to_bytes((index.bit_length() + 7) // 8, "little")
         self.in_flight = 0
-        self.idle: list[Connection] = []  # last in, first out: the warmest connection is used first
+        # last in, first out: the warmest connection is used first
+        self.idle: list[Connection] = []
         self.opening = 0  # connections under way that no exchange waits for yet
         self.refused = 0  # connections in a row
-        self.held = False  # it didn't answer a request: no other one for it until a connection to it opens
+        # it didn't answer a request: no other one for it until a connection to it opens
+        self.held = False
 
 
 def _resolve(route: Route) -> tuple[int, Any]:
@@ -123,14 +133,16 @@ class Connection:
             self.recv = self._recv
         self.tls = None if replica.tls is None else Tls(replica.tls, replica.url.host)
         self.tunnel = replica.route.tunnel  # sent to a proxy before all else
-        self.way: bytes | None = b"" if self.tunnel else None  # what it has answered; None: the way is open
+        # what it has answered; None: the way is open
+        self.way: bytes | None = b"" if self.tunnel else None
         self.ready = False  # connected (and through the TLS handshake)
         self.exchange = -1  # which one is on it; -1: idle
         self.due_ns = 0  # … and when it was due
         self.carried = False  # an exchange, before
         self.history = array("I")  # all exchanges that it was given
         self.room = 0  # bytes that the response may still take
-        self.waited = False  # was idle before its exchange, so that the server may have closed it meanwhile
+        # was idle before its exchange, so that the server may have closed it meanwhile
+        self.waited = False
         self.idle_ns = now_ns()  # since when it carries nothing
         self.out = b""  # what of the request didn't fit into the socket yet
         self.clear()
@@ -147,7 +159,9 @@ class Connection:
             if event & IN:
                 data = self.socket.recv(READ_BYTES)
                 if not data:
-                    raise ConnectionResetError(errno.ECONNRESET, "closed during the TLS handshake")
+                    raise ConnectionResetError(
+                        errno.ECONNRESET, "closed during the TLS handshake"
+                    )
                 self.tls.incoming.write(data)
             try:
                 self.tls.object.do_handshake()
@@ -175,7 +189,9 @@ class Connection:
         self.way = None
         return True
 
-    def _recv(self, size: int, extra: int) -> tuple[bytes, list[tuple[int, int, bytes]], int, Any]:
+    def _recv(
+        self, size: int, extra: int
+    ) -> tuple[bytes, list[tuple[int, int, bytes]], int, Any]:
         """Read and note the time: for a limit on silence, and on Unix sockets, where the kernel stamps nothing and
         ancillary data could only be open files."""
         read = self.socket.recvmsg(size, 0 if self.replica.url.unix else extra)
@@ -188,10 +204,12 @@ class Connection:
         self.body = False
         self.failing = False  # by its status
         self.framing: http1.Chunked | None = None
-        self.take: Callable[[bytes], int] | None = None  # set while nothing but plain chunked reads are to come
+        # set while nothing but plain chunked reads are to come
+        self.take: Callable[[bytes], int] | None = None
         self.answer: AnswerCollector | None = None  # where a later request holds it
         self.followed: FollowedResponse | None = None  # for the live rate
-        self.left = -1  # bytes of a body of known length still to come; -1: until the connection closes
+        # bytes of a body of known length still to come; -1: until the connection closes
+        self.left = -1
         self.keep_alive = True
         self.sent_ns = 0
         self.read_ns = 0  # of its last byte, where there is a limit to its silence
@@ -233,7 +251,11 @@ def begin(replica: Replica) -> Connection:
 
 def failure(error: Exception) -> str:
     """Return "kind: detail" of a failed request."""
-    what = describe_tls(error) if isinstance(error, ssl.SSLError) else getattr(error, "strerror", None) or error
+    what = (
+        describe_tls(error)
+        if isinstance(error, ssl.SSLError)
+        else getattr(error, "strerror", None) or error
+    )
     return f"{_kind(error)}: {what}"
 
 
@@ -242,7 +264,10 @@ def _kind(error: Exception) -> str:
         return "client"
     if isinstance(error, ssl.SSLError):
         return "tls"
-    if isinstance(error, ConnectionRefusedError) or getattr(error, "errno", 0) == errno.ECONNREFUSED:
+    if (
+        isinstance(error, ConnectionRefusedError)
+        or getattr(error, "errno", 0) == errno.ECONNREFUSED
+    ):
         return "refused"
     if isinstance(error, TimeoutError) or getattr(error, "errno", 0) == errno.ETIMEDOUT:
         return "timeout"

@@ -19,11 +19,15 @@ from dyno.units import NS_PER_MS, NS_PER_S
 LATE_NS = NS_PER_MS
 NAME_MAX = 300  # of a name that a server gives
 DETAIL_MAX = 4_000  # of a server's message, before keys are removed
-CLOCK_SLACK_NS = NS_PER_MS // 10  # between the kernel's wall clock and our reading of its offset
+# between the kernel's wall clock and our reading of its offset
+CLOCK_SLACK_NS = NS_PER_MS // 10
 # NTP bends the wall clock by at most 0.05 %; a larger change between two clock frames is a step.
 STEP_NS, STEP_SHARE = NS_PER_MS // 2, 0.001
 # Events of one HTTP chunk were sent together. Without such chunks, nothing says so.
-_MORE_CHUNKS, _MORE_BYTES = re.compile(rb"\r\n[0-9a-fA-F]{1,8}(\r|$)"), re.compile(rb"[^\r\n]")
+_MORE_CHUNKS, _MORE_BYTES = (
+    re.compile(rb"\r\n[0-9a-fA-F]{1,8}(\r|$)"),
+    re.compile(rb"[^\r\n]"),
+)
 _PLAIN = re.compile(rb"[0-9a-fA-F]{1,8}\r\ndata: ([^\n]*)\n\n\r\n")
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -49,7 +53,9 @@ class _Exchange:
         "sent_ns", "times", "unstamped",
     )  # fmt: skip
 
-    def __init__(self, due_ns: int, sent_ns: int, connecting_ns: int, resent: bool, replica: int) -> None:
+    def __init__(
+        self, due_ns: int, sent_ns: int, connecting_ns: int, resent: bool, replica: int
+    ) -> None:
         self.due_ns = due_ns
         self.sent_ns = sent_ns
         self.connecting_ns = connecting_ns
@@ -57,10 +63,17 @@ class _Exchange:
         self.replica = replica
         self.pieces: list[bytes] = []
         self.reads: list[int] = []  # when each piece was read
-        self.times: list[int] = []  # when its last byte arrived: the kernel's stamp, else the same
-        self.add_piece, self.add_read, self.add_time = self.pieces.append, self.reads.append, self.times.append
-        self.late: dict[int, int] = {}  # reads that came late → when the loop had last looked
-        self.unstamped: set[int] = set()  # reads whose stamp a step of the wall clock has spoiled
+        # when its last byte arrived: the kernel's stamp, else the same
+        self.times: list[int] = []
+        self.add_piece, self.add_read, self.add_time = (
+            self.pieces.append,
+            self.reads.append,
+            self.times.append,
+        )
+        # reads that came late → when the loop had last looked
+        self.late: dict[int, int] = {}
+        # reads whose stamp a step of the wall clock has spoiled
+        self.unstamped: set[int] = set()
 
     def distrust(self, since_ns: int = 0) -> None:
         """Use the reads' own times: the wall clock was set, and the kernel's stamps with it."""
@@ -72,7 +85,9 @@ class _Exchange:
                 self.unstamped.add(i)
 
     def in_order(self) -> bool:
-        return self.times[0] > self.sent_ns - CLOCK_SLACK_NS and self.times == sorted(self.times)
+        return self.times[0] > self.sent_ns - CLOCK_SLACK_NS and self.times == sorted(
+            self.times
+        )
 
 
 class _WallClock:
@@ -80,7 +95,8 @@ class _WallClock:
 
     def __init__(self) -> None:
         self.offset_ns = 0  # to the clock by which reads are timed
-        self.spoiled_ns: int | None = None  # stamps of reads since then are of two wall clocks
+        # stamps of reads since then are of two wall clocks
+        self.spoiled_ns: int | None = None
         self._read_ns = 0
 
     def look(self, read_ns: int, offset_ns: int) -> None:
@@ -115,23 +131,30 @@ def records(
     looked = 1 << 62  # newer spools say it where it matters (SINCE)
     open_: dict[int, _Exchange] = {}
     known = open_.get
-    ended: list[tuple[int, _Exchange, int, str]] = []  # since the last clock frame: the next may show a step
-    is_read, late_from, second = READ, LATE_NS, NS_PER_S  # near at hand: this loop turns once for each chunk
+    # since the last clock frame: the next may show a step
+    ended: list[tuple[int, _Exchange, int, str]] = []
+    # near at hand: this loop turns once for each chunk
+    is_read, late_from, second = READ, LATE_NS, NS_PER_S
 
     def done() -> Iterator[Record]:
         for exchange, raw, end_ns, reason in ended:
             if clock.spoiled_ns is not None:
                 raw.distrust(clock.spoiled_ns)
-            record = _record(raw, exchange, end_ns, reason, lengths, protocol, start_ns or 0)
+            record = _record(
+                raw, exchange, end_ns, reason, lengths, protocol, start_ns or 0
+            )
             if exchange in mixed and record.error is None:
                 record.error, record.error_detail = "unasked", _UNASKED
             yield record
         ended.clear()
 
-    for exchange, kind, read_ns, a, b, payload in frames(spool) if isinstance(spool, Path) else spool:
+    for exchange, kind, read_ns, a, b, payload in (
+        frames(spool) if isinstance(spool, Path) else spool
+    ):
         if kind == is_read:
             raw = known(exchange)
-            if raw is None:  # this frame, and so what follows, is what a crash has left there
+            # this frame, and so what follows, is what a crash has left there
+            if raw is None:
                 break
             raw.add_piece(payload)
             raw.add_read(read_ns)
@@ -149,7 +172,9 @@ def records(
             offset = a
         elif kind == SENT:
             replica = int.from_bytes(payload, "little")
-            open_[exchange] = _Exchange(a, read_ns, connecting_ns=b, resent=exchange in open_, replica=replica)
+            open_[exchange] = _Exchange(
+                a, read_ns, connecting_ns=b, resent=exchange in open_, replica=replica
+            )
         elif kind == SINCE:
             raw = known(exchange)
             if raw is None or not raw.reads:
@@ -159,10 +184,19 @@ def records(
         elif kind == END:
             if exchange not in open_:
                 break
-            ended.append((exchange, open_.pop(exchange), read_ns, payload.decode("utf-8", "replace")))
+            ended.append(
+                (exchange, open_.pop(exchange), read_ns, payload.decode("utf-8", "replace"))
+            )
     for exchange, raw in open_.items():
         end_ns = raw.times[-1] if raw.times else raw.sent_ns
-        ended.append((exchange, raw, end_ns, "interrupted: dyno was stopped before the response was complete"))
+        ended.append(
+            (
+                exchange,
+                raw,
+                end_ns,
+                "interrupted: dyno was stopped before the response was complete",
+            )
+        )
     yield from done()
 
 
@@ -224,7 +258,9 @@ def _settle_error(record: Record, reason: str, answered: bool) -> None:
         record.error_detail = "the stream ended without a finish reason or an end mark"
 
 
-def _read_response(exchange: _Exchange, record: Record, protocol: WireProtocol, zero_ns: int, whole: bool) -> bool:
+def _read_response(
+    exchange: _Exchange, record: Record, protocol: WireProtocol, zero_ns: int, whole: bool
+) -> bool:
     """Read the response into the record. Return whether it is complete."""
     raw = b"".join(exchange.pieces)
     head = http1.head(raw)
@@ -236,7 +272,13 @@ def _read_response(exchange: _Exchange, record: Record, protocol: WireProtocol, 
 
 
 def _read_answer(
-    exchange: _Exchange, raw: bytes, head: http1.Head, record: Record, protocol: WireProtocol, zero_ns: int, whole: bool
+    exchange: _Exchange,
+    raw: bytes,
+    head: http1.Head,
+    record: Record,
+    protocol: WireProtocol,
+    zero_ns: int,
+    whole: bool,
 ) -> None:
     record.status = head.status
     if (refused := _not_a_stream(raw, head)) is not None:
@@ -246,8 +288,18 @@ def _read_answer(
     if reading.finish_end is not None:
         reading.chunk_ends.append(reading.finish_end)
         reading.texts.append("")
-    _place(exchange, raw, reading.chunk_ends, _MORE_CHUNKS if head.chunked else _MORE_BYTES, record, zero_ns)
-    if reading.finish_end is not None and record.chunk_ns[-1] - record.chunk_ns[-2] <= LATE_NS:
+    _place(
+        exchange,
+        raw,
+        reading.chunk_ends,
+        _MORE_CHUNKS if head.chunked else _MORE_BYTES,
+        record,
+        zero_ns,
+    )
+    if (
+        reading.finish_end is not None
+        and record.chunk_ns[-1] - record.chunk_ns[-2] <= LATE_NS
+    ):
         _drop_last(reading, record)
     _note_text(reading, record)
     _note_counts(reading, record)
@@ -259,15 +311,23 @@ def _read_answer(
 def _not_a_stream(raw: bytes, head: http1.Head) -> tuple[str, str] | None:
     """Return the error and its detail of an answer that has no events to read."""
     if head.status != 200:
-        return f"http_{head.status}", http1.body(raw, head)[:DETAIL_MAX].decode("utf-8", "replace").strip()
+        return f"http_{head.status}", http1.body(raw, head)[:DETAIL_MAX].decode(
+            "utf-8", "replace"
+        ).strip()
     if head.encoding:
-        return "encoded", f"the answer is encoded ({head.encoding}), although dyno asked for plain text"
+        return (
+            "encoded",
+            f"the answer is encoded ({head.encoding}), although dyno asked for plain text",
+        )
     if "event-stream" in head.content_type:
         return None
     body = http1.body(raw, head)
     if body.lstrip().startswith(b"data:"):
         return None
-    return "not_a_stream", f"{head.content_type or 'no content type'}: {body[:DETAIL_MAX].decode('utf-8', 'replace')}"
+    return (
+        "not_a_stream",
+        f"{head.content_type or 'no content type'}: {body[:DETAIL_MAX].decode('utf-8', 'replace')}",
+    )
 
 
 def _note_text(reading: StreamReading, record: Record) -> None:
@@ -278,7 +338,9 @@ def _note_text(reading: StreamReading, record: Record) -> None:
     if (answers := reading.answer_chunks()) is not None:
         record.reasoning = True
         record.answer_from = answers.index(True) if True in answers else None
-        record.reasoning_chunks = sum(bool(text) and not own for text, own in zip(reading.texts, answers, strict=True))
+        record.reasoning_chunks = sum(
+            bool(text) and not own for text, own in zip(reading.texts, answers, strict=True)
+        )
 
 
 def _note_counts(reading: StreamReading, record: Record) -> None:
@@ -304,7 +366,9 @@ def _note_silence(reading: StreamReading, record: Record) -> None:
         record.error_detail = "the answer contained neither text nor tokens"
     elif tokens > 1:
         record.error = "no_text"
-        record.error_detail = f"the server reports {reading.output_tokens} tokens but sent no text"
+        record.error_detail = (
+            f"the server reports {reading.output_tokens} tokens but sent no text"
+        )
 
 
 def _drop_last(reading: StreamReading, record: Record) -> None:
@@ -317,7 +381,12 @@ def _drop_last(reading: StreamReading, record: Record) -> None:
 
 
 def _place(
-    exchange: _Exchange, raw: bytes, chunk_ends: list[int], more: re.Pattern[bytes], record: Record, zero_ns: int
+    exchange: _Exchange,
+    raw: bytes,
+    chunk_ends: list[int],
+    more: re.Pattern[bytes],
+    record: Record,
+    zero_ns: int,
 ) -> None:
     """Note when each chunk arrived, by the read that holds its end, and for which of them that is only a bound.
 
@@ -340,7 +409,9 @@ def _place(
         alone = stamped and not more.search(raw, end, read_ends[i])
         # The read before left nothing behind, unless its buffer was full.
         emptied = i > 0 and len(exchange.pieces[i - 1]) < READ_BYTES
-        since_ns = max(exchange.late[i], exchange.reads[i - 1] if emptied else exchange.sent_ns)
+        since_ns = max(
+            exchange.late[i], exchange.reads[i - 1] if emptied else exchange.sent_ns
+        )
         if not alone and times[i] - since_ns > LATE_NS:
             record.unseen.append(chunk)
             record.unseen_since_ns.append(since_ns - zero_ns)
@@ -350,7 +421,11 @@ def events(raw: bytes, head: http1.Head, whole: bool = True) -> list[tuple[int, 
     """Return (end, data) of each server-sent event in the response's body; `raw[:end]` holds its closing blank line. A
     last event without that line counts if the response is `whole`, and is half an event if the response was cut."""
     plain = _one_in_each_chunk(raw, head.length) if head.chunked else None
-    return list(_events_anyhow(raw, http1.body_spans(raw, head), whole)) if plain is None else plain
+    return (
+        list(_events_anyhow(raw, http1.body_spans(raw, head), whole))
+        if plain is None
+        else plain
+    )
 
 
 def body_events(body: bytes) -> list[tuple[int, bytes]]:
@@ -366,12 +441,15 @@ def _one_in_each_chunk(raw: bytes, start: int) -> list[tuple[int, bytes]] | None
     position = start
     for data in _PLAIN.findall(raw, start):
         length = len(data) + 8
-        position += ((length.bit_length() + 3) >> 2) + length + 4  # the size line has no leading zeros
+        # the size line has no leading zeros
+        position += ((length.bit_length() + 3) >> 2) + length + 4
         append((position - 2, data))
     return plain if raw[position:] == b"0\r\n\r\n" else None
 
 
-def _events_anyhow(raw: bytes, spans: list[tuple[int, int]], whole: bool) -> Iterator[tuple[int, bytes]]:
+def _events_anyhow(
+    raw: bytes, spans: list[tuple[int, int]], whole: bool
+) -> Iterator[tuple[int, bytes]]:
     """Read events however cut and joined, with any line ends, comments, several data lines, a last event left open."""
     body = b"".join(raw[begin:end] for begin, end in spans)
     piece_ends = list(accumulate(end - begin for begin, end in spans))
@@ -390,7 +468,9 @@ def _events_anyhow(raw: bytes, spans: list[tuple[int, int]], whole: bool) -> Ite
                 data = []
         elif line.startswith(b"data:"):
             data.append(line[6:] if line[5:6] == b" " else line[5:])
-        elif line.startswith(b"error:"):  # llama.cpp up to 2025: an error object in a field of its own
+        elif line.startswith(
+            b"error:"
+        ):  # llama.cpp up to 2025: an error object in a field of its own
             data.append(b'{"error":%s}' % line[6:])
     if not whole:
         return

@@ -32,7 +32,9 @@ def front(method: str, path: str, host: str) -> bytes:
 
 def head_before_length(headers: dict[str, str]) -> bytes:
     """Return the rest of a request's head, to the value of its content length, which is the last."""
-    return "\r\n".join([*(f"{k}: {v}" for k, v in headers.items()), "content-length: "]).encode("latin-1")
+    return "\r\n".join(
+        [*(f"{k}: {v}" for k, v in headers.items()), "content-length: "]
+    ).encode("latin-1")
 
 
 def payload(head: bytes, body: bytes) -> bytes:
@@ -72,11 +74,16 @@ def _read(raw: bytes) -> Head:
         if name == b"content-length" and fields.get(name, value) != value:
             raise ValueError("two content lengths that differ")
         fields[name] = value
-    length, coding = fields.get(b"content-length"), fields.get(b"transfer-encoding", b"").lower()
+    length, coding = (
+        fields.get(b"content-length"),
+        fields.get(b"transfer-encoding", b"").lower(),
+    )
     if length is not None and not (length.isdigit() and len(length) <= _LENGTH_DIGITS):
         raise ValueError("a content length that is not a number")
     if coding not in (b"", b"identity", b"chunked"):
-        raise ValueError(f"a transfer encoding that dyno doesn't read: {coding[:40].decode('latin-1')}")
+        raise ValueError(
+            f"a transfer encoding that dyno doesn't read: {coding[:40].decode('latin-1')}"
+        )
     if length is not None and coding == b"chunked":
         raise ValueError("a content length on an answer in chunks")
     connection = fields.get(b"connection", b"").lower()
@@ -88,7 +95,8 @@ def _read(raw: bytes) -> Head:
         encoding="" if encoding == b"identity" else encoding.decode("latin-1"),
         content_length=None if length is None else int(length),
         chunked=coding == b"chunked",
-        keep_alive=connection != b"close" and not (raw.startswith(b"HTTP/1.0") and connection != b"keep-alive"),
+        keep_alive=connection != b"close"
+        and not (raw.startswith(b"HTTP/1.0") and connection != b"keep-alive"),
     )
 
 
@@ -105,7 +113,8 @@ def chunk_size(header: bytes) -> int:
     return size
 
 
-ONE, SEVERAL, OVER = range(3)  # what Chunked makes of a read: one chunk or a part of it, more, the body's end
+# what Chunked makes of a read: one chunk or a part of it, more, the body's end
+ONE, SEVERAL, OVER = range(3)
 
 
 class Chunked:
@@ -183,7 +192,11 @@ def body_spans(raw: bytes, head: Head) -> list[tuple[int, int]]:
     """Return the spans of the body in `raw`, in order."""
     if head.chunked:
         return dechunk(raw, head.length)
-    size = len(raw) if head.content_length is None else min(head.length + head.content_length, len(raw))
+    size = (
+        len(raw)
+        if head.content_length is None
+        else min(head.length + head.content_length, len(raw))
+    )
     return [(head.length, size)]
 
 

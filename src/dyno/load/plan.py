@@ -28,11 +28,13 @@ class Cancelling(msgspec.Struct, frozen=True):
 
 class Plan(msgspec.Struct, frozen=True):
     count: int  # sessions. Where there is no graph, each is one request
-    due_ns: list[int] | None  # when each begins, from the start of the load; None: as soon as a slot is free
+    # when each begins, from the start of the load; None: as soon as a slot is free
+    due_ns: list[int] | None
     in_flight_max: int | None  # sessions
     stop_sending_ns: int | None = None
     graph: Graph | None = None  # the requests of each session
-    steps: list[tuple[int, int]] = []  # slots from each of these times on; in_flight_max is the most of them
+    # slots from each of these times on; in_flight_max is the most of them
+    steps: list[tuple[int, int]] = []
     cancelling: Cancelling | None = None
 
     @property
@@ -42,11 +44,18 @@ class Plan(msgspec.Struct, frozen=True):
 
     def first_wave(self, window_ns: int) -> int:
         """Return how many requests may be open within the first moments: connections are opened ahead for them."""
-        wave = self.count if self.due_ns is None else sum(d <= window_ns for d in self.due_ns)
+        wave = (
+            self.count if self.due_ns is None else sum(d <= window_ns for d in self.due_ns)
+        )
         return min(wave, self.in_flight_max or wave)
 
 
-def make(load: LoadSpec, count: int, graph: Graph | None = None, starts_s: Sequence[float] | None = None) -> Plan:
+def make(
+    load: LoadSpec,
+    count: int,
+    graph: Graph | None = None,
+    starts_s: Sequence[float] | None = None,
+) -> Plan:
     """Plan a load. `count`: sessions. `starts_s`: when they begin by the file, for a load with recorded arrivals."""
     steps = load.slots.levels(load.duration_s) if load.slots and load.duration_s else []
     cancelling = None
@@ -63,7 +72,9 @@ def make(load: LoadSpec, count: int, graph: Graph | None = None, starts_s: Seque
     )
 
 
-def _due_ns(load: LoadSpec, count: int, starts_s: Sequence[float] | None) -> list[int] | None:
+def _due_ns(
+    load: LoadSpec, count: int, starts_s: Sequence[float] | None
+) -> list[int] | None:
     """Return when each session begins. None: in a closed loop, when another has ended."""
     if load.arrivals == "recorded":
         assert starts_s is not None, "workloads without times are refused before"
@@ -71,7 +82,8 @@ def _due_ns(load: LoadSpec, count: int, starts_s: Sequence[float] | None) -> lis
     rng = np.random.default_rng([load.seed, 0x10AD])
     if load.rates:
         areas = np.cumsum(_gaps_s(np.ones(count), load.burstiness, rng))
-        areas *= count / areas[-1]  # as below: the number of arrivals is the one asked for, whatever the seed
+        # as below: the number of arrivals is the one asked for, whatever the seed
+        areas *= count / areas[-1]
         most_s = math.inf if load.duration_s is None else load.duration_s
         return [ns(min(time_s, most_s)) for time_s in load.rates.times(areas.tolist())]
     if load.closed_loop:
@@ -118,7 +130,9 @@ def _rates_rps(load: LoadSpec, count: int) -> np.ndarray:
     return start * (end / start) ** progress
 
 
-def _gaps_s(rates: np.ndarray, burstiness: float | None, rng: np.random.Generator) -> np.ndarray:
+def _gaps_s(
+    rates: np.ndarray, burstiness: float | None, rng: np.random.Generator
+) -> np.ndarray:
     if burstiness is None:
         return 1.0 / rates
     return rng.gamma(shape=burstiness, scale=1.0 / (rates * burstiness))

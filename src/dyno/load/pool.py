@@ -14,7 +14,8 @@ from dyno.numbers import count
 from dyno.units import NS_PER_S, ns
 
 AHEAD_NS = NS_PER_S // 2  # connections are opened this long before a request needs them
-IDLE_MAX_NS = 4 * NS_PER_S  # uvicorn closes a kept-alive connection after 5 s: don't race it
+# uvicorn closes a kept-alive connection after 5 s: don't race it
+IDLE_MAX_NS = 4 * NS_PER_S
 OPENING_MAX = 256  # at a time: a server's queue for new connections is short
 _BUSY = attrgetter("held", "in_flight")  # those that are held come last
 
@@ -31,7 +32,8 @@ class Pool:
         ]
         self._connect_ns = ns(via.connect_timeout_s)
         self.only = self.replicas[0] if len(self.replicas) == 1 else None
-        self._in_turn = list(self.replicas)  # whoever has waited longest for a request first
+        # whoever has waited longest for a request first
+        self._in_turn = list(self.replicas)
         self._error: str | None = None  # of one that was opened ahead
         self._reuse = True  # connections carry several exchanges
 
@@ -68,7 +70,10 @@ class Pool:
         return connection
 
     def open_first(
-        self, plan: Plan, stopped: Callable[[], bool], read: Callable[[list[tuple[int, int]]], None]
+        self,
+        plan: Plan,
+        stopped: Callable[[], bool],
+        read: Callable[[list[tuple[int, int]]], None],
     ) -> None:
         """Open what the first moments need before the clock starts, a few hundred at a time, at least one to each
         replica."""
@@ -77,7 +82,11 @@ class Pool:
         allowed_ns = max(30 * NS_PER_S, self._connect_ns)
         deadline = now_ns() + allowed_ns
         while (idle := sum(len(r.idle) for r in self.replicas)) < wanted and not stopped():
-            while (spare := self._spare()) < wanted and spare - idle < OPENING_MAX and self._error is None:
+            while (
+                (spare := self._spare()) < wanted
+                and spare - idle < OPENING_MAX
+                and self._error is None
+            ):
                 self._open_spare(self._fewest())
             read(self.poller.poll(0.1))
             self.give_up(now_ns())
@@ -104,7 +113,12 @@ class Pool:
         ready = self._spare()
         index += ready
         room = plan.in_flight_max is None or ready + in_flight < plan.in_flight_max
-        if room and index < plan.count and plan.due_ns[index] <= until_ns and ready < OPENING_MAX:
+        if (
+            room
+            and index < plan.count
+            and plan.due_ns[index] <= until_ns
+            and ready < OPENING_MAX
+        ):
             self._open_spare(self._fewest())
 
     def open_for(self, requests: int) -> None:
@@ -120,7 +134,9 @@ class Pool:
 
     def _fewest(self) -> Replica:
         """Return the replica to open a connection to ahead of need, spread as the requests will be."""
-        return self.only or min(self._in_turn, key=lambda r: (r.held, r.in_flight + len(r.idle) + r.opening))
+        return self.only or min(
+            self._in_turn, key=lambda r: (r.held, r.in_flight + len(r.idle) + r.opening)
+        )
 
     def _open_spare(self, replica: Replica) -> None:
         try:
@@ -142,7 +158,11 @@ class Pool:
 
     def give_up(self, now: int) -> None:
         """Drop connections opened ahead that the server doesn't accept in time."""
-        late = [c for c in self.connections.values() if c.exchange < 0 and self.connects_late(c, now)]
+        late = [
+            c
+            for c in self.connections.values()
+            if c.exchange < 0 and self.connects_late(c, now)
+        ]
         for connection in late:
             self.not_opened(connection, TimeoutError())
 

@@ -50,7 +50,9 @@ class SliceTask(msgspec.Struct, frozen=True):
 
     def traffic(self) -> Traffic:
         routes = [Route(Url(url), self.via, self.login) for url in self.urls]
-        return Traffic(routes, self.fronts, self.script, self.plan, self.timeout_s, self.response_max)
+        return Traffic(
+            routes, self.fronts, self.script, self.plan, self.timeout_s, self.response_max
+        )
 
 
 class SliceFailure(msgspec.Struct, frozen=True):
@@ -73,7 +75,9 @@ class SliceReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _encode = msgspec.json.Encoder(enc_hook=list).encode
-_decode = msgspec.json.Decoder(SliceReport, dec_hook=lambda _, times: deque(times, RECENT)).decode
+_decode = msgspec.json.Decoder(
+    SliceReport, dec_hook=lambda _, times: deque(times, RECENT)
+).decode
 
 
 # ---- the process ----
@@ -128,11 +132,22 @@ def main() -> None:
         secrets.learn([secret.decode("latin-1") for secret in task.secrets])
         orders = _Orders(sys.stdin.buffer)
         with contextlib.closing(Spool(Path(task.spool), task.secrets)) as spool:
-            wire = Wire(task.traffic(), spool, watch=_tell, stop=orders.stop, core=task.core, gate=orders.agreed_ns)
+            wire = Wire(
+                task.traffic(),
+                spool,
+                watch=_tell,
+                stop=orders.stop,
+                core=task.core,
+                gate=orders.agreed_ns,
+            )
             last = SliceReport(facts=wire.drive())
     except Exception as e:  # also dyno's own mistake: whoever started it must hear of it
         known = isinstance(e, DynoError)
-        last = SliceReport(failure=SliceFailure(type(e).__name__, str(e) if known else f"{type(e).__name__}: {e}"))
+        last = SliceReport(
+            failure=SliceFailure(
+                type(e).__name__, str(e) if known else f"{type(e).__name__}: {e}"
+            )
+        )
     os.set_blocking(sys.stdout.fileno(), True)
     _say(last)
 
@@ -162,7 +177,9 @@ class SliceProcess:
         """Hand over its task. Apart from the making: many processes import dyno at the same time."""
         self._spool = Path(task.spool)
         stop_ns = task.plan.stop_sending_ns
-        self.progress = Progress(task.plan.requests, None if stop_ns is None else stop_ns / NS_PER_S)
+        self.progress = Progress(
+            task.plan.requests, None if stop_ns is None else stop_ns / NS_PER_S
+        )
         self._child.give(task)
 
     def go(self, at_ns: int) -> None:
@@ -201,9 +218,17 @@ class SliceProcess:
 
 def lost(spool: Path, start_ns: int, progress: Progress) -> ClientFacts:
     """Return the facts of a process that can't report them any more, from its spool and its last report."""
-    sent = min(len({exchange for exchange, kind, *_ in frames(spool) if kind == SENT}), progress.count)
-    planned, end_ns = progress.count if progress.until_s is None else sent, start_ns + progress.elapsed_ns
-    return ClientFacts(start_ns, end_ns, "lost", planned, sent, 0.0, progress.reads, [], kernel_stamps=True)
+    sent = min(
+        len({exchange for exchange, kind, *_ in frames(spool) if kind == SENT}),
+        progress.count,
+    )
+    planned, end_ns = (
+        progress.count if progress.until_s is None else sent,
+        start_ns + progress.elapsed_ns,
+    )
+    return ClientFacts(
+        start_ns, end_ns, "lost", planned, sent, 0.0, progress.reads, [], kernel_stamps=True
+    )
 
 
 def _how(code: int) -> str:

@@ -9,7 +9,8 @@ FOLLOWED = 4  # responses at a time, for the live rate: their reads are looked i
 _USAGE_KEYS = (b'"completion_tokens":', b'"generated_tokens":', b'"tokens_predicted":')
 _EVENT = b"data:"
 _FADE_PER_TICK, _FADE_PER_RESPONSE = 0.95, 0.98
-_TOKENLESS_MOST, _TOKENLESS = 6, 3  # events of a response without a token: role, finish reason, usage, end mark …
+# events of a response without a token: role, finish reason, usage, end mark …
+_TOKENLESS_MOST, _TOKENLESS = 6, 3
 
 
 class Progress(msgspec.Struct):
@@ -24,8 +25,10 @@ class Progress(msgspec.Struct):
     in_flight: int = 0
     reads: int = 0
     firsts: int = 0  # responses whose body has begun …
-    first_ns: int = 0  # … and the sum of their times from sent: near the time to the first token
-    recent_ns: deque[int] = msgspec.field(default_factory=lambda: deque(maxlen=RECENT))  # … and the last of these times
+    # … and the sum of their times from sent: near the time to the first token
+    first_ns: int = 0
+    # … and the last of these times
+    recent_ns: deque[int] = msgspec.field(default_factory=lambda: deque(maxlen=RECENT))
     bytes: int = 0  # received
     events: float = 0.0  # that carried tokens, by the bytes received
     tokens_per_event: float = 1.0  # by the usage of finished responses, where it was there
@@ -57,7 +60,8 @@ class TokenPace:
     def __init__(self) -> None:
         self._following: set[FollowedResponse] = set()
         self._event_bytes = self._events = 0.0  # of followed responses; older ones fade
-        self._ended = self._ended_events = self._ended_tokens = 0.0  # of followed responses with a usage; likewise
+        # of followed responses with a usage; likewise
+        self._ended = self._ended_events = self._ended_tokens = 0.0
         self._noted_bytes = self._noted_ended = 0
         self._tokenless = 0.0  # events of a response that carry no token
 
@@ -104,7 +108,9 @@ class TokenPace:
         without = (self._ended_events - self._ended_tokens) / self._ended
         if 0 <= without <= _TOKENLESS_MOST:  # one token each, and a few events more
             return without, 1.0
-        return _TOKENLESS, self._ended_tokens / max(self._ended_events - _TOKENLESS * self._ended, self._ended)
+        return _TOKENLESS, self._ended_tokens / max(
+            self._ended_events - _TOKENLESS * self._ended, self._ended
+        )
 
 
 class Stop:

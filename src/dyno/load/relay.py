@@ -53,12 +53,18 @@ def decoded(answer: object, requests: int) -> Relay:
     try:
         relay = _decode(answer)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as e:
-        raise NotUnderstood(f"its report can't be read ({one_line(str(e))[:_LONGEST_WORDS]})") from None
+        raise NotUnderstood(
+            f"its report can't be read ({one_line(str(e))[:_LONGEST_WORDS]})"
+        ) from None
     if len(relay.spool) > RELAY_BYTES:
         raise NotUnderstood(f"it sent {human_bytes(len(relay.spool))} of its spool at once")
     _check_numbers(relay.progress)
     relay.progress.count = requests
-    return relay if relay.facts is None else msgspec.structs.replace(relay, facts=_own(relay.facts, requests))
+    return (
+        relay
+        if relay.facts is None
+        else msgspec.structs.replace(relay, facts=_own(relay.facts, requests))
+    )
 
 
 def is_time(value: object) -> bool:
@@ -73,14 +79,34 @@ def _own(facts: ClientFacts, requests: int) -> ClientFacts:
         raise NotUnderstood(f"its outcome is {one_line(facts.outcome)[:_LONGEST_WORDS]!r}")
     for name in ("planned", "sent", "skipped"):
         if not 0 <= getattr(facts, name) <= requests:
-            raise NotUnderstood(f"of {requests} requests it counts {getattr(facts, name)} as {name}")
-    if not is_time(facts.start_ns) or not is_time(facts.end_ns) or facts.end_ns < facts.start_ns:
-        raise NotUnderstood(f"its load began at {facts.start_ns} ns and ended at {facts.end_ns} ns")
-    if facts.reads < 0 or facts.cpu_s < 0 or any(not 0 <= exchange < requests for exchange in facts.unasked):
-        raise NotUnderstood("its reads, its processor time or its numbers of requests can't be")
+            raise NotUnderstood(
+                f"of {requests} requests it counts {getattr(facts, name)} as {name}"
+            )
+    if (
+        not is_time(facts.start_ns)
+        or not is_time(facts.end_ns)
+        or facts.end_ns < facts.start_ns
+    ):
+        raise NotUnderstood(
+            f"its load began at {facts.start_ns} ns and ended at {facts.end_ns} ns"
+        )
+    if (
+        facts.reads < 0
+        or facts.cpu_s < 0
+        or any(not 0 <= exchange < requests for exchange in facts.unasked)
+    ):
+        raise NotUnderstood(
+            "its reads, its processor time or its numbers of requests can't be"
+        )
     words = one_line(facts.priority)[:_LONGEST_WORDS]
     return msgspec.structs.replace(
-        facts, priority=words, others_cpu=None, round_trips_ns=[], processes=[], node="", clock=None
+        facts,
+        priority=words,
+        others_cpu=None,
+        round_trips_ns=[],
+        processes=[],
+        node="",
+        clock=None,
     )
 
 
@@ -89,5 +115,7 @@ def _check_numbers(report: msgspec.Struct) -> None:
     for name in report.__struct_fields__:
         value = getattr(report, name)
         for number in value if isinstance(value, list | deque) else [value]:
-            if isinstance(number, int | float) and not (math.isfinite(number) and abs(number) < _TIME_END_NS):
+            if isinstance(number, int | float) and not (
+                math.isfinite(number) and abs(number) < _TIME_END_NS
+            ):
                 raise NotUnderstood(f"its {name} has {number}")

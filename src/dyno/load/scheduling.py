@@ -20,14 +20,16 @@ from dyno.clock import now_ns
 from dyno.units import NS_PER_MS, NS_PER_S
 
 SLICE_NS = 100_000  # the shortest that the scheduler takes
-_SCHED_ATTR = struct.Struct("<IIQiIQQQ")  # size, policy, flags, nice, priority, runtime (the slice), deadline, period
+# size, policy, flags, nice, priority, runtime (the slice), deadline, period
+_SCHED_ATTR = struct.Struct("<IIQiIQQQ")
 _SYSCALLS = {"x86_64": (314, 315), "aarch64": (274, 275)}  # sched_setattr, sched_getattr
 # Of a core. A wire that needs more would take it from a server on the same cores; and from a real-time process that
 # uses all of a core the kernel takes 50 ms in each second.
 TOO_BUSY = 0.3
 SLEPT_NS = 100_000  # a poll that took so much longer than its work has slept
 EVENT_NS = 2_000  # to hand over one event, at most
-_SCHEDSTAT = "/proc/thread-self/schedstat"  # CPU time, time spent runnable without a core, turns
+# CPU time, time spent runnable without a core, turns
+_SCHEDSTAT = "/proc/thread-self/schedstat"
 _SLICE = f"slice {SLICE_NS / NS_PER_MS:g} ms"
 
 
@@ -103,10 +105,13 @@ def _slice(length_ns: int) -> bool:
         return False
     libc = ctypes.CDLL(None)
     nice = os.getpriority(os.PRIO_PROCESS, 0)
-    asked = ctypes.create_string_buffer(_SCHED_ATTR.pack(_SCHED_ATTR.size, os.SCHED_OTHER, 0, nice, 0, length_ns, 0, 0))
+    asked = ctypes.create_string_buffer(
+        _SCHED_ATTR.pack(_SCHED_ATTR.size, os.SCHED_OTHER, 0, nice, 0, length_ns, 0, 0)
+    )
     if libc.syscall(calls[0], 0, asked, 0) != 0:
         return False
-    got = ctypes.create_string_buffer(_SCHED_ATTR.size)  # older kernels take it and do nothing
+    # older kernels take it and do nothing
+    got = ctypes.create_string_buffer(_SCHED_ATTR.size)
     libc.syscall(calls[1], 0, got, _SCHED_ATTR.size, 0)
     return bool(length_ns) and _SCHED_ATTR.unpack(got.raw)[5] == length_ns
 
@@ -138,7 +143,8 @@ class Stalls:
     def __enter__(self) -> "Stalls":
         with contextlib.suppress(OSError):  # not Linux, or a sandbox
             self._stat = os.open(_SCHEDSTAT, os.O_RDONLY)
-            if os.pread(self._stat, 96, 0).startswith(b"0 "):  # no CPU time at all: this kernel doesn't count
+            # no CPU time at all: this kernel doesn't count
+            if os.pread(self._stat, 96, 0).startswith(b"0 "):
                 self._close()
         self._start = self._waited_ns()
         self._marks = (self._start,) * 3

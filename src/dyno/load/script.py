@@ -71,7 +71,11 @@ class TurnScript(msgspec.Struct, tag=True):
         parts, before = [body.own], body.history
         while before >= 0:
             earlier = bodies[before]
-            parts.append(self._answers[first + before] if earlier.recorded is None else earlier.recorded)
+            parts.append(
+                self._answers[first + before]
+                if earlier.recorded is None
+                else earlier.recorded
+            )
             parts.append(earlier.own)
             before = earlier.history
         middle = (b"," if self.chat else b"").join(reversed(parts))
@@ -83,10 +87,16 @@ class TurnScript(msgspec.Struct, tag=True):
         return PROTOCOLS[self.backend].chat
 
     def collector(self, exchange: int) -> "AnswerCollector | None":
-        return AnswerCollector(self.backend) if self.bodies[exchange % len(self.bodies)].wanted else None
+        return (
+            AnswerCollector(self.backend)
+            if self.bodies[exchange % len(self.bodies)].wanted
+            else None
+        )
 
     def answered(self, exchange: int, text: bytes) -> None:
-        self._answers[exchange] = b'{"role":"assistant","content":"' + text + b'"}' if self.chat else text
+        self._answers[exchange] = (
+            b'{"role":"assistant","content":"' + text + b'"}' if self.chat else text
+        )
 
     def forget(self, exchanges: Iterable[int]) -> None:
         for exchange in exchanges:
@@ -96,7 +106,9 @@ class TurnScript(msgspec.Struct, tag=True):
         """Return the script of whole sessions, by their requests, numbered anew."""
         number = {-1: -1} | {old: new for new, old in enumerate(requests)}
         bodies = [self.bodies[i] for i in requests]
-        moved = [msgspec.structs.replace(body, history=number[body.history]) for body in bodies]
+        moved = [
+            msgspec.structs.replace(body, history=number[body.history]) for body in bodies
+        ]
         return TurnScript(self.backend, self.head, moved)
 
 
@@ -113,14 +125,17 @@ class AnswerCollector:
         self._head = b""
         self._text = b""  # as the server escaped it
         self._last = b""  # bytes that were digested
-        self._plain = backend in _TEXTS  # each HTTP chunk so far ends with an event, and the pattern finds texts
+        # each HTTP chunk so far ends with an event, and the pattern finds texts
+        self._plain = backend in _TEXTS
 
     def digest(self) -> None:
         """Replace the reads that have come by the text in them."""
         if not self._plain:
             return
         data = b"".join(self.reads)
-        self._last = (data if len(data) >= _LAST_BYTES else self._last + data)[-_LAST_BYTES:]
+        self._last = (data if len(data) >= _LAST_BYTES else self._last + data)[
+            -_LAST_BYTES:
+        ]
         if not self._head:
             head, blank, data = data.partition(b"\r\n\r\n")
             if not blank:
@@ -132,7 +147,9 @@ class AnswerCollector:
             return
         texts = _TEXTS[self._backend].findall(data, 0, end)
         # A chunk has two line ends, one after its size and one after its last event.
-        self._plain = 2 * data.count(b"\n\r\n", 0, end) == data.count(b"\r\n", 0, end) and bool(texts or self._text)
+        self._plain = 2 * data.count(b"\n\r\n", 0, end) == data.count(
+            b"\r\n", 0, end
+        ) and bool(texts or self._text)
         if self._plain:
             self._text += b"".join(texts)
             data = data[end:]
@@ -166,7 +183,13 @@ def gave_up(data: bytes) -> bool:
     return b"error" in data and _ERROR.search(data) is not None
 
 
-def make(requests: Iterable[Request], backend: str, asked: Asked, head: bytes, answers: Answers = "server") -> Script:
+def make(
+    requests: Iterable[Request],
+    backend: str,
+    asked: Asked,
+    head: bytes,
+    answers: Answers = "server",
+) -> Script:
     """Make the script. `head`: of each request, to the value of its content length."""
     protocol, wholes, turns = PROTOCOLS[backend], [], []
     for request in requests:
@@ -177,18 +200,32 @@ def make(requests: Iterable[Request], backend: str, asked: Asked, head: bytes, a
     if not turns:
         return PromptScript(wholes)
     followed = {turn.history for turn in turns}
-    if followed == {None}:  # those of a trace: whole before the load, so that sending them is all that is left
+    # those of a trace: whole before the load, so that sending them is all that is left
+    if followed == {None}:
         bodies = (_body(turn, backend, asked, answers, False) for turn in turns)
-        return PromptScript([http1.payload(head, b"".join((b.begin, b.own, b.end))) for b in bodies])
+        return PromptScript(
+            [http1.payload(head, b"".join((b.begin, b.own, b.end))) for b in bodies]
+        )
     return TurnScript(
-        backend, head, [_body(turn, backend, asked, answers, i in followed) for i, turn in enumerate(turns)]
+        backend,
+        head,
+        [
+            _body(turn, backend, asked, answers, i in followed)
+            for i, turn in enumerate(turns)
+        ],
     )
 
 
-def _body(turn: Turn, backend: str, asked: Asked, answers: Answers, followed: bool) -> TurnBody:
+def _body(
+    turn: Turn, backend: str, asked: Asked, answers: Answers, followed: bool
+) -> TurnBody:
     protocol = PROTOCOLS[backend]
     whole = protocol.body(Request(_HOLE, turn.prompt_tokens, turn.output_tokens), asked)
-    hole = _encode({"role": "user", "content": _HOLE}) if protocol.chat else _encode(_HOLE)[1:-1]
+    hole = (
+        _encode({"role": "user", "content": _HOLE})
+        if protocol.chat
+        else _encode(_HOLE)[1:-1]
+    )
     begin, _, end = _encode(whole | turn.body).partition(hole)
     recorded = None
     if protocol.chat:

@@ -31,10 +31,14 @@ class Graph(msgspec.Struct, frozen=True):
         """Return the order of requests. `requests`: turns, or what is stored of them. None: each is its own session,
         due when that begins."""
         numbers = [getattr(r, "session", None) for r in requests]
-        waits = (s is not None and (s != i or requests[i].wait_s) for i, s in enumerate(numbers))
+        waits = (
+            s is not None and (s != i or requests[i].wait_s) for i, s in enumerate(numbers)
+        )
         if not any(waits):
             return None
-        starts = [i for i, session in enumerate(numbers) if not i or session != numbers[i - 1]]
+        starts = [
+            i for i, session in enumerate(numbers) if not i or session != numbers[i - 1]
+        ]
         return cls(
             [*starts, len(requests)],
             [r.after for r in requests],
@@ -70,7 +74,9 @@ class Graph(msgspec.Struct, frozen=True):
         """Return the graph with waits divided by this."""
         if speedup == 1:
             return self
-        return Graph(self.starts, self.after, [round(wait / speedup) for wait in self.wait_ns])
+        return Graph(
+            self.starts, self.after, [round(wait / speedup) for wait in self.wait_ns]
+        )
 
     def requests_of(self, sessions: Sequence[int]) -> Iterator[int]:
         """Yield the requests of these sessions, in the order in which `part` numbers them."""
@@ -99,9 +105,11 @@ class Sessions:
         self._graph = graph
         self.skipped = 0
         self.unsent = 0  # requests of sessions that have begun
-        self._by_exchange: dict[int, _Session] = {}  # exchange → its session, until it has ended or is skipped
+        # exchange → its session, until it has ended or is skipped
+        self._by_exchange: dict[int, _Session] = {}
         self._missing: dict[int, int] = {}  # exchange → how many must still end before it
-        self._next: list[list[int]] = [[] for _ in graph.after]  # request → those that wait for it
+        # request → those that wait for it
+        self._next: list[list[int]] = [[] for _ in graph.after]
         for i, before in enumerate(graph.after):
             for j in before:
                 self._next[j].append(i)
@@ -130,7 +138,9 @@ class Sessions:
         session.in_flight += 1
         return True
 
-    def ended(self, exchange: int, now: int, failed: bool) -> tuple[list[tuple[int, int]], bool]:
+    def ended(
+        self, exchange: int, now: int, failed: bool
+    ) -> tuple[list[tuple[int, int]], bool]:
         """Return the requests that had to wait for it alone, each after the time when it is due; and whether the
         session is over. After a failure the rest of the session is skipped."""
         graph, session = self._graph, self._by_exchange.pop(exchange)

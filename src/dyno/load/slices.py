@@ -56,7 +56,8 @@ def share(plan: Plan, k: int, n: int) -> Plan:
         stop_sending_ns=plan.stop_sending_ns,
         graph=plan.graph and plan.graph.part(sessions_of(plan.graph.sessions, k, n, count)),
         steps=[(at_ns, _part(slots, k, n)) for at_ns, slots in plan.steps],
-        cancelling=plan.cancelling and replace(plan.cancelling, seed=plan.cancelling.seed * n + k),
+        cancelling=plan.cancelling
+        and replace(plan.cancelling, seed=plan.cancelling.seed * n + k),
     )
 
 
@@ -70,7 +71,9 @@ def sessions_of(size: int, k: int, n: int, count: int) -> list[int]:
     return [(j * n + k) % size for j in range(min(size // math.gcd(n, size), count))]
 
 
-def of_slice(values: Sequence[T], k: int, n: int, count: int, graph: Graph | None = None) -> list[T]:
+def of_slice(
+    values: Sequence[T], k: int, n: int, count: int, graph: Graph | None = None
+) -> list[T]:
     """Return what goes with each request of a slice of `count` sessions."""
     chosen = sessions_of(graph.sessions if graph else len(values), k, n, count)
     return [values[i] for i in (graph.requests_of(chosen) if graph else chosen)]
@@ -93,10 +96,14 @@ class Numbering:
         return self._graph.members(session).start + exchange - members.start
 
 
-def cut(traffic: Traffic, spools: Sequence[Path], secrets: Sequence[bytes]) -> Iterator[SliceTask]:
+def cut(
+    traffic: Traffic, spools: Sequence[Path], secrets: Sequence[bytes]
+) -> Iterator[SliceTask]:
     """Yield the task of each process; as many as there are spools to write."""
     n, first = len(spools), traffic.routes[0]
-    via = Transport(**{name: getattr(first.via, name) for name in Transport.__struct_fields__})
+    via = Transport(
+        **{name: getattr(first.via, name) for name in Transport.__struct_fields__}
+    )
     for k, spool in enumerate(spools):
         plan = share(traffic.plan, k, n)
         yield SliceTask(
@@ -147,9 +154,23 @@ def drive(
 
 def joined(each: Sequence[Progress]) -> Progress:
     """Return the progress of all processes as that of one client."""
-    sums = ("count", "sent", "ended", "failed", "in_flight", "reads", "firsts", "first_ns", "bytes", "events")
+    sums = (
+        "count",
+        "sent",
+        "ended",
+        "failed",
+        "in_flight",
+        "reads",
+        "firsts",
+        "first_ns",
+        "bytes",
+        "events",
+    )
     last = max(RECENT // len(each), 1)
-    tokens, events = sum(p.events * p.tokens_per_event for p in each), sum(p.events for p in each)
+    tokens, events = (
+        sum(p.events * p.tokens_per_event for p in each),
+        sum(p.events for p in each),
+    )
     return Progress(
         **{name: sum(getattr(p, name) for p in each) for name in sums},
         until_s=each[0].until_s,

@@ -34,7 +34,8 @@ TIMES = struct.Struct("<qq")
 NO_STAMP = bytes(16)
 pack = _WRITE.pack
 
-Frame = tuple[int, int, int, int, int, bytes]  # exchange, kind, read_ns, stamp a, stamp b, payload
+# exchange, kind, read_ns, stamp a, stamp b, payload
+Frame = tuple[int, int, int, int, int, bytes]
 
 
 class Spool:
@@ -42,20 +43,25 @@ class Spool:
 
     def __init__(self, path: Path, secrets: Sequence[bytes] = ()) -> None:
         self.path = path
-        self.parts: list[bytes] = []  # not written yet. The wire's hot path appends here itself
+        # not written yet. The wire's hot path appends here itself
+        self.parts: list[bytes] = []
         self.size = 0  # of the payloads among them
         self._secrets = secrets
         try:
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            fcntl.flock(self._fd, fcntl.LOCK_EX)  # as long as it is held, the run is under way
+            # as long as it is held, the run is under way
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
         except OSError as e:
-            raise StoreError(f"{path} can't be written: {e.strerror}. Choose another folder with --runs.") from None
+            raise StoreError(
+                f"{path} can't be written: {e.strerror}. Choose another folder with --runs."
+            ) from None
 
     def write(self, parts: list[bytes]) -> None:
         data = b"".join(parts)
         for secret in self._secrets:
             if secret in data:
-                data = data.replace(secret, b"*" * len(secret))  # of the same length: frames stay whole
+                # of the same length: frames stay whole
+                data = data.replace(secret, b"*" * len(secret))
         try:
             while data:
                 data = data[os.write(self._fd, data) :]
@@ -64,7 +70,14 @@ class Spool:
                 f"{self.path} can no longer be written: {e.strerror}. Results until then are kept."
             ) from None
 
-    def note(self, kind: int, exchange: int, at_ns: int, stamp: bytes = NO_STAMP, payload: bytes = b"") -> None:
+    def note(
+        self,
+        kind: int,
+        exchange: int,
+        at_ns: int,
+        stamp: bytes = NO_STAMP,
+        payload: bytes = b"",
+    ) -> None:
         self.parts.append(pack(exchange, kind, len(payload), at_ns, stamp))
         if payload:
             self.parts.append(payload)
@@ -95,7 +108,9 @@ def responses(path: Path) -> Iterator[bytes]:
     yield from map(b"".join, open_.values())
 
 
-def frames(path: Path, block: int = 1 << 20, more_to_come: Callable[[], bool] = lambda: False) -> Iterator[Frame]:
+def frames(
+    path: Path, block: int = 1 << 20, more_to_come: Callable[[], bool] = lambda: False
+) -> Iterator[Frame]:
     """Yield the spool's frames in order, to the first that a crash has cut, or left as zeros or as something else.
     `more_to_come`: waits at the end of a spool that is being written; False: that was all."""
     unpack, header = _FRAME.unpack_from, _FRAME.size

@@ -30,7 +30,19 @@ from dyno.load.progress import Progress, Stop, TokenPace
 from dyno.load.scheduling import Poll, Priority, Stalls
 from dyno.load.script import AnswerCollector, Script, gave_up
 from dyno.load.sessions import Sessions
-from dyno.load.spool import CLOCK, END, NO_STAMP, READ, READ_BYTES, SENT, SINCE, TIMES, TURN, Spool, pack
+from dyno.load.spool import (
+    CLOCK,
+    END,
+    NO_STAMP,
+    READ,
+    READ_BYTES,
+    SENT,
+    SINCE,
+    TIMES,
+    TURN,
+    Spool,
+    pack,
+)
 from dyno.numbers import count
 from dyno.units import NS_PER_MS, NS_PER_S, ns
 
@@ -46,8 +58,10 @@ EVENTS_MAX = 1023  # of one poll: what Python asks the kernel for
 NAP_S = 0.0003
 STARVED_NS = TICK_NS // 20  # waited for a core in a tick: who naps then may wait again
 NAP_NS = 500_000  # at most, with what waking up takes
-MARK_FROM_NS = 2 * NS_PER_MS  # after a longer sleep there is time to ask the scheduler how long it let us wait
-NAP_FROM_READS_PER_TICK = 1_000  # 10,000 reads/s: below that a wake-up for each read is cheap enough
+# after a longer sleep there is time to ask the scheduler how long it let us wait
+MARK_FROM_NS = 2 * NS_PER_MS
+# 10,000 reads/s: below that a wake-up for each read is cheap enough
+NAP_FROM_READS_PER_TICK = 1_000
 # The server is gone: no byte for this long, and this many connections refused in a row, by every replica.
 GONE_AFTER_NS, GONE_REFUSED = 3 * NS_PER_S, 8
 HOPELESS = 50  # failures, and no success: the load ends
@@ -58,14 +72,17 @@ RESPONSE_MAX = 1 << 26
 LINGER_NS, LINGER_MAX_NS = 20 * NS_PER_MS, 250 * NS_PER_MS
 _INTERRUPTED = "interrupted: dyno was stopped while it ran"
 _DECIDED = "cancelled: the load had answered its question"
-CLOSED_WITHIN_NS = NS_PER_S // 2  # a round trip and some: a connection closed before the request came shows by then
+# a round trip and some: a connection closed before the request came shows by then
+CLOSED_WITHIN_NS = NS_PER_S // 2
 
 
 class Traffic(NamedTuple):
     """The requests of one load, when they are due, and where they go."""
 
-    routes: Sequence[Route]  # to copies of one server; each request goes to the one with the least in flight
-    fronts: Sequence[bytes]  # what a request to each of them begins with; of a single one, empty: the script has it
+    # to copies of one server; each request goes to the one with the least in flight
+    routes: Sequence[Route]
+    # what a request to each of them begins with; of a single one, empty: the script has it
+    fronts: Sequence[bytes]
     script: Script
     plan: Plan
     timeout_s: float = 6 * 3600  # of a request
@@ -104,25 +121,33 @@ class Wire:
         # Requests of sessions that are due later; those that are due soon, for which connections are opened.
         self._later: list[tuple[int, int]] = []
         self._soon: list[tuple[int, int]] = []
-        self._cancels: list[tuple[int, int]] = []  # when the client cancels, and which exchange
+        # when the client cancels, and which exchange
+        self._cancels: list[tuple[int, int]] = []
         self._undigested: deque[AnswerCollector] = deque()  # for when nothing else is to do
         self._steps = deque(plan.steps)
-        self._free: deque[int] = deque()  # when slots became free, in order: the due times of a closed loop
+        # when slots became free, in order: the due times of a closed loop
+        self._free: deque[int] = deque()
         self._slots = 0  # of a closed loop, free or not
         self._surplus = 0  # slots that end with their session, as there are fewer now
-        self._paused: deque[int] = deque()  # slots held back after a refused connection, until these times
+        # slots held back after a refused connection, until these times
+        self._paused: deque[int] = deque()
         self._last_byte_ns = 0
         self._outcome = "complete"
-        self._unasked: list[int] = []  # exchanges on connections on which the server sent more than requested
+        # exchanges on connections on which the server sent more than requested
+        self._unasked: list[int] = []
         self._interrupted = False
         self._broken_bodies = 0  # responses that began and broke
-        self._stamped = False  # the kernel's receive stamps do come: some sandboxes take the option and give none
+        # the kernel's receive stamps do come: some sandboxes take the option and give none
+        self._stamped = False
         self._offset_ns = 0
-        self._before = self._now = Poll(0, 0, 0)  # the last poll, and the one whose events are being read
-        self._since: tuple[Poll | None, int] = None, 0  # a poll, and since when what it found can have been there
+        # the last poll, and the one whose events are being read
+        self._before = self._now = Poll(0, 0, 0)
+        # a poll, and since when what it found can have been there
+        self._since: tuple[Poll | None, int] = None, 0
         self._left_over = False  # a socket was not read to its end
         self._stalls = Stalls()
-        self._starved, self._waited_ns = False, 0  # no core for a good part of the last tick; for how long in all
+        # no core for a good part of the last tick; for how long in all
+        self._starved, self._waited_ns = False, 0
         self._ticks_late_ns: list[int] = []
         self._priority = Priority(core)
         until_s = None if plan.stop_sending_ns is None else plan.stop_sending_ns / NS_PER_S
@@ -137,7 +162,11 @@ class Wire:
         with self._connected():
             poll = self._pool.poller.poll
             tick = self._start_ns + TICK_NS
-            stop_sending = NEVER_NS if plan.stop_sending_ns is None else self._start_ns + plan.stop_sending_ns
+            stop_sending = (
+                NEVER_NS
+                if plan.stop_sending_ns is None
+                else self._start_ns + plan.stop_sending_ns
+            )
             while True:
                 now = now_ns()
                 if now >= tick:
@@ -149,7 +178,8 @@ class Wire:
                     napping = self._stamped and thick and not self._starved
                 if now >= stop_sending:
                     if plan.due_ns is not None:
-                        self._send_due(stop_sending)  # the last one is due at that very moment
+                        # the last one is due at that very moment
+                        self._send_due(stop_sending)
                     self._stop_sending("complete")
                 if self._complete:
                     self._settle(now + TURN_NS // 2)
@@ -183,7 +213,8 @@ class Wire:
                         spool.note(TURN, 0, asleep, TIMES.pack(self._before.returned_ns, 0))
                     self._read(events)
                 if len(events) >= EVENTS_MAX or self._left_over:
-                    self._left_over = False  # not all was looked at: the next reads may find bytes from before
+                    # not all was looked at: the next reads may find bytes from before
+                    self._left_over = False
                 else:
                     self._before = self._now
                 if spool.size > FLUSH_BYTES:
@@ -234,7 +265,10 @@ class Wire:
             else progress.sent + skipped,
             sent=progress.sent,
             skipped=skipped,
-            cpu_s=usage.ru_utime + usage.ru_stime - usage_before.ru_utime - usage_before.ru_stime,
+            cpu_s=usage.ru_utime
+            + usage.ru_stime
+            - usage_before.ru_utime
+            - usage_before.ru_stime,
             reads=progress.reads,
             ticks_late_ns=self._ticks_late_ns,
             kernel_stamps=self._stamped,
@@ -263,7 +297,8 @@ class Wire:
                     self._attend(stream, event)
                 else:
                     self._connect(stream, event)
-                if len(free) + len(soon) > waiting:  # sent at once, not when the reads of this turn are done
+                # sent at once, not when the reads of this turn are done
+                if len(free) + len(soon) > waiting:
                     self._send_due(clock())
                 continue
             try:
@@ -326,11 +361,16 @@ class Wire:
                     return far
                 if plan.due_ns is None:
                     if not self._free:
-                        return min(self._paused[0] if self._paused else far, self._steps[0][0] if self._steps else far)
+                        return min(
+                            self._paused[0] if self._paused else far,
+                            self._steps[0][0] if self._steps else far,
+                        )
                     due = self._free.popleft()
                 else:
                     due = self._start_ns + plan.due_ns[self._next]
-                    self._pool.open_ahead(plan, self._next, self._open, now + AHEAD_NS - self._start_ns)
+                    self._pool.open_ahead(
+                        plan, self._next, self._open, now + AHEAD_NS - self._start_ns
+                    )
                     if due > now:
                         return min(due, far)
                     if plan.in_flight_max is not None and self._open >= plan.in_flight_max:
@@ -415,12 +455,18 @@ class Wire:
         stream.sent_ns = sent = now_ns()
         # Opened for this request: the time that took is not the client's delay.
         connecting = 0 if stream.waited else sent - stream.idle_ns
-        self._spool.note(SENT, exchange, sent, TIMES.pack(stream.due_ns, connecting), replica.mark)
+        self._spool.note(
+            SENT, exchange, sent, TIMES.pack(stream.due_ns, connecting), replica.mark
+        )
         try:
             if stream.tls is not None:
                 stream.tls.object.write(front + payload)
                 front, payload = b"", stream.tls.outgoing.read()
-            done = stream.socket.sendmsg((front, payload)) if front else stream.socket.send(payload)
+            done = (
+                stream.socket.sendmsg((front, payload))
+                if front
+                else stream.socket.send(payload)
+            )
         except BlockingIOError:
             done = 0
         except OSError as e:  # ssl.SSLError is one too
@@ -429,7 +475,10 @@ class Wire:
         if done < len(front) + len(payload):
             stream.out = (front + payload)[done:]
             self._pool.poller.modify(stream.fd, IN | OUT)
-        if self._plan.cancelling and (after_ns := self._plan.cancelling.after(exchange)) is not None:
+        if (
+            self._plan.cancelling
+            and (after_ns := self._plan.cancelling.after(exchange)) is not None
+        ):
             heappush(self._cancels, (sent + after_ns, exchange))
 
     def _head_or_length(self, stream: Connection, data: bytes, stamp: bytes) -> None:
@@ -450,12 +499,17 @@ class Wire:
             data = raw[head.length :]
             if head.status != 200:
                 stream.failing = True
-                if head.status == 429 or head.status >= 500:  # it says that of itself, not of the request
+                # it says that of itself, not of the request
+                if head.status == 429 or head.status >= 500:
                     self._pool.hold(stream.replica)
             if head.chunked:
                 stream.framing = http1.Chunked()
                 if stream.tls is None:
-                    stream.take = self._taking(stream) if data else partial(self._first_of_body, stream)
+                    stream.take = (
+                        self._taking(stream)
+                        if data
+                        else partial(self._first_of_body, stream)
+                    )
                 if data:
                     self._count_first(stream, stamp)
                 try:
@@ -532,11 +586,19 @@ class Wire:
                 self._fail(stream, f"garbage: {e}")
                 return
         self._spool.note(END, stream.exchange, now)
-        if excess := stream.framing.excess if stream.framing else data[stream.left :] if stream.left < 0 else b"":
+        if (
+            excess := stream.framing.excess
+            if stream.framing
+            else data[stream.left :]
+            if stream.left < 0
+            else b""
+        ):
             self._out_of_turn(stream, excess)
             stream.keep_alive = False
         exchange = stream.exchange
-        failed = stream.failing or gave_up(stream.answer.last() if stream.answer is not None else data)
+        failed = stream.failing or gave_up(
+            stream.answer.last() if stream.answer is not None else data
+        )
         self._leave(stream, whole=not failed)
         stream.replica.refused = 0
         self.progress.ended += 1
@@ -570,8 +632,12 @@ class Wire:
             self._unasked.extend(stream.history)
 
     def _too_large(self, stream: Connection) -> None:
-        if stream.exchange >= 0 and stream.room < 0:  # else it ended with these bytes, and the next one has begun
-            self._fail(stream, f"too_large: the response was not complete after {self._response_max} bytes")
+        # else it ended with these bytes, and the next one has begun
+        if stream.exchange >= 0 and stream.room < 0:
+            self._fail(
+                stream,
+                f"too_large: the response was not complete after {self._response_max} bytes",
+            )
 
     def _fail(self, stream: Connection, reason: str) -> None:
         exchange = stream.exchange
@@ -583,16 +649,31 @@ class Wire:
         self._broken_bodies += stream.body
         if stream.silent:
             self._pool.hold(stream.replica)
-        self._failed(exchange, stream.replica, reason, unsent_due=None if stream.sent_ns else stream.due_ns)
+        self._failed(
+            exchange,
+            stream.replica,
+            reason,
+            unsent_due=None if stream.sent_ns else stream.due_ns,
+        )
 
-    def _failed(self, exchange: int, replica: Replica, reason: str, unsent_due: int | None) -> None:
+    def _failed(
+        self, exchange: int, replica: Replica, reason: str, unsent_due: int | None
+    ) -> None:
         now = now_ns()
         if unsent_due is not None:  # it never got as far as sending
             self._spool.note(SENT, exchange, now, TIMES.pack(unsent_due, 0), replica.mark)
         self._spool.note(END, exchange, now, payload=reason.encode()[:1000])
         self.progress.ended += 1
-        own = reason.startswith("client")  # a limit of this machine: the server may still answer the others
-        self._release(exchange, replica, now, failed=True, refused=reason.startswith("refused"), pause=own)
+        # a limit of this machine: the server may still answer the others
+        own = reason.startswith("client")
+        self._release(
+            exchange,
+            replica,
+            now,
+            failed=True,
+            refused=reason.startswith("refused"),
+            pause=own,
+        )
         if reason.startswith("cancelled"):
             return
         if own:
@@ -607,12 +688,23 @@ class Wire:
         progress.failed += 1
         if progress.failed < max(progress.ended, HOPELESS) or self._interrupted:
             return
-        arriving = any(s.exchange >= 0 and s.body and not s.failing for s in self._pool.connections.values())
+        arriving = any(
+            s.exchange >= 0 and s.body and not s.failing
+            for s in self._pool.connections.values()
+        )
         if not arriving or self._broken_bodies >= HOPELESS:
-            self._give_up("all failed", f"interrupted: dyno ended the load after {HOPELESS} failures")
+            self._give_up(
+                "all failed", f"interrupted: dyno ended the load after {HOPELESS} failures"
+            )
 
     def _release(
-        self, exchange: int, replica: Replica, now: int, failed: bool, refused: bool = False, pause: bool = False
+        self,
+        exchange: int,
+        replica: Replica,
+        now: int,
+        failed: bool,
+        refused: bool = False,
+        pause: bool = False,
     ) -> None:
         """Let those that waited for this exchange follow; where its session is over, its slot is free."""
         replica.in_flight -= 1
@@ -639,16 +731,26 @@ class Wire:
 
     def _closed(self, stream: Connection) -> None:
         """Handle a connection that the server closed."""
-        if stream.exchange >= 0 and stream.body and stream.framing is None and stream.left < 0:
+        if (
+            stream.exchange >= 0
+            and stream.body
+            and stream.framing is None
+            and stream.left < 0
+        ):
             stream.keep_alive = False
             self._ended(stream, b"", now_ns())  # a body without a length ends so
         elif not self._sent_again(stream):
-            self._fail(stream, "cut: the server closed the connection before the response was complete")
+            self._fail(
+                stream,
+                "cut: the server closed the connection before the response was complete",
+            )
 
     def _broken(self, stream: Connection, error: OSError) -> None:
         # A reset on a connection that never carried an answer is what the server thinks of this request: to send it
         # again would hide a failure.
-        if (error.errno == errno.ECONNRESET and not stream.carried) or not self._sent_again(stream):
+        if (error.errno == errno.ECONNRESET and not stream.carried) or not self._sent_again(
+            stream
+        ):
             self._fail(stream, failure(error))
 
     def _sent_again(self, stream: Connection) -> bool:
@@ -701,7 +803,8 @@ class Wire:
                 else:
                     self._fail(stream, failure(e))
                 return
-            if not plain:  # part of a record, or a session ticket, which comes on idle connections too
+            # part of a record, or a session ticket, which comes on idle connections too
+            if not plain:
                 return
         if stream.exchange < 0:  # idle: the server closed it, or talks out of turn
             self._out_of_turn(stream, plain)
@@ -720,7 +823,9 @@ class Wire:
         stamp = extra[0][2] if extra else NO_STAMP
         self._stamped = self._stamped or bool(extra)
         for start in range(0, len(plain), READ_BYTES):
-            self._spool.note(READ, stream.exchange, read_ns, stamp, plain[start : start + READ_BYTES])
+            self._spool.note(
+                READ, stream.exchange, read_ns, stamp, plain[start : start + READ_BYTES]
+            )
         if len(data) == READ_BYTES:
             self._left_over = True
         stream.room -= len(plain) + FRAME_BYTES
@@ -762,8 +867,12 @@ class Wire:
         """Wait for answers that no request asked for: one too many, earlier on, shifts all that follow it on its
         connection, and the last is still to come."""
         progress, pool = self.progress, self._pool
-        end = now_ns() + min(LINGER_NS + 2 * progress.first_ns // (progress.firsts or 1), LINGER_MAX_NS)
-        while self._outcome == "complete" and any(s.carried for s in pool.connections.values()):
+        end = now_ns() + min(
+            LINGER_NS + 2 * progress.first_ns // (progress.firsts or 1), LINGER_MAX_NS
+        )
+        while self._outcome == "complete" and any(
+            s.carried for s in pool.connections.values()
+        ):
             left_ns = end - now_ns()
             if left_ns <= 0:
                 return
@@ -783,8 +892,17 @@ class Wire:
         progress.elapsed_ns = now - self._start_ns
         self._pace.note(progress)
         if self._stop.requested:
-            self._give_up(*(("complete", _DECIDED) if self._stop.decided else ("interrupted", _INTERRUPTED)))
-        elif now - self._last_byte_ns > GONE_AFTER_NS and min(r.refused for r in self._pool.replicas) >= GONE_REFUSED:
+            self._give_up(
+                *(
+                    ("complete", _DECIDED)
+                    if self._stop.decided
+                    else ("interrupted", _INTERRUPTED)
+                )
+            )
+        elif (
+            now - self._last_byte_ns > GONE_AFTER_NS
+            and min(r.refused for r in self._pool.replicas) >= GONE_REFUSED
+        ):
             self._stop_sending("server gone")
         if now >= self._check_ns:
             self._check_ns = now + NS_PER_S
@@ -851,7 +969,9 @@ class Wire:
         self._spool.note(CLOCK, 0, now_ns(), TIMES.pack(self._offset_ns, 0))
 
 
-def _followed(take: Callable[[bytes], int], add: Callable[[bytes], None]) -> Callable[[bytes], int]:
+def _followed(
+    take: Callable[[bytes], int], add: Callable[[bytes], None]
+) -> Callable[[bytes], int]:
     def follow(data: bytes) -> int:
         add(data)
         return take(data)

@@ -61,11 +61,14 @@ class SliceWorker:
             failure = SliceFailure(type(e).__name__, str(e))
         if self._process.ready and self._spool is None:
             self._spool = self._path.open("rb")
-            self._folder.remove()  # the process writes on, and nothing is left behind, however it ends
+            # the process writes on, and nothing is left behind, however it ends
+            self._folder.remove()
         data = b""
         if self._spool:
             self._spool.seek(position)
             data = self._spool.read(RELAY_BYTES)
         # The facts come when all of the spool has been read.
         facts = None if len(data) == RELAY_BYTES else self._process.facts
-        return encoded(Relay(self._process.ready, self._process.progress, facts, failure, data))
+        return encoded(
+            Relay(self._process.ready, self._process.progress, facts, failure, data)
+        )

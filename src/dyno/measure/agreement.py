@@ -33,8 +33,14 @@ _CONTAINERS = {"compressed-tensors", "quark", "gguf", "inc", "auto-round"}
 
 def plain(quantization: str) -> str:
     """Return one spelling: 'Q4_K - Medium', 'mostly Q4_K_M' and 'q4_k_m' are q4-k-m."""
-    text = re.sub(r"\(.*\)|\b(?:mostly|all|guessed|moe)\b|- [\d.]+ bpw.*", "", quantization.lower()).strip()
-    text = re.sub(r"^(q2_k|q3_k|q4_k|q5_k)\s*-\s*(small|medium|large)$", lambda m: f"{m[1]}_{m[2][0]}", text)
+    text = re.sub(
+        r"\(.*\)|\b(?:mostly|all|guessed|moe)\b|- [\d.]+ bpw.*", "", quantization.lower()
+    ).strip()
+    text = re.sub(
+        r"^(q2_k|q3_k|q4_k|q5_k)\s*-\s*(small|medium|large)$",
+        lambda m: f"{m[1]}_{m[2][0]}",
+        text,
+    )
     text = text.replace("iq3_s mix", "iq3_m").replace("_moe", "")
     text = re.sub(r"[_\s]+", "-", text.strip(" -"))
     return _SAME.get(text, text)
@@ -96,15 +102,22 @@ def _alike(a: str, b: str) -> bool:
     for family, member in ((a, b), (b, a)):
         if re.fullmatch(r"q\d+", family):  # no type is called Q8
             return re.match(rf"i?{family}-", member) is not None
-    own = any(re.match(r"q[2-6]-k", q) and not re.fullmatch(r"q[3-5]-k-[sml]", q) for q in (a, b))
+    own = any(
+        re.match(r"q[2-6]-k", q) and not re.fullmatch(r"q[3-5]-k-[sml]", q) for q in (a, b)
+    )
     return own and re.match(r"q[2-6]-k", a) is not None and a[:4] == b[:4]
 
 
-_Comparison = tuple[str, Any, Any, Callable[[Any, Any], bool]]  # a sentence, asked, served, whether they agree
+# a sentence, asked, served, whether they agree
+_Comparison = tuple[str, Any, Any, Callable[[Any, Any], bool]]
 
 
 def differences(
-    spec: EngineSpec, facts: TargetFacts, model: ModelShape | None = None, command: Sequence[str] = (), by: str = "it"
+    spec: EngineSpec,
+    facts: TargetFacts,
+    model: ModelShape | None = None,
+    command: Sequence[str] = (),
+    by: str = "it",
 ) -> Iterator[str]:
     """Yield a sentence for each thing that isn't as asked. What the server doesn't report is not a difference.
 
@@ -113,12 +126,18 @@ def differences(
         listed = ", ".join(map(repr, facts.models_listed[:10])) or "none"
         yield f"the setting asks for model {facts.model!r}, but the server lists {listed}"
     for sentence, asked, served, agree in _comparisons(spec, facts, model):
-        if asked not in (None, "") and served not in (None, "") and not agree(asked, served):
+        if (
+            asked not in (None, "")
+            and served not in (None, "")
+            and not agree(asked, served)
+        ):
             yield sentence.format(asked, served)
     yield from llama.differences(command, facts.settings or {}, by)
 
 
-def _comparisons(spec: EngineSpec, facts: TargetFacts, model: ModelShape | None) -> tuple[_Comparison, ...]:
+def _comparisons(
+    spec: EngineSpec, facts: TargetFacts, model: ModelShape | None
+) -> tuple[_Comparison, ...]:
     files = model.quantization if model and not spec.quantization else None
     server = KINDS.get(facts.kind or "")
     path = model.path if model and server and server.reports_path else None
@@ -167,7 +186,11 @@ def unverified(spec: EngineSpec, facts: TargetFacts) -> list[str]:
     )  # fmt: skip
     asked = msgspec.structs.asdict(spec)
     default = {f.name: f.default for f in msgspec.structs.fields(EngineSpec)}
-    given = [name for name in (*reported, *unreported) if asked[name] not in (default[name], "auto")]
+    given = [
+        name
+        for name in (*reported, *unreported)
+        if asked[name] not in (default[name], "auto")
+    ]
     return [name for name in given if reported.get(name) is None]
 
 

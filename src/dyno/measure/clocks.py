@@ -7,10 +7,13 @@ from dyno.facts.clock import ClockReading, NodeClock
 from dyno.facts.record import Record
 from dyno.units import NS_PER_S
 
-LONGEST_NS = 10 * NS_PER_S  # for one reading: a node may answer each question as late as it likes
+# for one reading: a node may answer each question as late as it likes
+LONGEST_NS = 10 * NS_PER_S
 
 
-def read(ask: Callable[[], int], round_trips: int, longest_ns: int = LONGEST_NS) -> ClockReading:
+def read(
+    ask: Callable[[], int], round_trips: int, longest_ns: int = LONGEST_NS
+) -> ClockReading:
     """Return the reading of the shortest round trip. `ask` returns the other clock's time. `longest_ns`: no further
     round trip begins after this time."""
     best: ClockReading | None = None
@@ -36,7 +39,11 @@ def align(records: Iterable[Record], clock: NodeClock, zero_ns: int) -> Iterator
         return t + ahead - clock.ahead_ns(zero_ns + t)
 
     for record in records:
-        record.due_ns, record.sent_ns, record.end_ns = here(record.due_ns), here(record.sent_ns), here(record.end_ns)
+        record.due_ns, record.sent_ns, record.end_ns = (
+            here(record.due_ns),
+            here(record.sent_ns),
+            here(record.end_ns),
+        )
         record.chunk_ns = [*map(here, record.chunk_ns)]
         record.unseen_since_ns = [*map(here, record.unseen_since_ns)]
         yield record

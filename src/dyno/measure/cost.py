@@ -35,7 +35,8 @@ class Chosen(msgspec.Struct, frozen=True):
     price: Price
     by: str  # --price, prices.toml:3, the study, the result
     passed: list[str] = []  # rules that fit as well, behind the one that was taken
-    hour: float | None = None  # of all that was measured, where only the result itself has it
+    # of all that was measured, where only the result itself has it
+    hour: float | None = None
 
 
 # ---- which price ----
@@ -75,7 +76,11 @@ def _passed_over(fitting: Sequence[PriceRule], index: int) -> list[str]:
     passed = []
     for rule in fitting[index + 1 :]:
         # A price for everything is the fallback: it does not compete with a more specific one.
-        if _has_hour(rule.price) and rule.general == chosen.general and rule.origin != chosen.origin:
+        if (
+            _has_hour(rule.price)
+            and rule.general == chosen.general
+            and rule.origin != chosen.origin
+        ):
             passed.append(rule.origin)
     return passed
 
@@ -86,7 +91,9 @@ def _completed(price: Price, offers: Sequence[tuple[Price, str]]) -> Price:
     return msgspec.structs.replace(
         price,
         energy_kwh=_first(*(p.energy_kwh for p in beside)),
-        machine_accelerators=_first(price.machine_accelerators, *(p.machine_accelerators for p in beside)),
+        machine_accelerators=_first(
+            price.machine_accelerators, *(p.machine_accelerators for p in beside)
+        ),
     )
 
 
@@ -153,7 +160,9 @@ def _micro_rates(speed: float, test: str) -> WorkRates:
     return WorkRates(total_per_s=speed)
 
 
-def hour(price: Price, accelerators: float | None, machine: float | None) -> tuple[float, str] | None:
+def hour(
+    price: Price, accelerators: float | None, machine: float | None
+) -> tuple[float, str] | None:
     """Return the price of an hour of what was measured, and of what it is one: accelerators, or the machine.
 
     `accelerators`: that were used; 0: there are none, None: not known. `machine`: how many it has."""
@@ -190,7 +199,11 @@ def cost(
     if isinstance(chosen, Price):
         chosen = Chosen(chosen, "")
     price = chosen.price
-    paid = (chosen.hour, "accelerators") if chosen.hour is not None else hour(price, accelerators, machine)
+    paid = (
+        (chosen.hour, "accelerators")
+        if chosen.hour is not None
+        else hour(price, accelerators, machine)
+    )
     energy = None
     if joules_per_token is None and power_w is not None and rates.output_per_s:
         joules_per_token = power_w / rates.output_per_s

@@ -12,7 +12,15 @@ _SLACK, _FEW = 1.02, 16
 # Of a prompt: tokenizers and chat templates differ, but not by more.
 _PROMPT_TIMES, _PROMPT_MORE = 16, 16_384
 # In extra_body: how long answers may be isn't what the workload says then.
-_LENGTHS = {"max_tokens", "max_completion_tokens", "max_new_tokens", "n_predict", "min_tokens", "n", "best_of"}
+_LENGTHS = {
+    "max_tokens",
+    "max_completion_tokens",
+    "max_new_tokens",
+    "n_predict",
+    "min_tokens",
+    "n",
+    "best_of",
+}
 
 
 def length_is_known(trial: TrialSpec) -> bool:
@@ -24,7 +32,9 @@ class Counting:
     """Settles the counts of a run's records, one by one. `count`: the tokens of a text, or None; `sampling`: also of
     some answers that look right."""
 
-    def __init__(self, count: Callable[[str], int | None] | None, length_known: bool, sampling: bool) -> None:
+    def __init__(
+        self, count: Callable[[str], int | None] | None, length_known: bool, sampling: bool
+    ) -> None:
         self._count = count
         self._length_known = length_known
         self._count_at_will = count if sampling else None
@@ -69,7 +79,9 @@ class Counting:
         if least == most or self._count_at_will is None or not r.first_chars:
             return most if least == most else None
         counted = self._count_at_will(r.text[: r.first_chars])
-        return None if counted is None else min(max(counted + r.leading_chunks, least), most)
+        return (
+            None if counted is None else min(max(counted + r.leading_chunks, least), most)
+        )
 
     def _possible(self, r: Record, claim: int) -> bool:
         if claim <= len(r.chunk_ns) + r.empty_chunks + 1:
@@ -112,7 +124,11 @@ def prompt_is_odd(r: Record) -> bool:
 
 def input_tokens(r: Record) -> int:
     """Return its prompt tokens by the server, else by the workload's tokenizer."""
-    return r.prompt_tokens_planned if r.prompt_tokens is None or prompt_is_odd(r) else r.prompt_tokens
+    return (
+        r.prompt_tokens_planned
+        if r.prompt_tokens is None or prompt_is_odd(r)
+        else r.prompt_tokens
+    )
 
 
 def differ(claimed: int, counted: int) -> bool:

@@ -36,7 +36,10 @@ def value_of(row: Row, metric: str) -> float | None:
     if parts is None:
         return None
     statistic, stem = parts
-    if statistic in _SAME and (value := row.get(f"{_SAME[statistic]}_{stem}_ms")) is not None:
+    if (
+        statistic in _SAME
+        and (value := row.get(f"{_SAME[statistic]}_{stem}_ms")) is not None
+    ):
         return value
     values = samples_of(row, stem)
     if not len(values):
@@ -72,7 +75,9 @@ def _tpots(s: Samples) -> np.ndarray:
     if len({len(column) for column in columns}) != 1:
         return np.empty(0)
     ttfts, e2els, tokens = (np.array(column, dtype=np.float64) for column in columns)
-    return np.where((tokens > 1) & (ttfts > 0), (e2els - ttfts) / np.maximum(tokens - 1, 1), math.nan)
+    return np.where(
+        (tokens > 1) & (ttfts > 0), (e2els - ttfts) / np.maximum(tokens - 1, 1), math.nan
+    )
 
 
 def estimates(group: Sequence[Row], metrics: Sequence[str]) -> dict[str, Estimate]:
@@ -89,7 +94,10 @@ def estimates(group: Sequence[Row], metrics: Sequence[str]) -> dict[str, Estimat
             statistic, stem = parts
             wanted.setdefault(stem, []).append(statistic)
     drawn = {stem: _drawn(row, stem, names) for stem, names in wanted.items()}
-    return {m: row.estimates.get(m) or _of_one(row, m, value, drawn) for m, value in values.items()}
+    return {
+        m: row.estimates.get(m) or _of_one(row, m, value, drawn)
+        for m, value in values.items()
+    }
 
 
 def _over_repeats(group: Sequence[Row], metric: str) -> Estimate | None:
@@ -99,7 +107,9 @@ def _over_repeats(group: Sequence[Row], metric: str) -> Estimate | None:
     mean = sum(values) / len(values)
     error = error_of_repeats(values)
     if error is None:
-        return Estimate(mean, len(values), why="only one repeat reports it" if mean else "it is 0")
+        return Estimate(
+            mean, len(values), why="only one repeat reports it" if mean else "it is 0"
+        )
     return Estimate(mean, len(values), error.error, error.df, "repeats")
 
 
@@ -142,7 +152,9 @@ def enough(e: Estimate) -> int:
     if e.error is None or e.by not in REPEATABLE:
         return 0
     if e.by == "requests":
-        return math.ceil(e.count * (statistics.quantile(0.975, e.df) * e.error / NARROW) ** 2)
+        return math.ceil(
+            e.count * (statistics.quantile(0.975, e.df) * e.error / NARROW) ** 2
+        )
     single = e.error * math.sqrt(e.count)
     for n in range(2, _MOST_REPEATS):
         if statistics.quantile(0.975, n - 1) * single <= NARROW * math.sqrt(n):
@@ -153,12 +165,18 @@ def enough(e: Estimate) -> int:
 def _drawn(row: Row, stem: str, names: Sequence[str]) -> dict[str, Error | TooAlike]:
     values = samples_of(row, stem)
     errors = statistics.errors_of_requests(values, names)
-    if stem == "latency" and "mean" in names and (error := statistics.error_of_mean([float(v) for v in values])):
+    if (
+        stem == "latency"
+        and "mean" in names
+        and (error := statistics.error_of_mean([float(v) for v in values]))
+    ):
         errors["mean"] = error  # iterations are independent
     return errors
 
 
-def _of_one(row: Row, metric: str, value: float, drawn: dict[str, dict[str, Error | TooAlike]]) -> Estimate:
+def _of_one(
+    row: Row, metric: str, value: float, drawn: dict[str, dict[str, Error | TooAlike]]
+) -> Estimate:
     """Estimate a figure of a single run. `drawn`: errors of latencies, by stem and statistic."""
     parts = latency(metric)
     if parts is not None:
@@ -166,7 +184,9 @@ def _of_one(row: Row, metric: str, value: float, drawn: dict[str, dict[str, Erro
         return _of_latency(row, metric, value, statistic, stem, drawn[stem].get(statistic))
     if value <= 0:
         return Estimate(value, 1, why="it is 0")
-    if row.kind in ("throughput", "latency", "micro") and (metric in _BY_TIME or metric == "speed"):
+    if row.kind in ("throughput", "latency", "micro") and (
+        metric in _BY_TIME or metric == "speed"
+    ):
         return _of_iterations(row, metric, value)
     if metric in _BY_TIME:
         return _of_throughput(row, metric, value)
@@ -176,13 +196,25 @@ def _of_one(row: Row, metric: str, value: float, drawn: dict[str, dict[str, Erro
 
 
 def _of_latency(
-    row: Row, metric: str, value: float, statistic: str, stem: str, error: Error | TooAlike | None
+    row: Row,
+    metric: str,
+    value: float,
+    statistic: str,
+    stem: str,
+    error: Error | TooAlike | None,
 ) -> Estimate:
     count = len(samples_of(row, stem))
     if isinstance(error, TooAlike):
         return Estimate(value, count, why=_too_alike(count, error))
     if error is not None:
-        return _with(row, metric, value, count, error, "iterations" if stem == "latency" else "requests")
+        return _with(
+            row,
+            metric,
+            value,
+            count,
+            error,
+            "iterations" if stem == "latency" else "requests",
+        )
     return _without_samples(row, metric, value, statistic, stem, count)
 
 
@@ -193,7 +225,9 @@ def _of_iterations(row: Row, metric: str, value: float) -> Estimate:
         return _with(row, metric, value, len(s.speeds), error, "iterations")
     if figure is not None and figure.deviation:
         # Of how many is unknown: then as if the next one alone were asked about.
-        return _with(row, metric, value, 1, Error(figure.deviation / value, _MANY), "deviation")
+        return _with(
+            row, metric, value, 1, Error(figure.deviation / value, _MANY), "deviation"
+        )
     return Estimate(value, 1, why="a single iteration has no spread; repeat it")
 
 
@@ -203,32 +237,55 @@ def _of_throughput(row: Row, metric: str, value: float) -> Estimate:
         return Estimate(value, 1, why=_NO_REQUESTS)
     error = _of_slices(row.samples)
     if error is None:
-        return Estimate(value, 1, why="the run was too short for an error estimate; repeat it")
+        return Estimate(
+            value, 1, why="the run was too short for an error estimate; repeat it"
+        )
     return _with(row, metric, value, int(error.df) + 1, error, "slices")
 
 
 def _too_alike(count: int, error: TooAlike) -> str:
     few = f"{many(count, 'sample')} are too few for an error estimate, given how alike consecutive requests are"
-    return f"{few}; about {counted(rounded_up(error.needed))} are needed" if error.needed else f"{few}; repeat the run"
+    return (
+        f"{few}; about {counted(rounded_up(error.needed))} are needed"
+        if error.needed
+        else f"{few}; repeat the run"
+    )
 
 
-def _without_samples(row: Row, metric: str, value: float, statistic: str, stem: str, count: int) -> Estimate:
+def _without_samples(
+    row: Row, metric: str, value: float, statistic: str, stem: str, count: int
+) -> Estimate:
     if count:
-        enough = statistics.needs(statistic) if statistic[0] in "mp" and statistic not in ("min", "max") else None
+        enough = (
+            statistics.needs(statistic)
+            if statistic[0] in "mp" and statistic not in ("min", "max")
+            else None
+        )
         why = "resampling gives no error estimate for it; repeat the run"
         if enough:
             why = f"{count} samples are too few for an error estimate; {enough} are needed"
         return Estimate(value, count, why=why)
     std, n = row.get(f"std_{stem}_ms"), row.get("completed")
     if statistic == "mean" and std and n and n > 1 and value > 0:
-        return _with(row, metric, value, int(n), Error(std / value / math.sqrt(n), n - 1), "deviation")
+        return _with(
+            row,
+            metric,
+            value,
+            int(n),
+            Error(std / value / math.sqrt(n), n - 1),
+            "deviation",
+        )
     return Estimate(value, 1, why=_NO_REQUESTS)
 
 
-def _with(row: Row, metric: str, value: float, count: int, error: Error, basis: Basis) -> Estimate:
+def _with(
+    row: Row, metric: str, value: float, count: int, error: Error, basis: Basis
+) -> Estimate:
     """Add the rounding error of a printed figure."""
     figure = row.figures.get(metric)
-    rounded = figure.half / value / math.sqrt(3) if figure is not None and value > 0 else 0.0
+    rounded = (
+        figure.half / value / math.sqrt(3) if figure is not None and value > 0 else 0.0
+    )
     besides = math.hypot(rounded, ALLOWED)
     df = welch_df(error.error**2, error.df, besides**2, _MANY)
     return Estimate(value, count, math.hypot(error.error, besides), df, basis)
@@ -243,4 +300,6 @@ def _of_slices(s: Samples) -> Error | None:
     starts, ttfts, e2els, tokens = starts[known], ttfts[known], e2els[known], tokens[known]
     timed = np.isfinite(ttfts) & (ttfts > 0)
     firsts = np.where(timed, ttfts, np.median(ttfts[timed]) if timed.any() else 0.0)
-    return statistics.error_of_slices(starts, starts + firsts / 1e3, starts + e2els / 1e3, tokens)
+    return statistics.error_of_slices(
+        starts, starts + firsts / 1e3, starts + e2els / 1e3, tokens
+    )

@@ -15,7 +15,8 @@ from dyno.units import NS_PER_MS, ns, seconds
 BUCKET_NS = 10 * NS_PER_MS  # arrivals are counted in buckets of this length
 LEAST_S = 0.3
 GAPS = 20  # a freeze is at least this many median gaps
-PREFILLS = 3  # … and this many times what the prompts that wait meanwhile take at the usual pace
+# … and this many times what the prompts that wait meanwhile take at the usual pace
+PREFILLS = 3
 
 
 def ordinary_ms(gaps: Latency) -> float:
@@ -28,7 +29,8 @@ class Silences:
 
     def __init__(self) -> None:
         self._heard = np.zeros(1024)  # chunks of failed requests in each bucket
-        self._perhaps = np.zeros(1024)  # steps of the number of unseen chunks that may have come in a bucket
+        # steps of the number of unseen chunks that may have come in a bucket
+        self._perhaps = np.zeros(1024)
         self._columns = {name: array("q") for name in ("sent", "first", "last", "prompt")}
 
     def add(self, r: Record) -> None:
@@ -51,19 +53,25 @@ class Silences:
     def _grow(self, size: int) -> None:
         if size > len(self._heard):
             more = np.zeros(max(size, 2 * len(self._heard)) - len(self._heard))
-            self._heard, self._perhaps = np.append(self._heard, more), np.append(self._perhaps, more)
+            self._heard, self._perhaps = (
+                np.append(self._heard, more),
+                np.append(self._perhaps, more),
+            )
 
     def freezes(self, gaps: Latency, tokens: np.ndarray) -> list[Freeze]:
         """Return the freezes. `gaps`: between chunks. `tokens`: of completed requests, in each bucket."""
         if not self._columns["sent"]:
             return []
         sent, first, last, prompt = (np.array(c) for c in self._columns.values())
-        pace = float(np.median((first - sent) / np.maximum(prompt, 1)))  # of a prompt's token, with its queue
+        # of a prompt's token, with its queue
+        pace = float(np.median((first - sent) / np.maximum(prompt, 1)))
         freezes = []
         for start, end in self._silent(tokens):
             under_way = (sent <= start) & (last >= end)
             waiting = int(prompt[under_way & (first >= end)].sum())
-            needed = max(ns(LEAST_S), GAPS * ordinary_ms(gaps) * NS_PER_MS, PREFILLS * pace * waiting)
+            needed = max(
+                ns(LEAST_S), GAPS * ordinary_ms(gaps) * NS_PER_MS, PREFILLS * pace * waiting
+            )
             if under_way.any() and end - start >= needed:
                 freezes.append(Freeze(seconds(start), seconds(end - start)))
         return freezes
@@ -73,7 +81,9 @@ class Silences:
         self._grow(len(tokens))
         active = (self._heard > 0) | (self._perhaps.cumsum() > 0.5)
         active[: len(tokens)] |= tokens > 0
-        edges = np.flatnonzero(np.diff(np.concatenate([[True], active, [True]]).astype(np.int8)))
+        edges = np.flatnonzero(
+            np.diff(np.concatenate([[True], active, [True]]).astype(np.int8))
+        )
         for start, end in zip(edges[::2], edges[1::2], strict=True):
             if (end - start) * BUCKET_NS >= ns(LEAST_S):
                 yield int(start) * BUCKET_NS, int(end) * BUCKET_NS
@@ -112,9 +122,19 @@ class Cuts:
         )
 
     def client(self, c: ClientFacts) -> ClientFacts:
-        return msgspec.structs.replace(c, end_ns=c.start_ns + self.moved(c.duration_ns), processes=[])
+        return msgspec.structs.replace(
+            c, end_ns=c.start_ns + self.moved(c.duration_ns), processes=[]
+        )
 
 
 def unfrozen(s: Summary) -> Unfrozen:
     """Return what is shown of it beside the whole run's figures."""
-    return Unfrozen(s.duration_s, s.request_throughput, s.output_throughput, s.ttft, s.true_tpot, s.itl, s.e2el)
+    return Unfrozen(
+        s.duration_s,
+        s.request_throughput,
+        s.output_throughput,
+        s.ttft,
+        s.true_tpot,
+        s.itl,
+        s.e2el,
+    )

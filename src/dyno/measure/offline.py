@@ -6,7 +6,14 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from dyno.facts.offline import Answer, Iteration, OfflineSummary, ReplicaFigures, ReplicaPart, Speculation
+from dyno.facts.offline import (
+    Answer,
+    Iteration,
+    OfflineSummary,
+    ReplicaFigures,
+    ReplicaPart,
+    Speculation,
+)
 from dyno.facts.spread import Distribution, Spread
 from dyno.facts.trial import TrialSpec
 from dyno.measure.statistics import distribution_ms
@@ -53,8 +60,12 @@ def summarize(trial: TrialSpec, iterations: Sequence[Iteration]) -> OfflineSumma
         first_latency_ms=lengths[0] / NS_PER_MS,
         request_throughput=_rate(iterations, lambda a: 1),
         output_throughput=output_throughput,
-        total_token_throughput=_rate(iterations, lambda a: a.prompt_tokens + a.output_tokens),
-        prefill_ms=_of_requests(iterations, prefill_ns, lambda a: NS_PER_MS) if speeds.prefills else None,
+        total_token_throughput=_rate(
+            iterations, lambda a: a.prompt_tokens + a.output_tokens
+        ),
+        prefill_ms=_of_requests(iterations, prefill_ns, lambda a: NS_PER_MS)
+        if speeds.prefills
+        else None,
         decode_ms=_of_requests(iterations, decode_ns, lambda a: NS_PER_MS),
         tpot_ms=_of_requests(iterations, decode_ns, lambda a: NS_PER_MS * a.decoded_tokens),
         prefill_speed=speeds.prefill,
@@ -88,7 +99,10 @@ def _rate(iterations: Sequence[Iteration], count: Callable[[Answer], int]) -> Sp
 
 
 def _speeds(
-    trial: TrialSpec, iterations: Sequence[Iteration], answers: Sequence[Answer], output_throughput: Spread
+    trial: TrialSpec,
+    iterations: Sequence[Iteration],
+    answers: Sequence[Answer],
+    output_throughput: Spread,
 ) -> _Speeds:
     prefill = _speed(iterations, processed, _prefilling)
     decode = _speed(iterations, lambda a: a.decoded_tokens, _decoding)
@@ -108,7 +122,10 @@ def _context_mean(answers: Sequence[Answer]) -> float:
     decoded = sum(a.decoded_tokens for a in answers)
     if not decoded:
         return 0.0
-    return sum((a.prompt_tokens + a.output_tokens / 2) * a.decoded_tokens for a in answers) / decoded
+    return (
+        sum((a.prompt_tokens + a.output_tokens / 2) * a.decoded_tokens for a in answers)
+        / decoded
+    )
 
 
 def joined(parts: Sequence[Iteration]) -> Iteration:
@@ -130,7 +147,9 @@ def joined(parts: Sequence[Iteration]) -> Iteration:
 
 def _later(a: Answer, ns: int) -> Answer:
     times = {name: getattr(a, name) for name in ("start_ns", "first_ns", "end_ns")}
-    return msgspec.structs.replace(a, **{name: t + ns for name, t in times.items() if t is not None})
+    return msgspec.structs.replace(
+        a, **{name: t + ns for name, t in times.items() if t is not None}
+    )
 
 
 def _replica(iterations: Sequence[Iteration], index: int) -> ReplicaFigures:
@@ -157,7 +176,8 @@ def _replica(iterations: Sequence[Iteration], index: int) -> ReplicaFigures:
         duration_s=sum(part.end_ns - part.start_ns for part, _ in own) / NS_PER_S,
         output_throughput=rate(lambda a: a.output_tokens),
         total_token_throughput=rate(lambda a: a.prompt_tokens + a.output_tokens),
-        late_ms=max(it.parts[index].start_ns - it.start_ns for it in iterations) / NS_PER_MS,
+        late_ms=max(it.parts[index].start_ns - it.start_ns for it in iterations)
+        / NS_PER_MS,
     )
 
 
@@ -211,7 +231,11 @@ def overall(parts: Sequence[tuple[int, int]]) -> Spread:
 
 def others_cpu(iterations: Sequence[Iteration]) -> float | None:
     """Return the cores kept busy by others, over the time of all."""
-    speeds = [(it.others_cpu, it.end_ns - it.start_ns) for it in iterations if it.others_cpu is not None]
+    speeds = [
+        (it.others_cpu, it.end_ns - it.start_ns)
+        for it in iterations
+        if it.others_cpu is not None
+    ]
     whole = sum(length for _, length in speeds)
     return sum(cores * length for cores, length in speeds) / whole if whole else None
 
@@ -241,7 +265,9 @@ def spread(values: Iterable[float]) -> Spread:
 
 
 def _of_requests(
-    iterations: Sequence[Iteration], value: Callable[[Answer], int | None], unit: Callable[[Answer], float]
+    iterations: Sequence[Iteration],
+    value: Callable[[Answer], int | None],
+    unit: Callable[[Answer], float],
 ) -> Spread | None:
     """Return the distribution over iterations of the mean over requests."""
     means = []
@@ -269,7 +295,9 @@ def _working(a: Answer) -> Interval | None:
 
 
 def _speed(
-    iterations: Sequence[Iteration], tokens: Callable[[Answer], int], when: Callable[[Answer], Interval | None]
+    iterations: Sequence[Iteration],
+    tokens: Callable[[Answer], int],
+    when: Callable[[Answer], Interval | None],
 ) -> Spread | None:
     """Return tokens by the time in which at least one request was at it."""
     parts = []

@@ -17,10 +17,12 @@ ALPHA, POWER = 0.05, 0.8
 _Z = quantile(1 - ALPHA / 2, math.inf)
 _Z_POWER = quantile(POWER, math.inf)
 _FEWEST = 6  # items that either test needs, where all differ in one direction
-_ALL_FLIPS = 12  # items up to which all flips are tried; of more, as many as of these are drawn
+# items up to which all flips are tried; of more, as many as of these are drawn
+_ALL_FLIPS = 12
 _FLIPS = 1 << _ALL_FLIPS
 _ROWS = 256  # flips at a time
-_SKEW = 2.5  # by simulation: exponential changes of 10 to 50 items are then covered as even ones are
+# by simulation: exponential changes of 10 to 50 items are then covered as even ones are
+_SKEW = 2.5
 _TIE, _DIGITS = 1e-12, 12  # means that differ by less are one
 _BINARY_WITHIN = 0.02  # a standard error this near to that of a share is one
 
@@ -37,7 +39,8 @@ def paired(a: Sequence[float], b: Sequence[float]) -> PairedDifference:
         rate = (only_a + only_b) / n
         p = mcnemar(only_a, only_b)
         low, high = tango(only_a, only_b, n)
-        if p > ALPHA:  # with few differing items the exact test is the stricter one: no interval then excludes 0
+        # with few differing items the exact test is the stricter one: no interval then excludes 0
+        if p > ALPHA:
             low, high = min(low, 0.0), max(high, 0.0)
         detectable = smallest_detectable(n, rate)
         needed = items_to_detect(change, rate) if change and p > ALPHA else None
@@ -45,7 +48,9 @@ def paired(a: Sequence[float], b: Sequence[float]) -> PairedDifference:
         p, (low, high) = sign_flips(y - x, _limits(x, y))
         detectable, needed = _of_graded(y - x, p)
     mean_a, mean_b = float(x.mean()), float(y.mean())
-    return PairedDifference(n, mean_a, mean_b, only_a, only_b, change, low, high, p, detectable, needed)
+    return PairedDifference(
+        n, mean_a, mean_b, only_a, only_b, change, low, high, p, detectable, needed
+    )
 
 
 def _limits(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
@@ -61,7 +66,9 @@ def _of_graded(changes: np.ndarray, p: float) -> tuple[float, int | None]:
         return 1.0, None
     spread = float(changes.std(ddof=1))
     # Items without any difference show no spread: then as of scores of 0 and 1.
-    detectable = (quantile(1 - ALPHA / 2, n - 1) + quantile(POWER, n - 1)) * spread / math.sqrt(n)
+    detectable = (
+        (quantile(1 - ALPHA / 2, n - 1) + quantile(POWER, n - 1)) * spread / math.sqrt(n)
+    )
     if not change or p <= ALPHA:
         return detectable or smallest_detectable(n, 0.0), None
     return detectable, max(math.ceil(((_Z + _Z_POWER) * spread / change) ** 2), n + 1)
@@ -91,7 +98,9 @@ def tango(only_a: int, only_b: int, n: int) -> tuple[float, float]:
         return math.copysign(math.inf, above) if above else 0.0
 
     change = (only_b - only_a) / n
-    return _root(lambda d: score(d) - _Z, -1.0, change), _root(lambda d: score(d) + _Z, change, 1.0)
+    return _root(lambda d: score(d) - _Z, -1.0, change), _root(
+        lambda d: score(d) + _Z, change, 1.0
+    )
 
 
 def _root(falling: Callable[[float], float], low: float, high: float) -> float:
@@ -106,7 +115,9 @@ def items_to_detect(change: float, rate: float) -> int:
     the continuity correction that the exact test needs). `rate`: share of items on which the two sides differ."""
     size = abs(change)
     rate = max(rate, size)
-    items = (_Z * math.sqrt(rate) + _Z_POWER * math.sqrt(rate - size * size)) ** 2 / size**2 + 1 / size
+    items = (
+        _Z * math.sqrt(rate) + _Z_POWER * math.sqrt(rate - size * size)
+    ) ** 2 / size**2 + 1 / size
     return max(math.ceil(items), _FEWEST)
 
 
@@ -115,11 +126,15 @@ def smallest_detectable(items: int, rate: float) -> float:
     low, high = 0.0, 1.0
     for _ in range(50):
         middle = (low + high) / 2
-        low, high = (low, middle) if items_to_detect(middle, rate) <= items else (middle, high)
+        low, high = (
+            (low, middle) if items_to_detect(middle, rate) <= items else (middle, high)
+        )
     return high
 
 
-def sign_flips(changes: np.ndarray, limits: tuple[float, float]) -> tuple[float, tuple[float, float]]:
+def sign_flips(
+    changes: np.ndarray, limits: tuple[float, float]
+) -> tuple[float, tuple[float, float]]:
     """Return the two-sided probability of a mean as far from 0, where the sign of each change is chance alone; and the
     95 % interval: all differences that this test doesn't reject. So p is at most 5 % exactly where the interval
     excludes 0, and fewer than six changes other than 0 never show anything. The seed is fixed."""
@@ -128,12 +143,16 @@ def sign_flips(changes: np.ndarray, limits: tuple[float, float]) -> tuple[float,
     # means of its two parts: the changes that it keeps and those that it flips.
     lows, highs = _part_means(changes)
     wider = _skew_allowance(changes)
-    most = int((math.erfc(wider * _Z / math.sqrt(2)) + _TIE) * len(lows))  # flips that a rejected difference may have
+    # flips that a rejected difference may have
+    most = int((math.erfc(wider * _Z / math.sqrt(2)) + _TIE) * len(lows))
     low = max(float(np.partition(lows, most)[most]), limits[0])
     high = min(float(-np.partition(-highs, most)[most]), limits[1])
     as_far = (lows <= 0) if mean > 0 else (highs >= 0)
     share = float(as_far.mean()) if mean else 1.0
-    return min(1.0, two_sided(quantile(1 - share / 2, math.inf) / wider, math.inf)), (low, high)
+    return min(1.0, two_sided(quantile(1 - share / 2, math.inf) / wider, math.inf)), (
+        low,
+        high,
+    )
 
 
 def _part_means(changes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -184,12 +203,16 @@ def score_interval(
     unknown. `most`: the highest score there is, of those that begin below it; no score is below 0."""
     if items and 0 <= score <= 1:
         share = math.sqrt(score * (1 - score) / max(items - 1, 1))
-        if stderr is None or abs(stderr - share) <= max(_BINARY_WITHIN * share, 1 / items**2):
+        if stderr is None or abs(stderr - share) <= max(
+            _BINARY_WITHIN * share, 1 / items**2
+        ):
             return share_interval(score, items)
     if stderr is None:
         return None
     low, high = score - _Z * stderr, score + _Z * stderr
-    return (max(low, 0.0) if score >= 0 else low), (min(high, most) if score <= most else high)
+    return (max(low, 0.0) if score >= 0 else low), (
+        min(high, most) if score <= most else high
+    )
 
 
 def share_interval(share: float, items: float) -> tuple[float, float]:

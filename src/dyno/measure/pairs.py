@@ -24,7 +24,8 @@ _PASSING = {
 _ONE_RUN = re.compile(r"(?:^|[_-])(?:time|timestamp|date|uuid|run_?id)(?:$|[_-])", re.I)
 # So many times its rounding, that two figures can't well agree by chance: for one name, and for two.
 _MATCH, _MATCH_ACROSS_NAMES = 5e2, 5e4
-_ALIKE = 50  # results of one file at one speed that are looked at: where all are alike, it says nothing
+# results of one file at one speed that are looked at: where all are alike, it says nothing
+_ALIKE = 50
 _EXACT = 1e-9  # of a figure whose rounding is unknown
 
 Group = list[Row]  # repeats of one setting
@@ -34,7 +35,8 @@ class Pairs(NamedTuple):
     pairs: list[tuple[Group, Group]]
     left_a: list[Group]
     left_b: list[Group]
-    several: list[Group]  # of those left, the ones that fit several of the other side equally well
+    # of those left, the ones that fit several of the other side equally well
+    several: list[Group]
 
 
 def passes(name: str, own: bool = False) -> bool:
@@ -64,8 +66,15 @@ def _identity(row: Row) -> tuple[object, ...]:
         each = input_each(row)
         named = (row.series, row.label, requests_of(row), each and f"{each:.1e}")
     aside = identity.ASIDE if own else ()
-    lasting = {n: s.value for n, s in row.settings.items() if n not in aside and not passes(n, own)}
-    return (row.kind, row.tool, named, *sorted((n, str(plain(value))) for n, value in lasting.items()))
+    lasting = {
+        n: s.value for n, s in row.settings.items() if n not in aside and not passes(n, own)
+    }
+    return (
+        row.kind,
+        row.tool,
+        named,
+        *sorted((n, str(plain(value))) for n, value in lasting.items()),
+    )
 
 
 def pair(a: Sequence[Group], b: Sequence[Group]) -> Pairs:
@@ -81,7 +90,9 @@ def pair(a: Sequence[Group], b: Sequence[Group]) -> Pairs:
         else:
             chosen += [(i, j) for j in wanted]
     used_a, used_b = {i for i, _ in chosen}, {j for _, j in chosen}
-    return Pairs([(a[i], b[j]) for i, j in chosen], _rest(a, used_a), _rest(b, used_b), torn)
+    return Pairs(
+        [(a[i], b[j]) for i, j in chosen], _rest(a, used_a), _rest(b, used_b), torn
+    )
 
 
 def _fits(a: Sequence[Group], b: Sequence[Group]) -> dict[tuple[int, int], int]:
@@ -102,7 +113,9 @@ def _most_alike(fits: dict[tuple[int, int], int], i: int) -> list[int]:
     best = max(own.values(), default=-1)
     most_alike = []
     for j in own:
-        if own[j] == best and not any(m == j and like > best for (_, m), like in fits.items()):
+        if own[j] == best and not any(
+            m == j and like > best for (_, m), like in fits.items()
+        ):
             most_alike.append(j)
     return most_alike
 
@@ -114,7 +127,11 @@ def _rest(groups: Sequence[Group], used: set[int]) -> list[Group]:
 def _likeness(a: Row, b: Row) -> int:
     """Return how many settings agree."""
     own = a.tool == b.tool == "dyno"
-    same = sum(plain(s.value) == plain(b.setting(name)) for name, s in a.settings.items() if not passes(name, own))
+    same = sum(
+        plain(s.value) == plain(b.setting(name))
+        for name, s in a.settings.items()
+        if not passes(name, own)
+    )
     same += requests_of(a) == requests_of(b)
     x, y = input_each(a), input_each(b)
     same += x is not None and y is not None and near(y, x, ONE_WORKLOAD)
@@ -136,7 +153,9 @@ def once(rows: Sequence[Row]) -> list[Row]:
         if id(row) not in whole:
             continue
         keys = [(row.kind, load_of(row), *speed) for speed in _near(row)]
-        index = next((i for i in places.in_other_files(keys, row.file) if _same(out[i], row)), None)
+        index = next(
+            (i for i in places.in_other_files(keys, row.file) if _same(out[i], row)), None
+        )
         if index is None:
             places.add(keys, row.file, len(out))
             out.append(row)
@@ -173,7 +192,10 @@ def _near(row: Row) -> set[tuple[str, str]]:
     near = set()
     for name, value in speeds:
         if math.isfinite(value):
-            near |= {(name, f"{value * factor:.3e}") for factor in (0.999, 0.9995, 1.0, 1.0005, 1.001)}
+            near |= {
+                (name, f"{value * factor:.3e}")
+                for factor in (0.999, 0.9995, 1.0, 1.0005, 1.001)
+            }
     return near
 
 
@@ -181,12 +203,16 @@ def _same(one: Row, other: Row) -> bool:
     """Return whether all figures that both report are equal as far as printed, with enough digits, and of the same
     model."""
     shared = [n for n in one.figures if n in other.figures]
-    if one.file == other.file or not all(_agree(one.figures[n], other.figures[n]) for n in shared):
+    if one.file == other.file or not all(
+        _agree(one.figures[n], other.figures[n]) for n in shared
+    ):
         return False
     if not same_model(one, other):
         return False
     wanted = _MATCH if one.series == other.series else _MATCH_ACROSS_NAMES
-    return any(_sharp(one.figures[n], other.figures[n]) >= wanted for n in shared if n in SPEEDS)
+    return any(
+        _sharp(one.figures[n], other.figures[n]) >= wanted for n in shared if n in SPEEDS
+    )
 
 
 def _rounding(figure: Figure) -> float:
@@ -209,7 +235,8 @@ def _both(one: Row, other: Row, often: Counter[str]) -> Row:
     return msgspec.structs.replace(
         one,
         series=max(one.series, other.series, key=lambda name: (bool(name), often[name])),
-        figures=one.figures | {n: f for n, f in other.figures.items() if n not in one.figures},
+        figures=one.figures
+        | {n: f for n, f in other.figures.items() if n not in one.figures},
         settings=other.settings | one.settings,
         tool=one.tool or other.tool,
         samples=one.samples or other.samples,
@@ -226,7 +253,9 @@ def copies(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
     """Return results that a table or another file reports again, each with the fuller report that counts."""
     twice: list[tuple[Row, Row]] = []
     seen: dict[tuple[float, ...], Row] = {}
-    for row in sorted(rows, key=lambda r: (r.form == "table", r.samples is None, -len(r.figures))):
+    for row in sorted(
+        rows, key=lambda r: (r.form == "table", r.samples is None, -len(r.figures))
+    ):
         values = [row.get(name) for name in ("duration_s", "mean_ttft_ms", "mean_tpot_ms")]
         mark = tuple(round(v, 2) for v in values if v is not None)
         if len(mark) < 3:

@@ -11,7 +11,8 @@ from dyno.facts.setting import SETTINGS
 
 _SIZE = re.compile(r"(?<![A-Za-z0-9.])(\d{1,4}(?:\.\d{1,2})?)\s?[bB](?![A-Za-z0-9])")
 _EXPERTS = re.compile(
-    r"(?<![A-Za-z0-9])\d{1,3}x\d{1,3}(?:\.\d)?[bB]|(?<![A-Za-z0-9])A\d{1,3}(?:\.\d)?[bB](?![A-Za-z0-9])|moe", re.I
+    r"(?<![A-Za-z0-9])\d{1,3}x\d{1,3}(?:\.\d)?[bB]|(?<![A-Za-z0-9])A\d{1,3}(?:\.\d)?[bB](?![A-Za-z0-9])|moe",
+    re.I,
 )
 # Without a word in the name that says so.
 _MIXTURES = re.compile(
@@ -52,14 +53,16 @@ LEAST = 0.25  # of a parameter whose quantization is unknown
 
 class ModelName(msgspec.Struct, frozen=True):
     name: str  # without organisation, folder and ending
-    base: tuple[str, ...]  # its words without quantization and tuning: equal for all variants of a model
+    # its words without quantization and tuning: equal for all variants of a model
+    base: tuple[str, ...]
     taught: bool  # to answer: instruct, chat
     billions: float | None
     dense: bool | None  # all parameters are read for each token; None: not known
 
 
 def named(text: str) -> ModelName:
-    path = re.sub(r"models--[\w.-]+--", "", str(text)).split("/snapshots/")[0]  # of the Hub's cache
+    # of the Hub's cache
+    path = re.sub(r"models--[\w.-]+--", "", str(text)).split("/snapshots/")[0]
     name = path.rstrip("/").rpartition("/")[2]
     name = _WEIGHTS_FILE.sub("", name)
     low = name.lower()
@@ -85,7 +88,11 @@ def names_base(text: str) -> bool:
     last = text.rstrip("/").rpartition("/")[2]
     if model.taught or model.billions is None or ":" in last:
         return False
-    return "/" in text or _WEIGHTS_FILE.search(text) is not None or _QUANTIZED.search(last.lower()) is not None
+    return (
+        "/" in text
+        or _WEIGHTS_FILE.search(text) is not None
+        or _QUANTIZED.search(last.lower()) is not None
+    )
 
 
 def _words(name: str) -> Iterator[str]:
@@ -130,7 +137,9 @@ ASIDE = {
 }  # fmt: skip
 # Settings of the engine and the machine.
 ENGINE = tuple(
-    n for n in SETTINGS[SETTINGS.index("model") :] if n not in ASIDE and n not in ("model_bytes", "parameters")
+    n
+    for n in SETTINGS[SETTINGS.index("model") :]
+    if n not in ASIDE and n not in ("model_bytes", "parameters")
 )
 # Settings that only number the runs of one thing, by their whole name.
 _COUNTER = re.compile(
@@ -160,7 +169,11 @@ def load_of(row: Row) -> Load:
     if values[COUNTED] is None and row.kind in ("serve", "throughput") and not paced:
         values[COUNTED] = plain(requests_of(row))
     known = {name: value for name, value in values.items() if value is not None}
-    seldom = {} if row.complete else {name: value for name, value in known.items() if name in SELDOM}
+    seldom = (
+        {}
+        if row.complete
+        else {name: value for name, value in known.items() if name in SELDOM}
+    )
     return Load(
         settings={name: value for name, value in known.items() if name not in seldom},
         seldom=seldom,
@@ -202,7 +215,9 @@ def subject(row: Row, accelerator: bool = True) -> str:
     names = ["engine", "model", "quantization"]
     if accelerator:
         names.append("accelerator")
-    settings = {name: str(value) for name in names if (value := row.setting(name)) is not None}
+    settings = {
+        name: str(value) for name in names if (value := row.setting(name)) is not None
+    }
     if "model" in settings:
         settings["model"] = named(settings["model"]).name
         if settings.get("quantization", "").lower() in settings["model"].lower():
@@ -254,12 +269,18 @@ def key(row: Row) -> tuple[object, ...]:
 
 def counters(row: Row) -> set[str]:
     """Return the settings that number repeats: they say nothing about what was measured. A run's name is not one."""
-    return {name for name in row.settings if _COUNTER.fullmatch(name.strip()) and row.number(name) is not None}
+    return {
+        name
+        for name in row.settings
+        if _COUNTER.fullmatch(name.strip()) and row.number(name) is not None
+    }
 
 
 def identified(row: Row) -> bool:
     """Whether it is known what was measured, or which repeat of it. Others may be of any model."""
-    return bool(counters(row)) or any(row.setting(name) is not None for name in ("model", "engine"))
+    return bool(counters(row)) or any(
+        row.setting(name) is not None for name in ("model", "engine")
+    )
 
 
 def is_warm_up(row: Row) -> bool:
@@ -276,7 +297,11 @@ def sweeps(rows: Iterable[Row]) -> list[list[Row]]:
         if load.level is not None:
             axis, amount = load.level
             out.setdefault((*key(row), axis, load.workload), {}).setdefault(amount, row)
-    return [[by_level[v] for v in sorted(by_level)] for by_level in out.values() if len(by_level) > 1]
+    return [
+        [by_level[v] for v in sorted(by_level)]
+        for by_level in out.values()
+        if len(by_level) > 1
+    ]
 
 
 def together(rows: Iterable[Row]) -> list[list[Row]]:
@@ -366,7 +391,11 @@ def in_flight(row: Row, pace: str) -> float | None:
 
 def speed_tests(rows: Iterable[Row], test: str) -> list[Row]:
     """Return micro results with a speed: `pp` of prompts, `tg` of generation."""
-    tests = [r for r in rows if r.kind == "micro" and str(r.setting("test") or "").startswith(test)]
+    tests = [
+        r
+        for r in rows
+        if r.kind == "micro" and str(r.setting("test") or "").startswith(test)
+    ]
     return [r for r in tests if r.get("speed")]
 
 

@@ -18,7 +18,8 @@ from dyno.workload.request import Answers, StoredRequest
 
 BLOCK_TOKENS = 16  # vLLM's default on a GPU
 _CHARACTERS = 16  # of a block, about 4 tokens
-_BLOCKS_MAX = 2_000_000  # of longer workloads, blocks are longer: memory and time stay within bounds
+# of longer workloads, blocks are longer: memory and time stay within bounds
+_BLOCKS_MAX = 2_000_000
 
 
 class _Sent(NamedTuple):
@@ -43,7 +44,12 @@ class _Chain(NamedTuple):
 class ReuseTally:
     """Collects the requests of a run; `summary()` walks through them in the order in which they were sent."""
 
-    def __init__(self, requests: Sequence[StoredRequest], answers: Answers, block_tokens: int | None = None) -> None:
+    def __init__(
+        self,
+        requests: Sequence[StoredRequest],
+        answers: Answers,
+        block_tokens: int | None = None,
+    ) -> None:
         self._requests, self._recorded = requests, answers == "recorded"
         self._block_tokens = block_tokens or BLOCK_TOKENS
         self._followed = {request.history for request in requests}
@@ -54,7 +60,9 @@ class ReuseTally:
         first_ns = r.chunk_ns[0] if r.chunk_ns else math.inf
         tokens = counting.input_tokens(r) if r.error is None else 0
         answer = r.text if followed and not self._recorded else ""
-        self._sent.append(_Sent(r.sent_ns, r.index, first_ns, r.end_ns, tokens, answer, r.reasoning))
+        self._sent.append(
+            _Sent(r.sent_ns, r.index, first_ns, r.end_ns, tokens, answer, r.reasoning)
+        )
 
     def summary(self) -> ReuseSummary:
         size = max(_CHARACTERS, sum(len(_text(r)) for r in self._requests) // _BLOCKS_MAX)
@@ -64,13 +72,21 @@ class ReuseTally:
         for sent in sorted(self._sent):
             number = sent.exchange % len(self._requests)
             request = self._requests[number]
-            parent = sent.exchange - number + request.history if request.history is not None else -1
+            parent = (
+                sent.exchange - number + request.history
+                if request.history is not None
+                else -1
+            )
             before = chains.get(parent, _Chain())
             new, chain = _blocks(before, before.more + _text(request), size)
-            in_time = next((i for i, h in enumerate(new) if known.get(h, math.inf) > sent.sent_ns), len(new))
+            in_time = next(
+                (i for i, h in enumerate(new) if known.get(h, math.inf) > sent.sent_ns),
+                len(new),
+            )
             ever = next((i for i, h in enumerate(new) if h not in known), len(new))
             if sent.tokens:
-                each = sent.tokens / ((chain.blocks * size + len(chain.rest)) or 1)  # tokens of a character
+                # tokens of a character
+                each = sent.tokens / ((chain.blocks * size + len(chain.rest)) or 1)
                 prompt += sent.tokens
                 possible += self._tokens(before.blocks + in_time, size, each, sent.tokens)
                 own += self._tokens(before.blocks, size, each, sent.tokens)
@@ -84,16 +100,24 @@ class ReuseTally:
     def _tokens(self, blocks: int, size: int, each: float, tokens: int) -> int:
         """Return the tokens of so many blocks of text, in whole blocks of the cache. The last token of a prompt is
         always processed."""
-        shared = int((blocks + 0.5) * size * each) if blocks else 0  # on average, half a block more is equal
+        # on average, half a block more is equal
+        shared = int((blocks + 0.5) * size * each) if blocks else 0
         return min(shared, tokens - 1) // self._block_tokens * self._block_tokens
 
     def _answered(
-        self, chain: _Chain, request: StoredRequest, sent: _Sent, known: dict[int, float], size: int
+        self,
+        chain: _Chain,
+        request: StoredRequest,
+        sent: _Sent,
+        known: dict[int, float],
+        size: int,
     ) -> _Chain:
         """Return the chain on which a later request goes on."""
         message = {"role": "assistant", "content": sent.answer}
         if self._recorded or sent.thought:
-            return chain._replace(more=_message(request.answer or message if self._recorded else message))
+            return chain._replace(
+                more=_message(request.answer or message if self._recorded else message)
+            )
         new, chain = _blocks(chain, _message(message), size)
         for h in new:
             known[h] = min(known.get(h, math.inf), sent.end_ns)
@@ -119,7 +143,11 @@ def _text(request: StoredRequest) -> str:
         {"role": "user", "content": request.prompt},
     ]
     # Adapters share no cache, and tools come first.
-    first = [str(request.body.get(name, "")) for name in ("model", "tools")] if request.history is None else []
+    first = (
+        [str(request.body.get(name, "")) for name in ("model", "tools")]
+        if request.history is None
+        else []
+    )
     return "".join([*first, *map(_message, messages)])
 
 
@@ -135,4 +163,6 @@ def reported_share(s: Summary, telemetry: TelemetrySummary | None) -> float | No
     counters."""
     if s.cached_input_tokens is not None:
         return s.cached_input_tokens / max(s.total_input_tokens, 1)
-    return telemetry.ratio("prefix_hit_tokens", "prefix_queried_tokens") if telemetry else None
+    return (
+        telemetry.ratio("prefix_hit_tokens", "prefix_queried_tokens") if telemetry else None
+    )

@@ -84,7 +84,9 @@ def _streams(s: Summary) -> float:
     return s.steady.streams_mean if s.steady else s.client.streams_mean
 
 
-def _served_step(s: Summary, per_step: float | None, copies: int, slots: int | None) -> _Step | None:
+def _served_step(
+    s: Summary, per_step: float | None, copies: int, slots: int | None
+) -> _Step | None:
     """Return the mean step of decoding. None: the time per token or the tokens of a step are unknown."""
     if not s.true_tpot.mean or per_step is None:
         return None
@@ -166,7 +168,9 @@ def _decode_pace(s: OfflineSummary) -> tuple[float, float] | None:
     return in_flight / speed, in_flight
 
 
-def tokens_per_step(spec: EngineSpec | None, telemetry: TelemetrySummary | None) -> float | None:
+def tokens_per_step(
+    spec: EngineSpec | None, telemetry: TelemetrySummary | None
+) -> float | None:
     """Return the tokens of a step. None: some are drafted, and it isn't known how many are accepted."""
     drafted = telemetry.total("drafted_tokens") if telemetry else None
     if not drafted and not (spec and _speculates(spec)):
@@ -197,11 +201,15 @@ def precision_of(loaded: "Loaded", peaks: Peaks) -> str:
     return max(known, key=lambda p: peaks.flops[p])
 
 
-def _roofline(loaded: "Loaded", peaks: Peaks, work: _Work, copies: int, shared_prefix: int) -> Roofline:
+def _roofline(
+    loaded: "Loaded", peaks: Peaks, work: _Work, copies: int, shared_prefix: int
+) -> Roofline:
     precision = precision_of(loaded, peaks)
     shares: list[Share] = []
     if work.step is not None:
-        shares.append(_decode(loaded, peaks, work.step, copies, max(work.cached, shared_prefix)))
+        shares.append(
+            _decode(loaded, peaks, work.step, copies, max(work.cached, shared_prefix))
+        )
     if work.prefill_speed and work.prompt:
         shares.append(_prefill(loaded, peaks, work, work.prefill_speed))
     if work.duration_s > 0:
@@ -245,14 +253,20 @@ def _whole(loaded: "Loaded", peaks: Peaks, work: _Work) -> Share:
     return Share("whole", arithmetic=rate * each / flops, about=about)
 
 
-def _decode(loaded: "Loaded", peaks: Peaks, step: _Step, copies: int, shared: float) -> Share:
+def _decode(
+    loaded: "Loaded", peaks: Peaks, step: _Step, copies: int, shared: float
+) -> Share:
     """One step of each copy reads the weights once, and the KV cache of each of its requests. Tokens that requests
     share may be read once for all."""
     tokens, step_s = step.batch * step.tokens, step.token_s * step.tokens
     cache = step.batch * loaded.kv_bytes(step.context)
     own = max(step.context - shared, 0.0)
     read = copies * (loaded.weights_bytes(tokens) + cache)
-    least = copies * (loaded.least_bytes + step.batch * loaded.kv_bytes(own) + loaded.kv_bytes(step.context - own))
+    least = copies * (
+        loaded.least_bytes
+        + step.batch * loaded.kv_bytes(own)
+        + loaded.kv_bytes(step.context - own)
+    )
     speed, speed_least = bandwidth_at(peaks, read), bandwidth_at(peaks, least)
     # What a cache holds over from the step before needn't come from memory.
     held = 0 if peaks.bandwidth_by_size else peaks.cache_bytes or 0
@@ -284,7 +298,9 @@ def _giga(n: float) -> str:
 
 _WIDTHS = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0}
 # Bytes of a value where an engine quantizes as it loads; of others that do, the smallest.
-_QUANTIZED = dict.fromkeys(("fp8", "ptpc-fp8", "fbgemm-fp8", "mxfp8", "int8", "eetq", "experts-int8"), 1.0)
+_QUANTIZED = dict.fromkeys(
+    ("fp8", "ptpc-fp8", "fbgemm-fp8", "mxfp8", "int8", "eetq", "experts-int8"), 1.0
+)
 _SMALLEST = 0.5
 _UNQUANTIZED = {*_WIDTHS, "auto", ""}
 # GGUF's blocks, by bytes for each value.
@@ -302,10 +318,12 @@ class Loaded(msgspec.Struct, frozen=True):
     shape: ModelShape
     dense_bytes: float  # read at every step
     expert_bytes: float  # all routed experts
-    body_parameters: float  # multiplied for every token, its experts' among them, without the head
+    # multiplied for every token, its experts' among them, without the head
+    body_parameters: float
     head_parameters: float  # … where a token is drawn
     kv_width: float  # bytes of a value in the KV cache
-    precisions: tuple[str, ...]  # in which it may be calculated: the fastest of them is the bound
+    # in which it may be calculated: the fastest of them is the bound
+    precisions: tuple[str, ...]
 
     def weights_bytes(self, tokens: float) -> float:
         """Read in a step of `tokens`, each of which takes its experts as if by lot."""
@@ -331,19 +349,29 @@ class Loaded(msgspec.Struct, frozen=True):
         return min(used / experts, 1.0) if experts and used else 1.0
 
 
-def as_loaded(shape: ModelShape, spec: EngineSpec | None, target: TargetFacts | None = None) -> Loaded | None:
+def as_loaded(
+    shape: ModelShape, spec: EngineSpec | None, target: TargetFacts | None = None
+) -> Loaded | None:
     """Return None where the shape says too little. `target`: what the engine reports, which goes before the setting."""
     if shape.parameters is None or not _experts_known(shape):
         return None
     tied = shape.head_parameters == 0
     head = shape.embedding_parameters if tied else shape.head_parameters
-    body = shape.parameters - shape.expert_parameters - shape.embedding_parameters - shape.head_parameters
+    body = (
+        shape.parameters
+        - shape.expert_parameters
+        - shape.embedding_parameters
+        - shape.head_parameters
+    )
     body -= shape.aside_parameters
     used = 0.0
     if shape.experts and shape.experts_used:
         used = shape.expert_parameters * shape.experts_used / shape.experts
     quantization = plain(_reported_or_set("quantization", target, spec))
-    dtype = _dtype(shape, (target.dtype if target else None, spec.dtype if spec else None, quantization))
+    dtype = _dtype(
+        shape,
+        (target.dtype if target else None, spec.dtype if spec else None, quantization),
+    )
     in_files = sum(shape.bytes_by_type.values()) - shape.aside_bytes
     if in_files > 0 and (shape.format == "gguf" or shape.quantization):
         expert_bytes = float(shape.expert_bytes)
@@ -358,7 +386,9 @@ def as_loaded(shape: ModelShape, spec: EngineSpec | None, target: TargetFacts | 
         expert_bytes=expert_bytes,
         body_parameters=body + used,
         head_parameters=head,
-        kv_width=_kv_width(dtype, spec, _reported_or_set("kv_cache_dtype", target, spec) or "auto"),
+        kv_width=_kv_width(
+            dtype, spec, _reported_or_set("kv_cache_dtype", target, spec) or "auto"
+        ),
         precisions=_precisions(shape, dtype, quantization),
     )
 
@@ -426,7 +456,9 @@ def _precisions(shape: ModelShape, dtype: str, quantization: str) -> tuple[str, 
             return ("fp16", "bf16", "fp32")
         if name == "fp32":
             return ("tf32", "fp32")
-        return ("int8", "fp16", "bf16", "fp32") if name.startswith(("q", "iq", "tq")) else _ALL
+        return (
+            ("int8", "fp16", "bf16", "fp32") if name.startswith(("q", "iq", "tq")) else _ALL
+        )
     if name in _UNQUANTIZED:
         return {"fp32": ("tf32", "fp32"), "fp16": ("fp16",)}.get(dtype, ("bf16",))
     if "fp8" in name:

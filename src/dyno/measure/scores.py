@@ -26,17 +26,33 @@ def with_total(rows: Sequence[Row]) -> list[Row]:
 
 def _total(tasks: Sequence[Row]) -> Row:
     first = tasks[0]
-    scores = {f"{row.setting('task')}/{item}": score for row in tasks for item, score in items_of(row).items()}
-    answers = {f"{row.setting('task')}/{item}": answer for row in tasks for item, answer in row.answers.items()}
-    named: dict[str, Scalar] = {"task": f"all {len(tasks)} tasks", "samples": len(scores), "group": True}
+    scores = {
+        f"{row.setting('task')}/{item}": score
+        for row in tasks
+        for item, score in items_of(row).items()
+    }
+    answers = {
+        f"{row.setting('task')}/{item}": answer
+        for row in tasks
+        for item, answer in row.answers.items()
+    }
+    named: dict[str, Scalar] = {
+        "task": f"all {len(tasks)} tasks",
+        "samples": len(scores),
+        "group": True,
+    }
     named |= _common(tasks, ("metric", "filter", "n_shot"))
     shared = {n: s for n, s in first.settings.items() if n not in _OF_A_TASK}
-    figures = {"score": fmean(scores.values()), "stderr": stdev(scores.values()) / math.sqrt(len(scores))}
+    figures = {
+        "score": fmean(scores.values()),
+        "stderr": stdev(scores.values()) / math.sqrt(len(scores)),
+    }
     figures |= _sums(tasks, ("completed", "failed"))
     return msgspec.structs.replace(
         first,
         figures={name: Figure(value, first.line) for name, value in figures.items()},
-        settings=shared | {name: Setting(value, first.line) for name, value in named.items()},
+        settings=shared
+        | {name: Setting(value, first.line) for name, value in named.items()},
         samples=Samples(scores=scores),
         answers=answers,
         label=first.label if first.form == "run" else str(named["task"]),

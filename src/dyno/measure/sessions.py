@@ -23,7 +23,8 @@ class SessionTally:
     def __init__(self) -> None:
         self._session, self._turn, self._sent = array("q"), array("q"), array("q")
         self._input = array("q")
-        self._outcome = array("b")  # 0: completed, 1: cancelled, 2: failed, 3: interrupted with the load
+        # 0: completed, 1: cancelled, 2: failed, 3: interrupted with the load
+        self._outcome = array("b")
         self._end, self._ttft, self._e2el = SpanColumn(), SpanColumn(), SpanColumn()
 
     def __len__(self) -> int:
@@ -41,9 +42,15 @@ class SessionTally:
         self._ttft.add(timing.ttft_ns(r) or _UNKNOWN)
         self._e2el.add(timing.e2el_ns(r) or _UNKNOWN)
 
-    def summary(self, sizes: Sequence[int], duration_s: float, percentiles: Sequence[float]) -> SessionSummary:
+    def summary(
+        self, sizes: Sequence[int], duration_s: float, percentiles: Sequence[float]
+    ) -> SessionSummary:
         """Sum up sessions. `sizes`: how many requests each session has. Later rounds have the same ones."""
-        session, turn, outcome = np.array(self._session), np.array(self._turn), np.array(self._outcome)
+        session, turn, outcome = (
+            np.array(self._session),
+            np.array(self._turn),
+            np.array(self._outcome),
+        )
         numbers, place, count = np.unique(session, return_inverse=True, return_counts=True)
         worst = np.zeros(len(numbers), dtype=np.int8)
         np.maximum.at(worst, place, np.where(outcome == 3, 0, outcome))
@@ -53,14 +60,20 @@ class SessionTally:
         first, later = done & (turn == 0), done & (turn > 0)
 
         def latency(column: SpanColumn, chosen: np.ndarray) -> Latency:
-            return _latency([np.array(column.low)[chosen], np.array(column.high)[chosen]], percentiles)
+            return _latency(
+                [np.array(column.low)[chosen], np.array(column.high)[chosen]], percentiles
+            )
 
         turns = []
         for i in range(min(int(turn.max(initial=-1)) + 1, TURNS_MAX)):
             chosen = done & (turn == i)
             if chosen.any():
                 input_mean = float(np.array(self._input)[chosen].mean())
-                turns.append(TurnSummary(i + 1, int(chosen.sum()), input_mean, latency(self._ttft, chosen)))
+                turns.append(
+                    TurnSummary(
+                        i + 1, int(chosen.sum()), input_mean, latency(self._ttft, chosen)
+                    )
+                )
         spans, busy = self._durations(place, whole)
         return SessionSummary(
             begun=len(numbers),
@@ -80,7 +93,9 @@ class SessionTally:
             turns=turns,
         )
 
-    def _durations(self, place: np.ndarray, whole: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    def _durations(
+        self, place: np.ndarray, whole: np.ndarray
+    ) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """Return the least and the most that each completed session can have taken: in all, and with a request open."""
         mine = whole[place]
         order = np.lexsort((np.array(self._sent)[mine], place[mine]))
@@ -98,7 +113,9 @@ class SessionTally:
             start, stop = sent - begin + shift, np.maximum.accumulate(end + shift)
             before = np.concatenate([[0], stop[:-1]])
             spans.append(stop[last] - start[edges])
-            busy.append(np.add.reduceat(np.maximum(stop - np.maximum(start, before), 0), edges))
+            busy.append(
+                np.add.reduceat(np.maximum(stop - np.maximum(start, before), 0), edges)
+            )
         return spans, busy
 
 

@@ -22,7 +22,8 @@ _MOST_ALIKE = 0.99  # correlation of neighbours
 _SURE = 1.6  # standard errors by which that of requests may be higher than it seems
 # Beyond a percentile: as many values as strangers, by their ranks and by what lies beyond it alone.
 _RANKS_IN_TAIL, _CLUSTERS_IN_TAIL = 1.2, 2.0
-_TAIL, _FAR = 0.3, 0.099  # the values beyond a percentile: so few that its two sides differ; less than a tenth
+# the values beyond a percentile: so few that its two sides differ; less than a tenth
+_TAIL, _FAR = 0.3, 0.099
 _IN_TAIL = 5  # values beyond a percentile, at least
 
 
@@ -43,16 +44,22 @@ def settled(low: float, high: float, within: float = 0.0) -> float | None:
     return (low + high) / 2 if high - low <= max(KNOWN_WITHIN * high, within) else None
 
 
-def distribution_ms(values_ns: Sequence[float] | np.ndarray, percentiles: Sequence[float]) -> Distribution:
+def distribution_ms(
+    values_ns: Sequence[float] | np.ndarray, percentiles: Sequence[float]
+) -> Distribution:
     values = np.asarray(values_ns, dtype=np.float64) / 1e6
     if values.size == 0:
-        return Distribution(0, 0.0, 0.0, 0.0, {percentile_name(p): 0.0 for p in percentiles})
+        return Distribution(
+            0, 0.0, 0.0, 0.0, {percentile_name(p): 0.0 for p in percentiles}
+        )
     return Distribution(
         count=int(values.size),
         mean=float(values.mean()),
         median=float(np.median(values)),
         std=float(values.std()),
-        percentiles={percentile_name(p): float(np.percentile(values, p)) for p in percentiles},
+        percentiles={
+            percentile_name(p): float(np.percentile(values, p)) for p in percentiles
+        },
     )
 
 
@@ -72,8 +79,12 @@ def bounded_ms(
     if mean_ns is not None:
         least["mean"], most["mean"] = mean_ns[0] / 1e6, mean_ns[1] / 1e6
     figures = {name: settled(least[name], most[name], KNOWN_WITHIN_MS) for name in most}
-    bounds = {name: (least[name], most[name]) for name, value in figures.items() if value is None}
-    middles = (np.asarray(low_ns, dtype=np.float64) + np.asarray(high_ns, dtype=np.float64)) / 2e6
+    bounds = {
+        name: (least[name], most[name]) for name, value in figures.items() if value is None
+    }
+    middles = (
+        np.asarray(low_ns, dtype=np.float64) + np.asarray(high_ns, dtype=np.float64)
+    ) / 2e6
     return Latency(
         count=high.count,
         mean=figures.pop("mean"),
@@ -122,7 +133,8 @@ def two_sided(t: float, df: float) -> float:
 def quantile(p: float, df: float) -> float:
     """Return the t below which a share `p` of the values is, from one half to below one."""
     t = 0.0
-    for _ in range(100):  # Newton's steps: right of zero they come from below and never go too far
+    # Newton's steps: right of zero they come from below and never go too far
+    for _ in range(100):
         step = (p - 1 + two_sided(t, df) / 2) / _density(t, df)
         t += step
         if step <= 1e-9 * t:
@@ -195,11 +207,15 @@ class _Spread(NamedTuple):
     df: float
 
 
-def errors_of_requests(values: np.ndarray, statistics: Sequence[str]) -> dict[str, Error | TooAlike]:
+def errors_of_requests(
+    values: np.ndarray, statistics: Sequence[str]
+) -> dict[str, Error | TooAlike]:
     """Return the error of each statistic. `values`: in the order of sending, all above zero; `statistics`: mean,
     median, p99. Absent are those for which there are too few values."""
     n = len(values)
-    wanted = [s for s in statistics if (s == "mean" or _share(s) is not None) and n >= needs(s)]
+    wanted = [
+        s for s in statistics if (s == "mean" or _share(s) is not None) and n >= needs(s)
+    ]
     if n < _FEWEST or not wanted:
         return {}
     ordered = np.sort(values)
@@ -235,7 +251,9 @@ def _share(statistic: str) -> float | None:
 
 def _ranks(values: np.ndarray, ordered: np.ndarray) -> np.ndarray:
     """Return the rank of each value, from their mean; ties are even."""
-    ranks = (np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right")) / 2
+    ranks = (
+        np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right")
+    ) / 2
     centred: np.ndarray = ranks - ranks.mean()
     return centred
 
@@ -303,7 +321,10 @@ def _error_of_quantile(
     """Return the error of a quantile: by how much the share of values below it may be off, and what lies there.
     `alike`: how many requests are worth one stranger, by their ranks."""
     n, tail = len(values), min(share, 1 - share)
-    below = max((_below(values, ordered, near) for near in _near(share)), key=lambda spread: spread.variance)
+    below = max(
+        (_below(values, ordered, near) for near in _near(share)),
+        key=lambda spread: spread.variance,
+    )
     clusters = allowance * max(below.variance, 1.0)
     needed = math.ceil(max(_RANKS_IN_TAIL * alike, _CLUSTERS_IN_TAIL * clusters) / tail)
     if needed > n:
@@ -325,7 +346,9 @@ def _below(values: np.ndarray, ordered: np.ndarray, share: float) -> _Spread:
     return _Spread(spread.variance / (share * (1 - share)), spread.df)
 
 
-def error_of_slices(starts_s: np.ndarray, firsts_s: np.ndarray, ends_s: np.ndarray, tokens: np.ndarray) -> Error | None:
+def error_of_slices(
+    starts_s: np.ndarray, firsts_s: np.ndarray, ends_s: np.ndarray, tokens: np.ndarray
+) -> Error | None:
     """Return the error of a run's throughput from slices of its steady window. A slice is as long as a request takes on
     average, or longer, and tokens are laid out evenly from a request's first to its last. None: too short."""
     if len(starts_s) < _FEWEST:
@@ -339,7 +362,8 @@ def error_of_slices(starts_s: np.ndarray, firsts_s: np.ndarray, ends_s: np.ndarr
         return None
     lasted = np.maximum(ends_s - firsts_s, 1e-6)
     edges = np.linspace(begin, end, count + 1)
-    by_edge = [float(np.clip((edge - firsts_s) / lasted, 0, 1) @ tokens) for edge in edges]  # tokens that have come
+    # tokens that have come
+    by_edge = [float(np.clip((edge - firsts_s) / lasted, 0, 1) @ tokens) for edge in edges]
     each = np.diff(by_edge)
     mean = float(each.mean())
     if mean <= 0:
@@ -350,7 +374,9 @@ def error_of_slices(starts_s: np.ndarray, firsts_s: np.ndarray, ends_s: np.ndarr
         return None
     # And when the last request ends, which is in no slice, moves the whole run's length.
     drain = float((ends_s - starts_s).std()) / float(ends_s.max() - starts_s.min())
-    return Error(math.hypot(math.sqrt(allowance * spread.variance / count), drain), spread.df)
+    return Error(
+        math.hypot(math.sqrt(allowance * spread.variance / count), drain), spread.df
+    )
 
 
 def error_of_mean(values: Sequence[float]) -> Error | None:
@@ -359,4 +385,8 @@ def error_of_mean(values: Sequence[float]) -> Error | None:
         return None
     each = np.asarray(values, dtype=np.float64)
     mean = float(each.mean())
-    return Error(float(each.std(ddof=1)) / abs(mean) / math.sqrt(len(each)), len(each) - 1) if mean else None
+    return (
+        Error(float(each.std(ddof=1)) / abs(mean) / math.sqrt(len(each)), len(each) - 1)
+        if mean
+        else None
+    )

@@ -23,14 +23,22 @@ from dyno.facts.trial import TrialSpec
 from dyno.measure import counting, timing
 from dyno.measure.freeze import BUCKET_NS, Silences
 from dyno.measure.sessions import ClassTally, SessionTally
-from dyno.measure.statistics import KNOWN_WITHIN_MS, SpanColumn, bounded_ms, distribution_ms, settled
+from dyno.measure.statistics import (
+    KNOWN_WITHIN_MS,
+    SpanColumn,
+    bounded_ms,
+    distribution_ms,
+    settled,
+)
 from dyno.measure.timing import Span
 from dyno.units import NS_PER_MS, NS_PER_S, ns, seconds
 
 NAMES_MAX = 50
-_FROM_DUE = {"response_ttft": "ttft", "response_e2el": "e2el"}  # from the moment at which a request was due
+# from the moment at which a request was due
+_FROM_DUE = {"response_ttft": "ttft", "response_e2el": "e2el"}
 TPOTS_DIFFER = 0.01  # from this share on, dyno's own TPOT is shown beside vLLM's
-CPU_FROM_S = 0.1  # a shorter load has no CPU share: the kernel counts in hundredths of a second
+# a shorter load has no CPU share: the kernel counts in hundredths of a second
+CPU_FROM_S = 0.1
 Chosen = np.ndarray | slice  # requests, in the order in which they were added
 ALL = slice(None)
 _A_SECOND = NS_PER_S // BUCKET_NS  # in buckets
@@ -44,7 +52,9 @@ class Tally:
         self._trial = trial
         self._sessions = SessionTally()
         self._classes: dict[str, ClassTally] = {}
-        self._processes: list[Counter[str]] = [Counter() for _ in range(processes)] if processes > 1 else []
+        self._processes: list[Counter[str]] = (
+            [Counter() for _ in range(processes)] if processes > 1 else []
+        )
         self._sender = array("q")  # the process of each
         self._failures: Counter[str] = Counter()
         self._examples: dict[str, str] = {}
@@ -65,10 +75,13 @@ class Tally:
         self._end = array("q")
         self._completed = array("b")  # 1 or 0, beside sent, due and end
         self._tokens = np.zeros(1024)  # arrived in each bucket of 10 ms, at the latest
-        self._earlier = np.zeros(1024)  # to be added to these where all arrived as early as they can have
+        # to be added to these where all arrived as early as they can have
+        self._earlier = np.zeros(1024)
         self._silences = Silences()
         several = len(trial.target.urls) > 1
-        self._replicas: list[Counter[str]] = [Counter() for _ in trial.target.urls] if several else []
+        self._replicas: list[Counter[str]] = (
+            [Counter() for _ in trial.target.urls] if several else []
+        )
 
     @property
     def has_sessions(self) -> bool:
@@ -139,7 +152,9 @@ class Tally:
     def _class(self, name: str) -> ClassTally:
         if name not in self._classes:
             spec = self._trial.workload.classes.get(name)
-            goodput_ms = spec.goodput_ms if spec and spec.goodput_ms else self._trial.goodput_ms
+            goodput_ms = (
+                spec.goodput_ms if spec and spec.goodput_ms else self._trial.goodput_ms
+            )
             self._classes[name] = ClassTally(name, goodput_ms)
         return self._classes[name]
 
@@ -156,13 +171,19 @@ class Tally:
             n["unseen_first"] += r.unseen[:1] == [0]
 
     def _add_counts(self, used: int, other: int, by_server: bool) -> None:
-        name, claimed, counted = ("miscounted", used, other) if by_server else ("impossible", other, used)
+        name, claimed, counted = (
+            ("miscounted", used, other) if by_server else ("impossible", other, used)
+        )
         if not by_server or counting.differ(used, other):
-            self._n.update({name: 1, f"{name}_claimed": claimed, f"{name}_counted": counted})
+            self._n.update(
+                {name: 1, f"{name}_claimed": claimed, f"{name}_counted": counted}
+            )
 
     def _counts(self, name: str) -> Counts | None:
         n = self._n
-        return Counts(n[name], n[f"{name}_claimed"], n[f"{name}_counted"]) if n[name] else None
+        return (
+            Counts(n[name], n[f"{name}_claimed"], n[f"{name}_counted"]) if n[name] else None
+        )
 
     def _add_to_replica(self, r: Record, n: Counter[str]) -> None:
         n["sent"] += 1
@@ -191,7 +212,9 @@ class Tally:
                 self._columns[name].add(span.later_by(queue))
         self._response_due.append(r.due_ns)
         self._first.append(r.turn == 0)
-        self._n["at_once"] += len(r.chunk_ns) > 1 and r.chunk_ns[0] == r.chunk_ns[-1] and not r.unseen
+        self._n["at_once"] += (
+            len(r.chunk_ns) > 1 and r.chunk_ns[0] == r.chunk_ns[-1] and not r.unseen
+        )
         if self._trial.goodput_ms:
             self._add_goodput(r)
         times = np.array(r.chunk_ns, dtype=np.int64)
@@ -201,11 +224,19 @@ class Tally:
 
     def _add_tokens(self, r: Record, times: np.ndarray, early: np.ndarray) -> None:
         """Count the tokens of each bucket of time."""
-        tokens = np.array(r.chunk_tokens) if r.chunk_tokens else (r.output_tokens or len(times)) / len(times)
+        tokens = (
+            np.array(r.chunk_tokens)
+            if r.chunk_tokens
+            else (r.output_tokens or len(times)) / len(times)
+        )
         self._tokens = _in_buckets(self._tokens, times, tokens)
         if r.unseen:
             which = r.unseen
-            shares = tokens[which] if isinstance(tokens, np.ndarray) else np.full(len(which), tokens)
+            shares = (
+                tokens[which]
+                if isinstance(tokens, np.ndarray)
+                else np.full(len(which), tokens)
+            )
             self._earlier = _in_buckets(self._earlier, early[which], shares)
             self._earlier = _in_buckets(self._earlier, times[which], -shares)
 
@@ -243,7 +274,10 @@ class Tally:
         if n["after_least"] == n["after_most"]:
             return d
         total = self._gaps_per_token.total
-        low, high = total.low / n["after_most"] / NS_PER_MS, total.high / n["after_least"] / NS_PER_MS
+        low, high = (
+            total.low / n["after_most"] / NS_PER_MS,
+            total.high / n["after_least"] / NS_PER_MS,
+        )
         mean = settled(low, high, KNOWN_WITHIN_MS)
         bounds = d.bounds if mean is not None else {**d.bounds, "mean": (low, high)}
         return msgspec.structs.replace(d, mean=mean, bounds=bounds)
@@ -267,13 +301,20 @@ class Tally:
                 bounds[name] = low, high
             return value
 
-        goodput = known("goodput", n["good"] / over, n["perhaps_good"] / over) if self._trial.goodput_ms else None
+        goodput = (
+            known("goodput", n["good"] / over, n["perhaps_good"] / over)
+            if self._trial.goodput_ms
+            else None
+        )
         peak = known("peak_output_tokens_per_s", *self._peak_tokens_per_s())
         if peak is not None and duration_s < 1:
             peak = max(peak, n["output"] / over)
         steady = None
         if window := None if self._trial.replays else self._window():
-            low, high = (tokens / seconds(window[1] - window[0]) for tokens in self._tokens_in(*window))
+            low, high = (
+                tokens / seconds(window[1] - window[0])
+                for tokens in self._tokens_in(*window)
+            )
             steady = self._steady(*window, known("steady_output_throughput", low, high))
         return Summary(
             duration_s=duration_s,
@@ -311,7 +352,9 @@ class Tally:
             client=self._client(client),
             replicas=[self._replica(i, n) for i, n in enumerate(self._replicas)],
             bounds=bounds,
-            reasoning_tokens=n["reasoning_tokens"] if n["reasoning"] or n["reasoning_tokens"] else None,
+            reasoning_tokens=n["reasoning_tokens"]
+            if n["reasoning"] or n["reasoning_tokens"]
+            else None,
             unanswered=n["unanswered"],
             impossible=self._counts("impossible"),
             miscounted=self._counts("miscounted"),
@@ -321,14 +364,20 @@ class Tally:
             cancelled=n["cancelled"],
             skipped=client.skipped,
             cancelling=self._cancelling(),
-            sessions=self._sessions.summary(sessions, over, percentiles) if sessions else None,
-            classes=[c.summary(over, percentiles) for _, c in sorted(self._classes.items())],
+            sessions=self._sessions.summary(sessions, over, percentiles)
+            if sessions
+            else None,
+            classes=[
+                c.summary(over, percentiles) for _, c in sorted(self._classes.items())
+            ],
         )
 
     def _latencies(self, percentiles: Sequence[float]) -> dict[str, Latency]:
         """Return them by stem, without those that say nothing of their own."""
         n = self._n
-        latencies = {stem: column.latency(percentiles) for stem, column in self._columns.items()}
+        latencies = {
+            stem: column.latency(percentiles) for stem, column in self._columns.items()
+        }
         if not n["reasoning"]:
             del latencies["ttfo"]
         if not _differ(latencies["own_tpot"], latencies["tpot"]):
@@ -345,7 +394,9 @@ class Tally:
         n = self._n
         if not n["cancelled"]:
             return None
-        return CancelSummary(n["cancelled_output"], n["cancelled_missing"], n["output"] + n["failed_output"])
+        return CancelSummary(
+            n["cancelled_output"], n["cancelled_missing"], n["output"] + n["failed_output"]
+        )
 
     def _replica(self, index: int, n: Counter[str]) -> ReplicaSummary:
         return ReplicaSummary(
@@ -363,7 +414,9 @@ class Tally:
         with a whole second."""
         size = max(len(self._tokens), len(self._earlier))
         size += -size % _A_SECOND
-        tokens, earlier = (np.pad(a, (1, size - len(a))) for a in (self._tokens, self._earlier))
+        tokens, earlier = (
+            np.pad(a, (1, size - len(a))) for a in (self._tokens, self._earlier)
+        )
         return tokens.cumsum(), earlier.cumsum().clip(min=0)
 
     def _peak_tokens_per_s(self) -> tuple[float, float]:
@@ -393,13 +446,15 @@ class Tally:
             end_s=seconds(end),
             # By tokens: where streams run in step, counting ends would take in one wave too many or too few, and
             # where a queue grows, counting shares of a life would credit waiting as service.
-            request_throughput=tokens_per_s and tokens_per_s / (self._n["output"] / self._n["completed"] or 1),
+            request_throughput=tokens_per_s
+            and tokens_per_s / (self._n["output"] / self._n["completed"] or 1),
             output_throughput=tokens_per_s,
             streams_mean=self._streams_mean(start, end),
         )
 
     def _wait(self) -> Wait | None:
-        first = np.array(self._first, dtype=bool)  # later turns have longer prompts, and no rate of their own
+        # later turns have longer prompts, and no rate of their own
+        first = np.array(self._first, dtype=bool)
         took = self._columns["response_e2el"].middles()[first] / NS_PER_MS
         due = np.array(self._response_due)[first]
         quarter = len(took) // 4
@@ -419,7 +474,10 @@ class Tally:
         )
 
     def _replay(self) -> ReplaySummary | None:
-        due, sent = np.array(self._due, dtype=np.float64), np.array(self._sent, dtype=np.float64)
+        due, sent = (
+            np.array(self._due, dtype=np.float64),
+            np.array(self._sent, dtype=np.float64),
+        )
         if not len(due):
             return None
         late_ms, last = np.maximum(sent - due, 0) / NS_PER_MS, len(due) - 1
@@ -438,7 +496,9 @@ class Tally:
 
     def _open_ns(self, start: int, end: int) -> np.ndarray:
         """Return how long each request was in flight within the window."""
-        overlap = np.minimum(np.array(self._end), end) - np.maximum(np.array(self._sent), start)
+        overlap = np.minimum(np.array(self._end), end) - np.maximum(
+            np.array(self._sent), start
+        )
         open_ns: np.ndarray = overlap.clip(min=0)
         return open_ns
 
@@ -458,19 +518,27 @@ class Tally:
         return msgspec.structs.replace(
             whole,
             processes=each,
-            cpu_share=max((c.cpu_share for c in each if c.cpu_share is not None), default=None),
-            waited_share=max((c.waited_share for c in each if c.waited_share is not None), default=None),
+            cpu_share=max(
+                (c.cpu_share for c in each if c.cpu_share is not None), default=None
+            ),
+            waited_share=max(
+                (c.waited_share for c in each if c.waited_share is not None), default=None
+            ),
             loop_late_p99_ms=max(c.loop_late_p99_ms for c in each),
             # A slot is free for the requests of its own process.
             send_late=self._late([self._late_ns(sender == k) for k in range(len(each))]),
         )
 
-    def _kept_up(self, client: ClientFacts, n: Counter[str], chosen: Chosen) -> ClientSummary:
+    def _kept_up(
+        self, client: ClientFacts, n: Counter[str], chosen: Chosen
+    ) -> ClientSummary:
         """Return how well a client kept up with the requests that it sent."""
         ticks = client.ticks_late_ns or [0]
         return ClientSummary(
             kernel_stamps=client.kernel_stamps,
-            cpu_share=client.cpu_s / duration_s if (duration_s := seconds(client.duration_ns)) >= CPU_FROM_S else None,
+            cpu_share=client.cpu_s / duration_s
+            if (duration_s := seconds(client.duration_ns)) >= CPU_FROM_S
+            else None,
             send_late=self._late([self._late_ns(chosen)]),
             read_late_mean_ms=n["late_sum"] / n["reads"] / NS_PER_MS if n["reads"] else 0.0,
             read_late_max_ms=n["late_max"] / NS_PER_MS,
@@ -482,22 +550,33 @@ class Tally:
             priority=client.priority,
             unseen_first=n["unseen_first"],
             unstamped=n["unstamped"],
-            waited_share=None if client.waited_s is None else client.waited_s / (seconds(client.duration_ns) or 1.0),
+            waited_share=None
+            if client.waited_s is None
+            else client.waited_s / (seconds(client.duration_ns) or 1.0),
             lost=client.outcome == "lost",
             node=client.node,
             clock=client.clock,
         )
 
     def _late(self, late_ns: list[np.ndarray]) -> Distribution:
-        return distribution_ms(np.concatenate(late_ns), sorted({*self._trial.percentiles, 99.0}))  # a median hides it
+        # a median hides it
+        return distribution_ms(
+            np.concatenate(late_ns), sorted({*self._trial.percentiles, 99.0})
+        )
 
     def _late_ns(self, chosen: Chosen) -> np.ndarray:
         """Return how late the client sent each request, by its own fault."""
-        sent, due, connecting = (np.array(column)[chosen] for column in (self._sent, self._due, self._connecting))
+        sent, due, connecting = (
+            np.array(column)[chosen] for column in (self._sent, self._due, self._connecting)
+        )
         late: np.ndarray = np.maximum(sent - due - connecting, 0)
         # With a rate and a cap, a late sending may be the cap's doing: then lateness is counted from the moment
         # at which a slot was free, which is when an earlier request ended.
-        if self._trial.load.max_concurrency is not None and not self._trial.load.closed_loop and len(late):
+        if (
+            self._trial.load.max_concurrency is not None
+            and not self._trial.load.closed_loop
+            and len(late)
+        ):
             ends = np.sort(np.array(self._end)[chosen])
             before = np.searchsorted(ends, sent, side="right") - 1
             since_free = np.where(before >= 0, sent - ends[np.maximum(before, 0)], ns(3600))
@@ -532,19 +611,33 @@ class _Gaps:
         return Span(self._sum_low, self._sum_high)
 
     def add_stream(
-        self, times: np.ndarray, early: np.ndarray, unseen: Sequence[int], sharing: np.ndarray | float = 1.0
+        self,
+        times: np.ndarray,
+        early: np.ndarray,
+        unseen: Sequence[int],
+        sharing: np.ndarray | float = 1.0,
     ) -> None:
         """Add the gaps of a stream. `sharing`: the tokens that share each gap. One sample for each: else a chunk of one
         would weigh as much as a chunk of four."""
         gaps = np.diff(times).astype(np.float32)
-        first, last = Span(float(early[0]), float(times[0])), Span(float(early[-1]), float(times[-1]))
+        first, last = (
+            Span(float(early[0]), float(times[0])),
+            Span(float(early[-1]), float(times[-1])),
+        )
         total = last.since(first)
         self._sum_low += total.low
         self._sum_high += total.high
         if unseen:
             for begin, end in _blind(len(times), unseen):
-                first, last = Span(float(early[begin]), float(times[begin])), Span(float(early[end]), float(times[end]))
-                shared = sharing[begin:end].sum() if isinstance(sharing, np.ndarray) else (end - begin) * sharing
+                first, last = (
+                    Span(float(early[begin]), float(times[begin])),
+                    Span(float(early[end]), float(times[end])),
+                )
+                shared = (
+                    sharing[begin:end].sum()
+                    if isinstance(sharing, np.ndarray)
+                    else (end - begin) * sharing
+                )
                 self._add_blind(last.since(first), round(float(shared)))
             seen = np.ones(len(times), dtype=bool)
             seen[unseen] = False
@@ -570,7 +663,9 @@ class _Gaps:
             return bounded_ms(high, high, percentiles)
         low = np.concatenate([*self._known, *self._low])
         count = max(len(high), 1)
-        return bounded_ms(low, high, percentiles, (self._sum_low / count, self._sum_high / count))
+        return bounded_ms(
+            low, high, percentiles, (self._sum_low / count, self._sum_high / count)
+        )
 
 
 def _differ(own: Latency, vllms: Latency) -> bool:
@@ -581,7 +676,9 @@ def _differ(own: Latency, vllms: Latency) -> bool:
     pairs += [(value, vllms.percentiles[p]) for p, value in own.percentiles.items()]
     for figure, ends in own.bounds.items():
         pairs += zip(ends, vllms.bounds[figure], strict=True)
-    return any(a is not None and b is not None and abs(a - b) > TPOTS_DIFFER * b for a, b in pairs)
+    return any(
+        a is not None and b is not None and abs(a - b) > TPOTS_DIFFER * b for a, b in pairs
+    )
 
 
 def _blind(count: int, unseen: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -598,7 +695,9 @@ def _blind(count: int, unseen: Sequence[int]) -> Iterator[tuple[int, int]]:
         yield begin, end
 
 
-def _in_buckets(buckets: np.ndarray, times: np.ndarray, tokens: np.ndarray | float) -> np.ndarray:
+def _in_buckets(
+    buckets: np.ndarray, times: np.ndarray, tokens: np.ndarray | float
+) -> np.ndarray:
     """Add `tokens` to the buckets of `times`, which grow where they must."""
     numbers = times // BUCKET_NS
     first, last = int(numbers.min()), int(numbers.max())

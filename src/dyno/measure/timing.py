@@ -35,7 +35,9 @@ class Span(NamedTuple):
 
     def since(self, start: "Span", parts: float = 1) -> "Span":
         """Return the time from `start` to here, divided by `parts`. `start` comes first."""
-        return Span(max(self.low - start.high, 0) / parts, max(self.high - start.low, 0) / parts)
+        return Span(
+            max(self.low - start.high, 0) / parts, max(self.high - start.low, 0) / parts
+        )
 
 
 NEVER = Span(math.inf, math.inf)
@@ -103,7 +105,11 @@ def own_tpot_ns(r: Record) -> Span | None:
 
 def first_tokens(r: Record) -> tuple[int, int]:
     """Return how many output tokens had come with the first chunk: at least and at most."""
-    return possible_first_tokens(r) if r.first_tokens is None else (r.first_tokens, r.first_tokens)
+    return (
+        possible_first_tokens(r)
+        if r.first_tokens is None
+        else (r.first_tokens, r.first_tokens)
+    )
 
 
 def possible_first_tokens(r: Record) -> tuple[int, int]:
@@ -112,7 +118,9 @@ def possible_first_tokens(r: Record) -> tuple[int, int]:
     return min(r.leading_chunks + 1, most), most
 
 
-def within(latencies: Mapping[str, Span], limits_ms: Mapping[str, float]) -> tuple[bool, bool]:
+def within(
+    latencies: Mapping[str, Span], limits_ms: Mapping[str, float]
+) -> tuple[bool, bool]:
     """Return whether a request met all limits, and whether it may have."""
     limits = {name: limit * NS_PER_MS for name, limit in limits_ms.items()}
     good = all(latencies[name].high <= limit for name, limit in limits.items())
@@ -127,8 +135,10 @@ def queue_ns(r: Record) -> int:
 LATENCIES: dict[str, Callable[[Record], Span | None]] = {
     "ttft": ttft_ns, "ttfo": ttfo_ns, "tpot": tpot_ns, "own_tpot": own_tpot_ns, "e2el": e2el_ns,
 }  # fmt: skip
-JUDGED = {**LATENCIES, "tpot": own_tpot_ns}  # by which requests are judged: dyno's own time per token
-_ABSENT = {"tpot": Span(0, 0)}  # of an answer without further tokens; of others, what never came
+# by which requests are judged: dyno's own time per token
+JUDGED = {**LATENCIES, "tpot": own_tpot_ns}
+# of an answer without further tokens; of others, what never came
+_ABSENT = {"tpot": Span(0, 0)}
 
 
 def judged(r: Record) -> dict[str, Span]:
@@ -137,7 +147,8 @@ def judged(r: Record) -> dict[str, Span]:
 
 
 def end_at_once(r: Record) -> bool:
-    return r.error is None and not r.chunk_ns  # with more tokens than one, decoding calls it failed
+    # with more tokens than one, decoding calls it failed
+    return r.error is None and not r.chunk_ns
 
 
 def earliest_ns(r: Record) -> list[int]:

@@ -16,7 +16,14 @@ from dyno import files
 from dyno.archive import UnsafeMember, plain_files
 from dyno.errors import ModelError, UsageError
 from dyno.models import checksum, hub, shelf
-from dyno.models.cache import blob_path, etag, place, ref_path, snapshot_folder, storage_folder
+from dyno.models.cache import (
+    blob_path,
+    etag,
+    place,
+    ref_path,
+    snapshot_folder,
+    storage_folder,
+)
 from dyno.models.shelf import ModelEntry, ModelFile
 from dyno.numbers import human_bytes
 from dyno.outside import OutsideName, UnsafeName, is_safe
@@ -49,21 +56,29 @@ def export(entries: Sequence[ModelEntry], file: Path, say: Say, below: Say) -> i
         raise UsageError(f"{file} exists. Remove it, or give another name.")
     for entry in entries:
         if not entry.whole:
-            raise ModelError(f"{entry.name} is incomplete. Pull or make it again before the export.")
+            raise ModelError(
+                f"{entry.name} is incomplete. Pull or make it again before the export."
+            )
     size = sum(entry.size_bytes for entry in entries)
     if size > (free := files.free_bytes(file.absolute().parent)):
-        raise ModelError(f"{file} needs {human_bytes(size)}, but its disk has {human_bytes(free)} free.")
+        raise ModelError(
+            f"{file} needs {human_bytes(size)}, but its disk has {human_bytes(free)} free."
+        )
     try:
         packed = [_packed(entry, below) for entry in entries]
         with scratch(".dyno-export-", file.absolute().parent) as temporary:
             _write(packed, temporary / "archive", say, below)
             (temporary / "archive").replace(file)
     except OSError as e:
-        raise ModelError(f"{file} can't be written: {e.strerror or e}. Give another path.") from None
+        raise ModelError(
+            f"{file} can't be written: {e.strerror or e}. Give another path."
+        ) from None
     return file.stat().st_size
 
 
-def _write(packed: Sequence[tuple[PackedModel, Path]], file: Path, say: Say, below: Say) -> None:
+def _write(
+    packed: Sequence[tuple[PackedModel, Path]], file: Path, say: Say, below: Say
+) -> None:
     with tarfile.open(file, "w", format=tarfile.PAX_FORMAT) as tar:
         data = msgspec.json.encode(PackedModels([p for p, _ in packed]))
         tar.addfile(_member(_MANIFEST, len(data)), BytesIO(data))
@@ -82,11 +97,15 @@ def _packed(entry: ModelEntry, below: Say) -> tuple[PackedModel, Path]:
     sums = {}
     for name, facts in own.items():
         if not is_safe(name):
-            raise ModelError(f"{entry.name} has a file {name!r}, which no import accepts. Rename it, and pull again.")
+            raise ModelError(
+                f"{entry.name} has a file {name!r}, which no import accepts. Rename it, and pull again."
+            )
         shelf.check_link(root / name, root)
         below(f"reading {name}")
         # Of a local file, no checksum is known until now.
-        sums[name] = ModelFile(facts.size_bytes, facts.sha256 or checksum.read(root / name).sha256)
+        sums[name] = ModelFile(
+            facts.size_bytes, facts.sha256 or checksum.read(root / name).sha256
+        )
     blobs = {name: blob for name in own if (blob := etag(root / name))} if snapshot else {}
     path = os.path.relpath(entry.path, root)
     return PackedModel(entry, "" if path == "." else path, sums, blobs), root
@@ -100,7 +119,9 @@ def _member(name: str, size: int) -> tarfile.TarInfo:
 
 def _add(tar: tarfile.TarFile, path: Path, name: str, facts: ModelFile) -> None:
     if checksum.read(path).sha256 != facts.sha256:
-        raise ModelError(f"{path} is corrupted: its checksum has changed. Run `dyno models verify`.")
+        raise ModelError(
+            f"{path} is corrupted: its checksum has changed. Run `dyno models verify`."
+        )
     with files.opened(path) as source:
         tar.addfile(_member(name, facts.size_bytes), source)
 
@@ -133,7 +154,9 @@ def import_file(file: Path, say: Say, below: Say) -> list[ModelEntry]:
             f"{file} is cut off, or not from `dyno models export` ({e}). Nothing was imported. Copy it again."
         ) from None
     except OSError as e:
-        raise ModelError(f"{file} can't be imported: {e.strerror or e}. Nothing was imported.") from None
+        raise ModelError(
+            f"{file} can't be imported: {e.strerror or e}. Nothing was imported."
+        ) from None
 
 
 class _Expected(NamedTuple):
@@ -154,9 +177,14 @@ def _read(
     members = plain_files(stream, _DEEPEST)
     staged = _staged(_manifest(members), folders)
     expected = _expected(staged)
-    needed, free = sum(e.facts.size_bytes for e in expected.values()), files.free_bytes(folders[0])
+    needed, free = (
+        sum(e.facts.size_bytes for e in expected.values()),
+        files.free_bytes(folders[0]),
+    )
     if needed > free:
-        raise ModelError(f"{file} needs {human_bytes(needed)}, but the disk has {human_bytes(free)} free.")
+        raise ModelError(
+            f"{file} needs {human_bytes(needed)}, but the disk has {human_bytes(free)} free."
+        )
     say(f"Reading {len(staged)} models, {human_bytes(needed)}")
     for member, size, source in members:
         name = str(member)
@@ -165,7 +193,9 @@ def _read(
             raise ValueError(f"{name} is not as the manifest lists it")
         below(name)
         if not _copied(source, size, listed):
-            raise ModelError(f"{name} is corrupted in {file}. Nothing was imported. Copy the archive again.")
+            raise ModelError(
+                f"{name} is corrupted in {file}. Nothing was imported. Copy the archive again."
+            )
     if expected:
         raise EOFError(f"{next(iter(expected))} is missing")
     return staged
@@ -182,7 +212,9 @@ def _manifest(members: _Members) -> PackedModels:
     return manifest
 
 
-def _staged(manifest: PackedModels, folders: tuple[Path, Path]) -> list[tuple[PackedModel, Path]]:
+def _staged(
+    manifest: PackedModels, folders: tuple[Path, Path]
+) -> list[tuple[PackedModel, Path]]:
     """Return each model with the folder that its files are written to. `folders`: on the disk of the Hub's cache, and
     of the shelf."""
     for_hub, for_shelf = folders
@@ -203,7 +235,9 @@ def _expected(staged: Sequence[tuple[PackedModel, Path]]) -> dict[str, _Expected
     for model, folder in staged:
         for name, facts in model.files.items():
             path = OutsideName(name).below(folder)
-            expected[f"{model.entry.name}/{name}"] = _Expected(path, facts, model.blobs.get(name))
+            expected[f"{model.entry.name}/{name}"] = _Expected(
+                path, facts, model.blobs.get(name)
+            )
     return expected
 
 
@@ -229,7 +263,9 @@ def _check_model(model: PackedModel) -> None:
         raise ValueError(f"{entry.name} is not the name of its recipe, {entry.recipe.name}")
     if any(facts.size_bytes < 0 for facts in model.files.values()):
         raise ValueError(f"{entry.name} has a file of a negative size")
-    if model.path and not any(name == model.path or name.startswith(f"{model.path}/") for name in model.files):
+    if model.path and not any(
+        name == model.path or name.startswith(f"{model.path}/") for name in model.files
+    ):
         raise ValueError(f"{entry.name} has no {model.path}")
     if model.blobs:
         _check_place(model)
@@ -262,7 +298,10 @@ def _put(model: PackedModel, staged: Path, say: Say) -> ModelEntry:
         entry = msgspec.structs.replace(
             model.entry,
             path=str(path),
-            files={os.path.relpath(OutsideName(n).below(root), folder): facts for n, facts in model.files.items()},
+            files={
+                os.path.relpath(OutsideName(n).below(root), folder): facts
+                for n, facts in model.files.items()
+            },
         )
         return shelf.put(part, entry)
 
@@ -280,7 +319,8 @@ def _into_cache(model: PackedModel, staged: Path) -> Path:
     asked = hub.parse(model.entry.recipe.source)
     revision = asked.revision if isinstance(asked, hub.HubSource) else "main"
     ref = ref_path(storage, revision)
-    if revision != source.revision and not ref.exists():  # what this machine has of its own stays
+    # what this machine has of its own stays
+    if revision != source.revision and not ref.exists():
         ref.parent.mkdir(parents=True, exist_ok=True)
         ref.write_text(source.revision)
     return root

@@ -53,15 +53,23 @@ def _facts(index: int, job: Job, shapes: bool) -> RepoFacts:
             asked.check_access()
         tables = _config(asked, job).table_parameters if shapes else 0
     except DynoError as e:
-        return RepoFacts(index, files, gated, error=str(e), refused=isinstance(e, HubRefusal))
+        return RepoFacts(
+            index, files, gated, error=str(e), refused=isinstance(e, HubRefusal)
+        )
     return RepoFacts(index, files, gated, asked.parameters, tables)
 
 
 def _config(asked: Fetch, job: Job) -> _Config:
-    if job.kind != "model" or asked.listing.offline or "config.json" not in asked.listing.files:
+    if (
+        job.kind != "model"
+        or asked.listing.offline
+        or "config.json" not in asked.listing.files
+    ):
         return _Config()
     try:
-        return msgspec.json.decode(asked.small_file("config.json", _CONFIG_MAX), type=_Config)
+        return msgspec.json.decode(
+            asked.small_file("config.json", _CONFIG_MAX), type=_Config
+        )
     except (DynoError, msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return _Config()  # then all parameters count as quantized
 

@@ -53,7 +53,10 @@ def snapshot(storage: Path, revision: str) -> tuple[str, dict[str, FetchedFile]]
     except (OSError, ValueError):
         return "", {}
     paths = [p for p in sorted(root.rglob("*")) if p.is_file()]
-    listed = {p.relative_to(root).as_posix(): FetchedFile(p.stat().st_size, etag(p)) for p in paths}
+    listed = {
+        p.relative_to(root).as_posix(): FetchedFile(p.stat().st_size, etag(p))
+        for p in paths
+    }
     return commit, listed
 
 

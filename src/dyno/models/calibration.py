@@ -30,14 +30,19 @@ def texts(recipe: ModelRecipe, scheme: Scheme, source: Path) -> CalibrationTexts
         origin = f"generated with seed {SEED}"
     lines = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
     digest = hashlib.sha256(lines).hexdigest()
-    return CalibrationTexts(lines, f"{many(len(rows), 'text')} of up to {length:,} tokens, {origin}, sha256 {digest}")
+    return CalibrationTexts(
+        lines,
+        f"{many(len(rows), 'text')} of up to {length:,} tokens, {origin}, sha256 {digest}",
+    )
 
 
 def plain(path: Path) -> str:
     """Return a file's texts as one, without a chat template."""
     texts = []
     for row in _read(path.expanduser()):
-        texts.append(row.get("text") or "\n".join(message["content"] for message in row["messages"]))
+        texts.append(
+            row.get("text") or "\n".join(message["content"] for message in row["messages"])
+        )
     return "\n\n".join(texts)
 
 
@@ -53,11 +58,17 @@ def _read(path: Path) -> list[dict[str, Any]]:
     try:
         text = files.read(path, 1 << 30).decode()
     except OSError as e:
-        raise UsageError(f"The calibration text {path} can't be read: {e.strerror}.") from None
+        raise UsageError(
+            f"The calibration text {path} can't be read: {e.strerror}."
+        ) from None
     except ValueError as e:
         raise UsageError(f"The calibration text {path} is not UTF-8 text: {e}.") from None
     if text.lstrip().startswith("{"):
-        rows = [_row(path, i, line) for i, line in enumerate(text.splitlines(), 1) if line.strip()]
+        rows = [
+            _row(path, i, line)
+            for i, line in enumerate(text.splitlines(), 1)
+            if line.strip()
+        ]
     else:
         rows = [{"text": part.strip()} for part in text.split("\n\n") if part.strip()]
     if not rows:
@@ -70,8 +81,13 @@ def _row(path: Path, number: int, line: str) -> dict[str, Any]:
         row = json.loads(line)
         if isinstance(text := row.get("text") or row.get("prompt"), str):
             return {"text": text}
-        if all(isinstance(m["role"], str) and isinstance(m["content"], str) for m in row["messages"]):
+        if all(
+            isinstance(m["role"], str) and isinstance(m["content"], str)
+            for m in row["messages"]
+        ):
             return {"messages": row["messages"]}
     except (ValueError, LookupError, TypeError, AttributeError):
         pass
-    raise UsageError(f'Line {number} of {path} has no text. Write {{"text": …}}, {{"prompt": …}} or {{"messages": …}}.')
+    raise UsageError(
+        f'Line {number} of {path} has no text. Write {{"text": …}}, {{"prompt": …}} or {{"messages": …}}.'
+    )

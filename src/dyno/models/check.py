@@ -13,7 +13,8 @@ from dyno.probe.tensors import Tensor, read_gguf, read_safetensors
 
 _INDEX = "model.safetensors.index.json"
 _WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
-_FAR = 1.5  # times as many parameters as the configuration describes, or fewer: another model's
+# times as many parameters as the configuration describes, or fewer: another model's
+_FAR = 1.5
 
 
 def problem(path: Path, weights: bool = True) -> str | None:
@@ -29,12 +30,21 @@ def problem(path: Path, weights: bool = True) -> str | None:
         return "it has no weights (*.safetensors, *.gguf, *.bin). Name the files with --include to fetch it anyway."
     except OSError as e:
         return f"{e.filename} can't be read: {e.strerror}."
-    except (*files.BROKEN, LookupError, TypeError, AttributeError) as e:  # a file may hold anything
+    except (
+        *files.BROKEN,
+        LookupError,
+        TypeError,
+        AttributeError,
+    ) as e:  # a file may hold anything
         return f"{e}."
 
 
 def _safetensors(path: Path, names: set[str], weights: bool) -> str | None:
-    index = json.loads(files.read(path / _INDEX)).get("weight_map", {}) if _INDEX in names else {}
+    index = (
+        json.loads(files.read(path / _INDEX)).get("weight_map", {})
+        if _INDEX in names
+        else {}
+    )
     whole = {name for name in names if re.fullmatch(r"model[\w.-]*\.safetensors", name)}
     shards = set(index.values()) or whole
     missing = sorted(shards - names)
@@ -58,7 +68,9 @@ def _against_config(file: Path, tensors: Sequence[Tensor]) -> str | None:
     return _against(config, tensors, quantized=bool(outer.get("quantization_config")))
 
 
-def _against(config: Mapping[str, Any], tensors: Sequence[Tensor], quantized: bool) -> str | None:
+def _against(
+    config: Mapping[str, Any], tensors: Sequence[Tensor], quantized: bool
+) -> str | None:
     """Compare layers, widths and parameters. Packed weights have other shapes, and are compared by layers alone."""
     layers = config.get("num_hidden_layers")
     numbers = _layers(tensors)
@@ -73,7 +85,9 @@ def _against(config: Mapping[str, Any], tensors: Sequence[Tensor], quantized: bo
     actual = sum(t.elements for t in tensors)
     far_off = expected is not None and not expected / _FAR < actual < expected * _FAR
     if expected and far_off and len(numbers) == layers and _is_plain(config):
-        return f"its files have {actual:,} parameters, but config.json describes {expected:,}."
+        return (
+            f"its files have {actual:,} parameters, but config.json describes {expected:,}."
+        )
     return None
 
 
@@ -84,11 +98,19 @@ def _layers(tensors: Iterable[Tensor]) -> set[int]:
 
 
 def _against_width(config: Mapping[str, Any], tensors: Iterable[Tensor]) -> str | None:
-    width = config.get("word_embed_proj_dim") or config.get("embedding_size") or config.get("hidden_size")
+    width = (
+        config.get("word_embed_proj_dim")
+        or config.get("embedding_size")
+        or config.get("hidden_size")
+    )
     if not width:
         return None
     for t in tensors:
-        if t.name.endswith("embed_tokens.weight") and len(t.shape) == 2 and t.shape[1] != width:
+        if (
+            t.name.endswith("embed_tokens.weight")
+            and len(t.shape) == 2
+            and t.shape[1] != width
+        ):
             return f"{t.name} has {t.shape[1]} columns, but config.json says {width}."
     return None
 
@@ -96,15 +118,26 @@ def _against_width(config: Mapping[str, Any], tensors: Iterable[Tensor]) -> str 
 def _is_plain(config: Mapping[str, Any]) -> bool:
     """Whether it is a decoder of one kind of layer, whose parameters the formula knows; not one with encoders beside
     it."""
-    other = ("layer_types", "layers_block_type", "hybrid_override_pattern", "vision_config", "audio_config", "ssm_cfg")
-    return not any(config.get(key) for key in other) and not any("mamba" in key for key in config)
+    other = (
+        "layer_types",
+        "layers_block_type",
+        "hybrid_override_pattern",
+        "vision_config",
+        "audio_config",
+        "ssm_cfg",
+    )
+    return not any(config.get(key) for key in other) and not any(
+        "mamba" in key for key in config
+    )
 
 
 def _gguf(path: Path) -> str | None:
     parts = _parts(path)
     absent = [part.name for part in parts if not part.is_file()]
     if absent:
-        return f"{absent[0]} is not there ({len(absent)} of {len(parts)} parts are missing)."
+        return (
+            f"{absent[0]} is not there ({len(absent)} of {len(parts)} parts are missing)."
+        )
     heads = [read_gguf(part) for part in parts]
     for part, (_, tensors) in zip(parts, heads, strict=True):
         if sum(t.size_bytes for t in tensors) > part.stat().st_size:
@@ -124,4 +157,7 @@ def _parts(path: Path) -> list[Path]:
     if split is None:
         return [path]
     count = int(split[2])
-    return [path.with_name(f"{split[1]}-{n:05d}-of-{split[2]}.gguf") for n in range(1, count + 1)]
+    return [
+        path.with_name(f"{split[1]}-{n:05d}-of-{split[2]}.gguf")
+        for n in range(1, count + 1)
+    ]

@@ -51,12 +51,15 @@ _AT_ONCE = 8  # files, as huggingface_hub does it
 _TRIES, _LIMITED_TRIES = 3, 5  # without a byte more; where the Hub limits requests
 _LONGEST_WAIT_S = 600
 _TIMEOUT_S = 30.0
-_LIST_MAX, _LIST_S, _LIST_FILES = 64 << 20, 120.0, 100_000  # bytes of a list, unpacked; seconds; files
-_SLOWEST, _SLOWEST_S = 1024, 60.0  # bytes in so many seconds: a body that is slower has stopped
+# bytes of a list, unpacked; seconds; files
+_LIST_MAX, _LIST_S, _LIST_FILES = 64 << 20, 120.0, 100_000
+# bytes in so many seconds: a body that is slower has stopped
+_SLOWEST, _SLOWEST_S = 1024, 60.0
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _AGAIN = "The same command continues."
 _IMPORT = "copy the files from another machine with `dyno models export` and `import`"
-_HttpError: Any = errors.HfHubHTTPError.__bases__[0]  # of the HTTP library that this huggingface_hub uses
+# of the HTTP library that this huggingface_hub uses
+_HttpError: Any = errors.HfHubHTTPError.__bases__[0]
 # As transformers names the same weights in its two formats.
 _SAFE_COPY, _PICKLED_COPY = (
     re.compile(r"model(-.*)?\.safetensors"),
@@ -130,7 +133,9 @@ class Fetch:
         self._job = job
         self.gated = False
         self.parameters: int | None = None
-        self._page = f"{constants.ENDPOINT}/{'datasets/' if job.kind == 'dataset' else ''}{job.repo}"
+        self._page = (
+            f"{constants.ENDPOINT}/{'datasets/' if job.kind == 'dataset' else ''}{job.repo}"
+        )
         self._storage = storage_folder(job.kind, job.repo)
         with self._explained():
             try:
@@ -143,25 +148,38 @@ class Fetch:
     def _list(self) -> Listing:
         job = self._job
         deadline = time.monotonic() + _LIST_S
-        info = self._answer(f"revision/{quote(job.revision, safe='')}", _RepoInfo, deadline, blobs="True")
+        info = self._answer(
+            f"revision/{quote(job.revision, safe='')}", _RepoInfo, deadline, blobs="True"
+        )
         self.gated = bool(info.gated)
         self.parameters = (info.safetensors and info.safetensors.total) or None
         siblings = {s.rfilename: s for s in info.siblings}
         names = sorted(siblings)
         if len(names) > _LIST_FILES:
-            raise ModelError(f"{job.repo} lists {len(names):,} files, more than dyno takes. Nothing was fetched.")
+            raise ModelError(
+                f"{job.repo} lists {len(names):,} files, more than dyno takes. Nothing was fetched."
+            )
         unsafe = [name for name in names if not is_safe(name)]
         if unsafe:
-            raise ModelError(f"{job.repo} lists {unsafe[0]!r:.200}, an unsafe file name. Nothing was fetched.")
-        listed = {name: self._facts(siblings[name], info.sha, deadline) for name in self._chosen(names)}
+            raise ModelError(
+                f"{job.repo} lists {unsafe[0]!r:.200}, an unsafe file name. Nothing was fetched."
+            )
+        listed = {
+            name: self._facts(siblings[name], info.sha, deadline)
+            for name in self._chosen(names)
+        }
         if not listed:
             some = f"{', '.join(names[:8])}{', …' if len(names) > 8 else ''}" or "none"
-            raise ModelError(f"No file of {job.repo} matches. Its files: {some}. Check --include and --exclude.")
+            raise ModelError(
+                f"No file of {job.repo} matches. Its files: {some}. Check --include and --exclude."
+            )
         try:
             for digest in (info.sha, *(file.etag for file in listed.values())):
                 OutsideName.digest(digest)
         except UnsafeName:
-            raise ModelError(f"{_hub()} lists {job.repo} without checksums. It doesn't serve the Hub's API.") from None
+            raise ModelError(
+                f"{_hub()} lists {job.repo} without checksums. It doesn't serve the Hub's API."
+            ) from None
         return Listing(info.sha, listed)
 
     def _facts(self, sibling: _Sibling, commit: str, deadline: float) -> FetchedFile:
@@ -171,7 +189,9 @@ class Fetch:
         if size is None or etag is None:
             if time.monotonic() > deadline:
                 raise _Unanswerable(f"its list was not complete after {_LIST_S:.0f} s")
-            about = get_hf_file_metadata(self._url(sibling.rfilename, commit), timeout=_TIMEOUT_S)
+            about = get_hf_file_metadata(
+                self._url(sibling.rfilename, commit), timeout=_TIMEOUT_S
+            )
             size, etag = about.size, about.etag
         return FetchedFile(max(size or 0, 0), etag or "")
 
@@ -192,9 +212,13 @@ class Fetch:
             try:
                 data = bounded(response.iter_bytes(), _LIST_MAX, deadline)
             except TooMuch:
-                raise _Unanswerable(f"its list is larger than {human_bytes(_LIST_MAX)}") from None
+                raise _Unanswerable(
+                    f"its list is larger than {human_bytes(_LIST_MAX)}"
+                ) from None
             except TooSlow:
-                raise _Unanswerable(f"its list was not complete after {_LIST_S:.0f} s") from None
+                raise _Unanswerable(
+                    f"its list was not complete after {_LIST_S:.0f} s"
+                ) from None
         try:
             return msgspec.json.decode(data, type=kind)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as e:
@@ -205,14 +229,22 @@ class Fetch:
         # Not a small file: some of them may be public although the weights aren't. Only headers are asked for.
         largest = max(self.listing.files, key=lambda name: self.listing.files[name].size)
         with self._explained(largest):
-            get_hf_file_metadata(self._url(largest, self.listing.commit), timeout=_TIMEOUT_S)
+            get_hf_file_metadata(
+                self._url(largest, self.listing.commit), timeout=_TIMEOUT_S
+            )
 
     def small_file(self, name: str, most: int) -> bytes:
         """Return a file that has at most so many bytes, without a place in the cache."""
-        asked: dict[str, Any] = {"headers": build_hf_headers(), "timeout": _TIMEOUT_S, "follow_redirects": True}
+        asked: dict[str, Any] = {
+            "headers": build_hf_headers(),
+            "timeout": _TIMEOUT_S,
+            "follow_redirects": True,
+        }
         with (
             self._explained(name),
-            get_session().stream("GET", self._url(name, self.listing.commit), **asked) as response,
+            get_session().stream(
+                "GET", self._url(name, self.listing.commit), **asked
+            ) as response,
         ):
             hf_raise_for_status(response)
             return bounded(response.iter_bytes(), most, time.monotonic() + _TIMEOUT_S)
@@ -227,8 +259,16 @@ class Fetch:
         """Return the files that the job asks for. Where it names none, pickled copies of safetensors are left out:
         engines and tools don't read them."""
         job = self._job
-        chosen = list(filter_repo_objects(names, allow_patterns=job.include or None, ignore_patterns=job.exclude))
-        if job.include or job.kind != "model" or not any(_SAFE_COPY.fullmatch(name) for name in chosen):
+        chosen = list(
+            filter_repo_objects(
+                names, allow_patterns=job.include or None, ignore_patterns=job.exclude
+            )
+        )
+        if (
+            job.include
+            or job.kind != "model"
+            or not any(_SAFE_COPY.fullmatch(name) for name in chosen)
+        ):
             return chosen
         return [name for name in chosen if not _PICKLED_COPY.fullmatch(name)]
 
@@ -237,7 +277,10 @@ class Fetch:
         pool = ThreadPoolExecutor(_AT_ONCE)
         # Small files first: where access is denied, that shows before gigabytes were fetched.
         by_size = sorted(listing.files, key=lambda name: listing.files[name].size)
-        jobs = {pool.submit(self._one, name, listing.files[name], go.known.get(name)): name for name in by_size}
+        jobs = {
+            pool.submit(self._one, name, listing.files[name], go.known.get(name)): name
+            for name in by_size
+        }
         for job in as_completed(jobs):
             _write(Event(file=jobs[job], sha256=job.result()))
         if self._job.revision != listing.commit:
@@ -249,11 +292,22 @@ class Fetch:
     def _one(self, name: str, file: FetchedFile, known: str | None) -> str:
         """Fetch and check one file; return its SHA-256."""
         with self._explained(name):
-            placed, root = OutsideName(name), snapshot_folder(self._storage, self.listing.commit)
+            placed, root = (
+                OutsideName(name),
+                snapshot_folder(self._storage, self.listing.commit),
+            )
             link = placed.below(root)
-            blob = blob_path(self._storage, file.etag) if file.etag else link  # a cache without links has no etags
+            # a cache without links has no etags
+            blob = blob_path(self._storage, file.etag) if file.etag else link
             for _ in range(2):
-                whole = next((p for p in (blob, link) if p.is_file() and p.stat().st_size == file.size), None)
+                whole = next(
+                    (
+                        p
+                        for p in (blob, link)
+                        if p.is_file() and p.stat().st_size == file.size
+                    ),
+                    None,
+                )
                 if whole and known:
                     return known
                 sums = checksum.read(whole) if whole else self._fetched(name, file, blob)
@@ -263,7 +317,11 @@ class Fetch:
                     return sums.sha256
                 if whole:
                     whole.unlink(missing_ok=True)
-                _write(Event(note=f"{name} is corrupted: its checksum differs from the Hub's. Fetching it again"))
+                _write(
+                    Event(
+                        note=f"{name} is corrupted: its checksum differs from the Hub's. Fetching it again"
+                    )
+                )
         raise ModelError(
             f"{name} of {self._job.repo} is corrupted: twice it came with another checksum than {file.etag}, which "
             f"{_hub()} lists. Try again later, or from another mirror (HF_ENDPOINT)."
@@ -286,7 +344,8 @@ class Fetch:
                     if blob.is_file():
                         return checksum.read(blob)
                     continue
-                if file.size > constants.MAX_HTTP_DOWNLOAD_SIZE:  # the Hub sends these by its own protocol only, Xet
+                # the Hub sends these by its own protocol only, Xet
+                if file.size > constants.MAX_HTTP_DOWNLOAD_SIZE:
                     self._fill_by_xet(part, url, file)
                 else:
                     self._fill(out, url, file.size)
@@ -301,8 +360,15 @@ class Fetch:
         """Let the Hub's own protocol write the file. hf_hub_download would choose the path by what the Hub answers."""
         data = get_hf_file_metadata(url, timeout=_TIMEOUT_S).xet_file_data
         if data is None:
-            raise _Unanswerable(f"it lists {human_bytes(file.size)}, but doesn't send such a file by Xet")
-        xet_get(incomplete_path=part, xet_file_data=data, headers=build_hf_headers(), expected_size=file.size)
+            raise _Unanswerable(
+                f"it lists {human_bytes(file.size)}, but doesn't send such a file by Xet"
+            )
+        xet_get(
+            incomplete_path=part,
+            xet_file_data=data,
+            headers=build_hf_headers(),
+            expected_size=file.size,
+        )
 
     def _fill(self, out: BinaryIO, url: str, size: int) -> None:
         """Fetch until the file has its listed size. Each of a few tries must bring a byte that none before it had."""
@@ -315,8 +381,12 @@ class Fetch:
                 self._append(out, url, here, size)
                 failure = None
             except (_HttpError, OSError) as e:
-                status = e.response.status_code if isinstance(e, errors.HfHubHTTPError) else None
-                if (status is not None and status != 416 and status < 500) or getattr(e, "errno", None) in _FULL:
+                status = (
+                    e.response.status_code if isinstance(e, errors.HfHubHTTPError) else None
+                )
+                if (status is not None and status != 416 and status < 500) or getattr(
+                    e, "errno", None
+                ) in _FULL:
                     raise
                 if status == 416:
                     out.truncate(0)
@@ -335,7 +405,11 @@ class Fetch:
         headers = {**build_hf_headers(), "accept-encoding": "identity"}
         if here:
             headers["range"] = f"bytes={here}-"
-        asked: dict[str, Any] = {"headers": headers, "timeout": _TIMEOUT_S, "follow_redirects": True}
+        asked: dict[str, Any] = {
+            "headers": headers,
+            "timeout": _TIMEOUT_S,
+            "follow_redirects": True,
+        }
         with get_session().stream("GET", url, **asked) as response:
             hf_raise_for_status(response)
             span = re.match(r"bytes (\d+)-", response.headers.get("content-range", ""))
@@ -362,7 +436,11 @@ class Fetch:
                     raise
                 said = e.response.headers.get("retry-after", "")
                 wait_s = min(float(said), _LONGEST_WAIT_S) if said.isdigit() else 2.0**tries
-                _write(Event(note=f"The Hub limits requests (HTTP 429). Waiting {wait_s:.0f} s"))
+                _write(
+                    Event(
+                        note=f"The Hub limits requests (HTTP 429). Waiting {wait_s:.0f} s"
+                    )
+                )
                 time.sleep(wait_s)
         raise AssertionError
 
@@ -375,9 +453,13 @@ class Fetch:
             raise
         except _Unanswerable as e:
             what = f"{name} of {self._job.repo}" if name else self._job.repo
-            raise ModelError(f"{_hub()} answers wrongly for {what}: {e}. Try another mirror.") from None
+            raise ModelError(
+                f"{_hub()} answers wrongly for {what}: {e}. Try another mirror."
+            ) from None
         except UnsafeName as e:
-            raise ModelError(f"{str(e)!r} of {self._job.repo} would lead out of the Hub's cache.") from None
+            raise ModelError(
+                f"{str(e)!r} of {self._job.repo} would lead out of the Hub's cache."
+            ) from None
         except (_HttpError, errors.OfflineModeIsEnabled, OSError, ValueError) as e:
             response: Any = getattr(e, "response", None)
             refused = response is not None and response.status_code in (401, 403, 404)
@@ -395,7 +477,9 @@ class Fetch:
         if isinstance(e, errors.EntryNotFoundError):
             return f"{name} is in the list of {repo}, but the Hub doesn't have it. Try again, or --exclude it."
         if status == 401 and get_token() and not unknown:
-            return f"{_hub()} refuses the token (HTTP 401). Check HF_TOKEN, or make a new one."
+            return (
+                f"{_hub()} refuses the token (HTTP 401). Check HF_TOKEN, or make a new one."
+            )
         if unknown or status in (401, 404):
             return self._unknown()
         if status == 429:
@@ -412,7 +496,11 @@ class Fetch:
 
     def _unknown(self) -> str:
         token = "the token must be able to read it" if get_token() else "set HF_TOKEN"
-        other = "without --dataset" if self._job.kind == "dataset" else "with --dataset for a data set"
+        other = (
+            "without --dataset"
+            if self._job.kind == "dataset"
+            else "with --dataset for a data set"
+        )
         return (
             f"There is no {self._job.kind} {self._job.repo} at {_hub()}. Check the name ({other}). "
             f"If it is private, {token}."
@@ -426,9 +514,13 @@ class Fetch:
             disk = self._storage.parent
             return f"The disk of {disk} is full. Free some space, or set HF_HOME to a larger disk. {_AGAIN}"
         if isinstance(e, OSError) and e.errno and e.filename:
-            return f"{e.filename}: {e.strerror}. Check HF_HOME, the folder of the Hub's cache."
+            return (
+                f"{e.filename}: {e.strerror}. Check HF_HOME, the folder of the Hub's cache."
+            )
         if name:
-            return f"The connection was cut while fetching {name} ({_first_line(e)}). {_AGAIN}"
+            return (
+                f"The connection was cut while fetching {name} ({_first_line(e)}). {_AGAIN}"
+            )
         return (
             f"{_hub()} can't be reached: {_first_line(e)}. Check the network, set HF_ENDPOINT to a mirror, "
             f"or {_IMPORT}."
@@ -453,7 +545,9 @@ class _Pace:
         now = time.monotonic()
         if now - self._since > _SLOWEST_S:
             if here - self._here < _SLOWEST:
-                raise TimeoutError(errno.ETIMEDOUT, f"fewer than {_SLOWEST} bytes in {_SLOWEST_S:.0f} s")
+                raise TimeoutError(
+                    errno.ETIMEDOUT, f"fewer than {_SLOWEST} bytes in {_SLOWEST_S:.0f} s"
+                )
             self._since, self._here = now, here
 
 

@@ -33,7 +33,17 @@ _MIXED_BITS = {
     "Q2_K": 3.16, "Q3_K_S": 3.65, "Q3_K_M": 4.00, "Q3_K_L": 4.31, "Q4_K_S": 4.67, "Q4_K_M": 4.90, "Q5_K_S": 5.57,
     "Q5_K_M": 5.70, "Q6_K": 6.57, "Q4_0": 4.64, "Q5_0": 5.59, "Q8_0": 8.51,
 }  # fmt: skip
-NEED_TEXT = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M", "IQ3_XXS", "IQ3_XS", "Q2_K_S")
+NEED_TEXT = (
+    "IQ1_S",
+    "IQ1_M",
+    "IQ2_XXS",
+    "IQ2_XS",
+    "IQ2_S",
+    "IQ2_M",
+    "IQ3_XXS",
+    "IQ3_XS",
+    "Q2_K_S",
+)
 _OF_DTYPE = {"fp32": "F32", "fp16": "F16", "bf16": "BF16"}
 _WORKER = Path(__file__).parent / "workers" / "convert_gguf.py"
 _TENSOR = re.compile(r"\[ *(\d+)/ *(\d+)\]")
@@ -45,7 +55,9 @@ def parse_conversion(text: str) -> str:
     """Return the type of "gguf:F16"."""
     target, _, kind = text.partition(":")
     if target != "gguf" or (kind.upper() or "AUTO") not in CONVERSIONS:
-        raise UsageError(f"{text!r} is not a conversion. Use gguf:{', gguf:'.join(CONVERSIONS[1:])}, or gguf:auto.")
+        raise UsageError(
+            f"{text!r} is not a conversion. Use gguf:{', gguf:'.join(CONVERSIONS[1:])}, or gguf:auto."
+        )
     return kind.upper() or "AUTO"
 
 
@@ -63,7 +75,11 @@ def parse_type(text: str) -> str:
 
 def bits_per_weight(recipe: ModelRecipe) -> float:
     """Return the bits of a parameter, as a mean over the whole file."""
-    asked = parse_type(recipe.quantize) if recipe.quantize else parse_conversion(recipe.convert or "gguf:auto")
+    asked = (
+        parse_type(recipe.quantize)
+        if recipe.quantize
+        else parse_conversion(recipe.convert or "gguf:auto")
+    )
     if asked in _MIXED_BITS:
         return _MIXED_BITS[asked]
     block, size = BLOCKS[TYPES.get(asked, "F16" if asked == "AUTO" else asked)]
@@ -79,7 +95,9 @@ def check(recipe: ModelRecipe) -> None:
     kind = parse_type(recipe.quantize or "")
     for name in ("kv_cache", "ignore"):
         if getattr(recipe, name):
-            raise UsageError(f"{recipe.quantize} takes no {name}: llama-quantize chooses types by layer. Remove it.")
+            raise UsageError(
+                f"{recipe.quantize} takes no {name}: llama-quantize chooses types by layer. Remove it."
+            )
     if kind in NEED_TEXT and not recipe.calibration:
         raise UsageError(
             f"{recipe.quantize} needs text to find out which weights matter: give it with --calibration FILE, or "
@@ -96,12 +114,24 @@ def convert(recipe: ModelRecipe, source: ModelEntry, say: Say, below: Say) -> Mo
     kind = parse_conversion(recipe.convert or "gguf:auto")
     shape = model.read(Path(source.path))
     # A folder of pickles alone has a config.json, too; the converter would load them.
-    if shape is None or shape.format != "safetensors" or not list(Path(source.path).glob("*.safetensors")):
-        what = "is GGUF already" if shape and shape.format == "gguf" else "is not a model in safetensors"
-        raise UsageError(f"{source.path} {what}: there is nothing to convert to {recipe.convert}.")
+    if (
+        shape is None
+        or shape.format != "safetensors"
+        or not list(Path(source.path).glob("*.safetensors"))
+    ):
+        what = (
+            "is GGUF already"
+            if shape and shape.format == "gguf"
+            else "is not a model in safetensors"
+        )
+        raise UsageError(
+            f"{source.path} {what}: there is nothing to convert to {recipe.convert}."
+        )
     expected = kind if kind != "AUTO" else _OF_DTYPE.get(shape.dtype or "", "F16")
     block, size = BLOCKS[expected]
-    tool.check_space((shape.parameters or 0) * size // block, f"{recipe.name} as {expected}")
+    tool.check_space(
+        (shape.parameters or 0) * size // block, f"{recipe.name} as {expected}"
+    )
     env = environment.find(KIND) or install.install(KIND, say=say, below=below)
     with shelf.making(recipe, say) as part:
         entry = shelf.find(recipe)
@@ -109,10 +139,20 @@ def convert(recipe: ModelRecipe, source: ModelEntry, say: Say, below: Say) -> Mo
             return entry
         making = _Making(recipe, source, part, say, below)
         say(f"{recipe.name}: converting {source.path} to GGUF {expected}")
-        command = [env.python, "-I", str(_WORKER), str(env.folder / "converter"), source.path]
+        command = [
+            env.python,
+            "-I",
+            str(_WORKER),
+            str(env.folder / "converter"),
+            source.path,
+        ]
         # Without a network: a converter that finds a name in a config would ask the Hub about it.
         offline = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
-        making.run([*command, "--outfile", str(making.file), "--outtype", expected.lower()], _converting, offline)
+        making.run(
+            [*command, "--outfile", str(making.file), "--outtype", expected.lower()],
+            _converting,
+            offline,
+        )
         return making.finish(expected, Path(source.path), f"llama.cpp {env.version}")
 
 
@@ -132,7 +172,8 @@ def quantize(recipe: ModelRecipe, source: ModelEntry, say: Say, below: Say) -> M
         )
     block, size = BLOCKS[TYPES[kind]]
     count = sum(t.elements for t in head.tensors.values())
-    tool.check_space(count * size // block * 5 // 4, recipe.name)  # some tensors get a larger type
+    # some tensors get a larger type
+    tool.check_space(count * size // block * 5 // 4, recipe.name)
     program, version = _program("llama-quantize", say, below)
     with shelf.making(recipe, say) as part:
         if entry := shelf.find(recipe):  # another dyno made it
@@ -153,13 +194,27 @@ def _program(name: str, say: Say, below: Say) -> tuple[str, str]:
     return str(env.folder / "bin" / name), env.version
 
 
-def _matrix(recipe: ModelRecipe, source: ModelEntry, making: "_Making", version: str) -> list[str]:
+def _matrix(
+    recipe: ModelRecipe, source: ModelEntry, making: "_Making", version: str
+) -> list[str]:
     """Return the quantizer's flags for an importance matrix, which this computes."""
     program, _ = _program("llama-imatrix", making.say, making.below)
     text, out = making.part / "calibration.txt", making.part / "imatrix.gguf"
     text.write_text(calibration.plain(Path(recipe.calibration or "")), encoding="utf-8")
-    making.say(f"{recipe.name}: computing the importance of weights with {recipe.calibration}")
-    command = [program, "-m", source.path, "-f", str(text), "-o", str(out), "-c", str(recipe.length or 512)]
+    making.say(
+        f"{recipe.name}: computing the importance of weights with {recipe.calibration}"
+    )
+    command = [
+        program,
+        "-m",
+        source.path,
+        "-f",
+        str(text),
+        "-o",
+        str(out),
+        "-c",
+        str(recipe.length or 512),
+    ]
     if recipe.samples:
         command += ["--chunks", str(recipe.samples)]
     making.run(command, _measuring)
@@ -170,13 +225,23 @@ def _matrix(recipe: ModelRecipe, source: ModelEntry, making: "_Making", version:
 class _Making:
     """One step in its folder: its log, and the file to write."""
 
-    def __init__(self, recipe: ModelRecipe, source: ModelEntry, part: Path, say: Say, below: Say) -> None:
-        self._recipe, self._source, self.part, self.say, self.below = recipe, source, part, say, below
+    def __init__(
+        self, recipe: ModelRecipe, source: ModelEntry, part: Path, say: Say, below: Say
+    ) -> None:
+        self._recipe, self._source, self.part, self.say, self.below = (
+            recipe,
+            source,
+            part,
+            say,
+            below,
+        )
         self.file = part / f"{recipe.name.replace('.gguf', '')}.gguf"
         self._log = tool.log_path(recipe.name)
         self._began = time.monotonic()
 
-    def run(self, command: list[str], progress: tool.Progress, env: dict[str, str] | None = None) -> None:
+    def run(
+        self, command: list[str], progress: tool.Progress, env: dict[str, str] | None = None
+    ) -> None:
         name = "llama.cpp's converter" if env else Path(command[0]).name
         tool.run(name, command, self._log, self.below, progress, env)
 
@@ -192,7 +257,9 @@ class _Making:
         for leftover in self.part.glob("imatrix*"):
             leftover.unlink()
         by = (KIND, version)
-        return shelf.put_made(self.part, self._recipe, origin, self._log, self._began, by, verified, self.say)
+        return shelf.put_made(
+            self.part, self._recipe, origin, self._log, self._began, by, verified, self.say
+        )
 
 
 def _compared(text: str, original: str | None) -> str:
@@ -211,7 +278,9 @@ def _compared(text: str, original: str | None) -> str:
 
 def _converting(line: str) -> str:
     match = _WRITING.search(line)
-    return f"writing, {match[1]}: {match[2]} of {match[3]}" if match else "reading the model"
+    return (
+        f"writing, {match[1]}: {match[2]} of {match[3]}" if match else "reading the model"
+    )
 
 
 def _quantizing(line: str) -> str:

@@ -28,7 +28,16 @@ _TOKENS = 24
 _GENERATION_S = 600.0
 _WORKER = Path(__file__).parent / "workers" / "generate_gguf.py"
 # The largest relative error by a type's bits: about twice that of normal noise. Zeros have 1, other weights about 1.4.
-_ERRORS = ((16, 0.01), (8, 0.02), (6, 0.05), (5, 0.1), (4, 0.2), (3, 0.4), (2, 0.8), (0, 0.95))
+_ERRORS = (
+    (16, 0.01),
+    (8, 0.02),
+    (6, 0.05),
+    (5, 0.1),
+    (4, 0.2),
+    (3, 0.4),
+    (2, 0.8),
+    (0, 0.95),
+)
 
 
 class GgufHead(msgspec.Struct):
@@ -39,7 +48,9 @@ class GgufHead(msgspec.Struct):
     @property
     def weights(self) -> list[Tensor]:
         """Return the matrices of its layers."""
-        return [t for t in self.tensors.values() if _LAYER.match(t.name) and len(t.shape) > 1]
+        return [
+            t for t in self.tensors.values() if _LAYER.match(t.name) and len(t.shape) > 1
+        ]
 
 
 def read(path: Path) -> GgufHead:
@@ -63,7 +74,10 @@ def check(path: Path, kind: str, source: Path | None) -> dict[str, str]:
 def _check_metadata(head: GgufHead) -> str:
     file, m = head.path.name, head.metadata
     architecture = m.get("general.architecture")
-    keys = [f"{architecture}.{key}" for key in ("context_length", "block_count", "embedding_length")]
+    keys = [
+        f"{architecture}.{key}"
+        for key in ("context_length", "block_count", "embedding_length")
+    ]
     if m.get("tokenizer.ggml.model") == "gpt2":
         keys += ["tokenizer.ggml.pre", "tokenizer.ggml.merges"]
     keys = ["general.architecture", *keys, "tokenizer.ggml.model", "tokenizer.ggml.tokens"]
@@ -71,10 +85,16 @@ def _check_metadata(head: GgufHead) -> str:
         raise ModelError(f"{file} lacks {', '.join(missing)}: an engine can't use it.")
     layers = {int(match[1]) for name in head.tensors if (match := _LAYER.match(name))}
     if gone := set(range(m[f"{architecture}.block_count"])) - layers:
-        raise ModelError(f"{file} has no weights of {many(len(gone), 'layer')}, the first one {min(gone)}.")
-    end = max((tensor.start + tensor.size_bytes for tensor in head.tensors.values()), default=0)
+        raise ModelError(
+            f"{file} has no weights of {many(len(gone), 'layer')}, the first one {min(gone)}."
+        )
+    end = max(
+        (tensor.start + tensor.size_bytes for tensor in head.tensors.values()), default=0
+    )
     if end > (size := head.path.stat().st_size):
-        raise ModelError(f"{file} is cut off: it has {size} bytes, and its tensors end at {end}.")
+        raise ModelError(
+            f"{file} is cut off: it has {size} bytes, and its tensors end at {end}."
+        )
     rule = m.get("tokenizer.ggml.pre", "")
     words = f"{architecture}, {many(len(layers), 'layer')}, context {m[f'{architecture}.context_length']}"
     return f"{words}, tokenizer {m['tokenizer.ggml.model']} {rule}".rstrip()
@@ -89,17 +109,28 @@ def _check_types(head: GgufHead, kind: str) -> str:
         sizes[t.kind] = sizes.get(t.kind, 0) + t.elements
     bulk = max(sizes, key=sizes.__getitem__, default=None)
     if bulk not in (kind, None):
-        raise ModelError(f"{head.path.name} should have {kind} weights, but most of its weights are {bulk}.")
+        raise ModelError(
+            f"{head.path.name} should have {kind} weights, but most of its weights are {bulk}."
+        )
     counts: Counter[str] = Counter()
     bytes_by_kind: Counter[str] = Counter()
     for t in head.tensors.values():
         counts[t.kind] += 1
         bytes_by_kind[t.kind] += t.size_bytes
-    words = [f"{name}: {many(counts[name], 'tensor')}, {human_bytes(n)}" for name, n in bytes_by_kind.most_common()]
-    ends = [f"{end} {head.tensors[end].kind}" for end in ("token_embd.weight", "output.weight") if end in head.tensors]
+    words = [
+        f"{name}: {many(counts[name], 'tensor')}, {human_bytes(n)}"
+        for name, n in bytes_by_kind.most_common()
+    ]
+    ends = [
+        f"{end} {head.tensors[end].kind}"
+        for end in ("token_embd.weight", "output.weight")
+        if end in head.tensors
+    ]
     odd = len(head.weights) - len(fit)
     if odd:
-        words.append(f"{many(odd, 'tensor')} of another type, as rows aren't multiples of {block}")
+        words.append(
+            f"{many(odd, 'tensor')} of another type, as rows aren't multiples of {block}"
+        )
     return "; ".join([*words, *ends])
 
 
@@ -120,7 +151,9 @@ def _check_values(head: GgufHead, source: Path | None) -> str:
             errors.append(_check_error(head, t, values, expected))
     words = [f"{many(finite, 'tensor')} finite"]
     if errors:
-        words.append(f"relative error up to {number(max(errors))} in {many(len(errors), 'tensor')}")
+        words.append(
+            f"relative error up to {number(max(errors))} in {many(len(errors), 'tensor')}"
+        )
     if unread:
         words.append(f"{', '.join(sorted(set(unread)))} not read")
     return ", ".join(words)
@@ -139,10 +172,17 @@ def _check_finite(head: GgufHead, t: Tensor, values: "np.ndarray[Any, Any]") -> 
     import numpy as np
 
     if not np.isfinite(values).all():
-        raise ModelError(f"{head.path.name}: {t.name} has NaN or infinite values. Its source may have them too.")
+        raise ModelError(
+            f"{head.path.name}: {t.name} has NaN or infinite values. Its source may have them too."
+        )
 
 
-def _check_error(head: GgufHead, t: Tensor, values: "np.ndarray[Any, Any]", expected: "np.ndarray[Any, Any]") -> float:
+def _check_error(
+    head: GgufHead,
+    t: Tensor,
+    values: "np.ndarray[Any, Any]",
+    expected: "np.ndarray[Any, Any]",
+) -> float:
     """Return the relative error of a tensor's values. Raise where it is too large."""
     import numpy as np
 
@@ -173,7 +213,9 @@ def _originals(head: GgufHead, source: Path | None) -> dict[str, tuple[Path, Ten
     import gguf
 
     architecture = head.metadata["general.architecture"]
-    arch = next((key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture), None)
+    arch = next(
+        (key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture), None
+    )
     if arch is None:
         return {}
     names = gguf.get_tensor_name_map(arch, head.metadata[f"{architecture}.block_count"])
@@ -181,14 +223,20 @@ def _originals(head: GgufHead, source: Path | None) -> dict[str, tuple[Path, Ten
     for file in source.glob("*.safetensors"):
         for tensor in read_safetensors(file):
             name = names.get_name(tensor.name, (".weight",))
-            if not name or name not in head.tensors or not re.search(r"\.ffn_(down|up)\.weight$", name):
+            if (
+                not name
+                or name not in head.tensors
+                or not re.search(r"\.ffn_(down|up)\.weight$", name)
+            ):
                 continue
             if tensor.shape == head.tensors[name].shape[::-1]:
                 originals[name] = file, tensor
     return originals
 
 
-def _values(path: Path, tensor: Tensor, count: int = _VALUES) -> "np.ndarray[Any, Any] | None":
+def _values(
+    path: Path, tensor: Tensor, count: int = _VALUES
+) -> "np.ndarray[Any, Any] | None":
     """Return its first values. None: of a type that can't be read here."""
     import numpy as np
     from gguf import GGMLQuantizationType
@@ -200,7 +248,9 @@ def _values(path: Path, tensor: Tensor, count: int = _VALUES) -> "np.ndarray[Any
     count = min(count, tensor.elements) // block * block
     raw = np.fromfile(path, np.uint8, count * size // block, offset=tensor.start)
     try:
-        values = dequantize(raw.view(_FLOATS.get(tensor.kind, "u1")), GGMLQuantizationType[tensor.kind])
+        values = dequantize(
+            raw.view(_FLOATS.get(tensor.kind, "u1")), GGMLQuantizationType[tensor.kind]
+        )
     except (KeyError, NotImplementedError):
         return None
     return np.asarray(values, np.float32).reshape(-1)
@@ -213,7 +263,9 @@ def generate(path: Path, log: Path, say: Say, below: Say) -> str | None:
     """Return greedy text of the engine that comes with dyno. None: the model is too large for the free memory."""
     size, free = path.stat().st_size, psutil.virtual_memory().available
     if size > free:
-        say(f"{path.name}: no generation, as it needs {human_bytes(size)} of memory and {human_bytes(free)} is free")
+        say(
+            f"{path.name}: no generation, as it needs {human_bytes(size)} of memory and {human_bytes(free)} is free"
+        )
         return None
     below(f"generating {_TOKENS} tokens with the embedded engine")
     out = log.with_suffix(".generated")

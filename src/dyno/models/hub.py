@@ -21,7 +21,15 @@ from dyno.errors import ModelError, UsageError
 from dyno.facts.recipe import ModelRecipe
 from dyno.files import free_bytes
 from dyno.models import check, checksum, shelf
-from dyno.models.cache import FetchedFile, blob_path, etag, partial_path, snapshot, snapshot_folder, storage_folder
+from dyno.models.cache import (
+    FetchedFile,
+    blob_path,
+    etag,
+    partial_path,
+    snapshot,
+    snapshot_folder,
+    storage_folder,
+)
 from dyno.models.messages import Event, Go, Job, Listing
 from dyno.models.shelf import ModelEntry, ModelFile
 from dyno.numbers import duration, human_bytes
@@ -56,9 +64,13 @@ def parse(source: str) -> HubSource | Path:
     kind = "dataset" if name.startswith("datasets/") else "model"
     repo = name.removeprefix("datasets/")
     if not _is_repo(repo):
-        raise UsageError(f"{source!r} is not a model. Give hub:OWNER/NAME, hub:OWNER/NAME@REVISION, or a path.")
+        raise UsageError(
+            f"{source!r} is not a model. Give hub:OWNER/NAME, hub:OWNER/NAME@REVISION, or a path."
+        )
     if revision and not (re.fullmatch(r"[\w./-]+", revision) and is_safe(revision)):
-        raise UsageError(f"{revision!r} is not a revision. Give a branch, a tag or a commit.")
+        raise UsageError(
+            f"{revision!r} is not a revision. Give a branch, a tag or a commit."
+        )
     return HubSource(kind, repo, revision or "main")
 
 
@@ -78,15 +90,21 @@ def has_token() -> bool:
 
 def source_text(given: str, dataset: bool = False, revision: str | None = None) -> str:
     """Return a recipe's `from` for what a command line names: OWNER/NAME, hub:OWNER/NAME@REV, file:PATH or a path."""
-    local = given.startswith("file:") or (not given.startswith("hub:") and looks_local(given))
+    local = given.startswith("file:") or (
+        not given.startswith("hub:") and looks_local(given)
+    )
     if local and revision:
-        raise UsageError(f"{given} is a local path, which has no revisions. Remove --revision.")
+        raise UsageError(
+            f"{given} is a local path, which has no revisions. Remove --revision."
+        )
     if local:
         path = Path(given.removeprefix("file:")).expanduser().absolute()
         return f"file:{path}"
     name, _, own = given.removeprefix("hub:").partition("@")
     if own and revision and own != revision:
-        raise UsageError(f"{given} and --revision {revision} contradict each other. Remove one.")
+        raise UsageError(
+            f"{given} and --revision {revision} contradict each other. Remove one."
+        )
     if dataset and not name.startswith("datasets/"):
         name = f"datasets/{name}"
     chosen = own or revision
@@ -113,10 +131,18 @@ def pull(recipe: ModelRecipe, say: Say, below: Say = silent) -> ModelEntry:
 
 
 def _worker(log: Path) -> EngineProcess:
-    return EngineProcess(_WORKER, {**os.environ, **ENV}, log, secrets=secrets.known(), talks=True)
+    return EngineProcess(
+        _WORKER, {**os.environ, **ENV}, log, secrets=secrets.known(), talks=True
+    )
 
 
-def _list(worker: EngineProcess, recipe: ModelRecipe, source: HubSource, say: Say, timeout_s: float | None) -> Listing:
+def _list(
+    worker: EngineProcess,
+    recipe: ModelRecipe,
+    source: HubSource,
+    say: Say,
+    timeout_s: float | None,
+) -> Listing:
     job = Job(source.repo, source.kind, source.revision, recipe.include, recipe.exclude)
     worker.say(msgspec.json.encode(job))
     deadline = time.monotonic() + (timeout_s or 1e9)
@@ -132,13 +158,17 @@ def _hear(worker: EngineProcess, timeout_s: float, say: Say) -> Listing | Event 
     line = worker.hear(min(timeout_s, 0.5))
     if line is None:
         if not worker.alive() and (line := worker.hear(0.1)) is None:
-            raise ModelError(f"The fetching process ended: {' | '.join(worker.last_lines(3))}. Try again.")
+            raise ModelError(
+                f"The fetching process ended: {' | '.join(worker.last_lines(3))}. Try again."
+            )
         if line is None:
             return None
     try:
         message = msgspec.json.decode(line, type=Listing | Event)
     except msgspec.MsgspecError as e:
-        raise ModelError(f"The fetching process printed what dyno doesn't understand: {e}. Try again.") from None
+        raise ModelError(
+            f"The fetching process printed what dyno doesn't understand: {e}. Try again."
+        ) from None
     if isinstance(message, Event):
         if message.error:
             raise ModelError(message.error)
@@ -148,7 +178,9 @@ def _hear(worker: EngineProcess, timeout_s: float, say: Say) -> Listing | Event 
     return message
 
 
-def _fetch(recipe: ModelRecipe, source: HubSource, log: Path, say: Say, below: Say) -> ModelEntry:
+def _fetch(
+    recipe: ModelRecipe, source: HubSource, log: Path, say: Say, below: Say
+) -> ModelEntry:
     began = time.monotonic()
     storage = storage_folder(source.kind, source.repo)
     with _worker(log) as worker:
@@ -181,7 +213,9 @@ def _fetch(recipe: ModelRecipe, source: HubSource, log: Path, say: Say, below: S
         path=str(path),
         origin=origin,
         files={
-            os.path.relpath(OutsideName(name).below(root), folder): ModelFile(f.size, sums[name])
+            os.path.relpath(OutsideName(name).below(root), folder): ModelFile(
+                f.size, sums[name]
+            )
             for name, f in listing.files.items()
         },
         created=shelf.now(),
@@ -190,12 +224,19 @@ def _fetch(recipe: ModelRecipe, source: HubSource, log: Path, say: Say, below: S
     )
     if source.kind == "model":
         _check_model(path, source.repo, bool(recipe.include))
-    say(f"{source.repo}: {human_bytes(total)} in {duration(entry.took_s)}, checksums verified")
+    say(
+        f"{source.repo}: {human_bytes(total)} in {duration(entry.took_s)}, checksums verified"
+    )
     return entry
 
 
 def _watch(
-    worker: EngineProcess, storage: Path, files: Mapping[str, FetchedFile], total: int, say: Say, below: Say
+    worker: EngineProcess,
+    storage: Path,
+    files: Mapping[str, FetchedFile],
+    total: int,
+    say: Say,
+    below: Say,
 ) -> dict[str, str]:
     """Report progress by the bytes on disk until the last file is checked; return the SHA-256 of each."""
     sums: dict[str, str] = {}
@@ -233,7 +274,8 @@ def present(storage: Path, files: Mapping[str, FetchedFile]) -> int:
     total = 0
     for name, bytes_max in {f.etag: f.size for f in files.values() if f.etag}.items():
         blob = blob_path(storage, name)
-        for path in (blob, partial_path(storage, name), blob):  # a part may become the whole meanwhile
+        # a part may become the whole meanwhile
+        for path in (blob, partial_path(storage, name), blob):
             with contextlib.suppress(FileNotFoundError):
                 total += min(path.stat().st_size, bytes_max)
                 break
@@ -270,7 +312,10 @@ def fetched(entry: ModelEntry) -> dict[str, ModelFile]:
     root = snapshot_root(entry)
     if root is None:
         return {}
-    return {os.path.relpath(entry.folder / name, root): file for name, file in entry.files.items()}
+    return {
+        os.path.relpath(entry.folder / name, root): file
+        for name, file in entry.files.items()
+    }
 
 
 def snapshot_root(entry: ModelEntry) -> Path | None:
@@ -278,7 +323,9 @@ def snapshot_root(entry: ModelEntry) -> Path | None:
     commit = entry.origin.rpartition("@")[2]
     if entry.step != "pull" or not entry.origin.startswith("hub:"):
         return None
-    return next((p for p in (entry.folder, *entry.folder.parents) if p.name == commit), None)
+    return next(
+        (p for p in (entry.folder, *entry.folder.parents) if p.name == commit), None
+    )
 
 
 def drop(entry: ModelEntry, name: str) -> None:
@@ -294,13 +341,17 @@ def remove(entry: ModelEntry) -> str:
     own = set(fetched(entry))
     shelf.remove(entry.name)
     if root is None:
-        freed = entry.size_bytes if entry.folder.is_relative_to(shelf.models_folder()) else 0
+        freed = (
+            entry.size_bytes if entry.folder.is_relative_to(shelf.models_folder()) else 0
+        )
         text = f"{entry.name}: removed, {human_bytes(freed)} freed"
         return text if freed else f"{text}; {entry.path} stays"
     user = next((e.name for e in shelf.entries() if snapshot_root(e) == root), None)
     if user:
         return f"{entry.name}: removed. Its files stay: {user} uses them"
-    names = {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
+    names = {
+        path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()
+    }
     if names - own:
         return f"{entry.name}: removed. Its files stay in {root}, where another tool has put more"
     if not root.exists():
@@ -321,14 +372,20 @@ def _local(recipe: ModelRecipe, path: Path) -> ModelEntry:
     if not path.exists():
         raise UsageError(f"There is no file or folder {path}. Check the path.")
     if path.is_file() and path.suffix != ".gguf":
-        raise UsageError(f"{path} is not a model. Give a folder with config.json, or a GGUF file.")
+        raise UsageError(
+            f"{path} is not a model. Give a folder with config.json, or a GGUF file."
+        )
     root = path if path.is_dir() else path.parent
     names = _local_names(recipe, path, root)
     if not names:
-        raise UsageError(f"No file in {path} matches. Check the path, --include and --exclude.")
+        raise UsageError(
+            f"No file in {path} matches. Check the path, --include and --exclude."
+        )
     wrong = next((n for n in names if not n.isprintable()), None)
     if wrong:
-        raise UsageError(f"{path} has a file {wrong!r}, whose name isn't text. Rename it, or leave it out: --exclude.")
+        raise UsageError(
+            f"{path} has a file {wrong!r}, whose name isn't text. Rename it, or leave it out: --exclude."
+        )
     _check_model(path, str(path), bool(recipe.include))
     stats = {name: (root / name).stat() for name in names}
     return ModelEntry(
@@ -351,9 +408,9 @@ def _local_names(recipe: ModelRecipe, path: Path, root: Path) -> list[str]:
 
 
 def _is_chosen(name: str, recipe: ModelRecipe) -> bool:
-    return (not recipe.include or any(fnmatch(name, p) for p in recipe.include)) and not any(
-        fnmatch(name, p) for p in recipe.exclude
-    )
+    return (
+        not recipe.include or any(fnmatch(name, p) for p in recipe.include)
+    ) and not any(fnmatch(name, p) for p in recipe.exclude)
 
 
 # ---- data sets ----
@@ -367,9 +424,13 @@ def dataset_recipe(source: str) -> ModelRecipe | None:
     name, _, revision = text.removeprefix("hub:").removeprefix("datasets/").partition("@")
     owner, repo, file = [*name.split("/", 2), "", ""][:3]
     if not file:
-        raise UsageError(f"{source!r} names no file. Give hub:OWNER/NAME/FILE or hub:OWNER/NAME/FILE@REVISION.")
+        raise UsageError(
+            f"{source!r} names no file. Give hub:OWNER/NAME/FILE or hub:OWNER/NAME/FILE@REVISION."
+        )
     suffix = f"@{revision}" if revision else ""
-    return ModelRecipe(source=f"hub:datasets/{owner}/{repo}{suffix}", include=[glob.escape(file)])
+    return ModelRecipe(
+        source=f"hub:datasets/{owner}/{repo}{suffix}", include=[glob.escape(file)]
+    )
 
 
 def dataset(source: str, say: Say, below: Say) -> DataFile:
@@ -389,7 +450,9 @@ def dataset(source: str, say: Say, below: Say) -> DataFile:
         known = blob
     else:
         known = checksum.read(path).sha256
-    return DataFile(f"{recipe.source.partition('@')[0]}@{root.name}", name, known, str(path))
+    return DataFile(
+        f"{recipe.source.partition('@')[0]}@{root.name}", name, known, str(path)
+    )
 
 
 def dataset_file(source: str) -> Path | None:

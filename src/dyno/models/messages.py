@@ -27,7 +27,8 @@ class RepoFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     files: dict[str, FetchedFile] = {}
     gated: bool = False  # its owner grants access
     parameters: int | None = None  # by its list of safetensors
-    table_parameters: int = 0  # tables of tokens, which most quantizations leave as they are
+    # tables of tokens, which most quantizations leave as they are
+    table_parameters: int = 0
     error: str = ""
     refused: bool = False  # it can't be fetched, whenever one tries
 

@@ -22,8 +22,10 @@ from dyno.probe import model
 from dyno.saying import Say
 
 _WORKERS = Path(__file__).with_name("workers")
-_HEAD = "lm_head"  # left as it is where the recipe doesn't say: it decides on tokens, and is small
-_FAR = 0.8  # relative difference of the logits. Zeros have 1, another model has 1.4; 4 bits of random weights 0.44
+# left as it is where the recipe doesn't say: it decides on tokens, and is small
+_HEAD = "lm_head"
+# relative difference of the logits. Zeros have 1, another model has 1.4; 4 bits of random weights 0.44
+_FAR = 0.8
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".index.json")
 _CODE = (".py", ".pkl", ".pickle")  # a model that needs them is refused
 _PHASE = re.compile(r'^\{"phase": "(.*)"\}$')
@@ -50,7 +52,11 @@ def quantize(recipe: ModelRecipe, source: ModelEntry, say: Say, below: Say) -> M
     scheme = schemes.check(recipe)
     folder = source.folder
     shape = _check_source(folder, scheme, recipe)
-    text = calibration.texts(recipe, scheme, folder) if schemes.calibrates(scheme, recipe) else None
+    text = (
+        calibration.texts(recipe, scheme, folder)
+        if schemes.calibrates(scheme, recipe)
+        else None
+    )
     # Embeddings and head stay as they are.
     tool.check_space((shape.weights_bytes or 0) * (scheme.bits + 2) // 16, recipe.name)
     env = environment.find(scheme.tool)
@@ -61,7 +67,9 @@ def quantize(recipe: ModelRecipe, source: ModelEntry, say: Say, below: Say) -> M
         if entry := shelf.find(recipe):  # another dyno made it
             return entry
         began, log = time.monotonic(), tool.log_path(recipe.name)
-        say(f"{recipe.name}: quantizing {folder} with {scheme.tool} {env.version}: {scheme.about}")
+        say(
+            f"{recipe.name}: quantizing {folder} with {scheme.tool} {env.version}: {scheme.about}"
+        )
         result = _run(env, scheme, recipe, folder, part, text, log, below)
         below("verifying it")
         verified = verify.verify(part, folder, scheme, recipe)
@@ -75,10 +83,18 @@ def quantize(recipe: ModelRecipe, source: ModelEntry, say: Say, below: Say) -> M
 
 def _check_source(folder: Path, scheme: Scheme, recipe: ModelRecipe) -> ModelShape:
     shape = model.read(folder)
-    if shape is None or shape.format != "safetensors" or not list(folder.glob("*.safetensors")):
-        raise UsageError(f"{folder} has no safetensors and config.json, which {scheme.tool} reads.")
+    if (
+        shape is None
+        or shape.format != "safetensors"
+        or not list(folder.glob("*.safetensors"))
+    ):
+        raise UsageError(
+            f"{folder} has no safetensors and config.json, which {scheme.tool} reads."
+        )
     if shape.quantization:
-        raise UsageError(f"{folder} is quantized already ({shape.quantization}). Start from its original.")
+        raise UsageError(
+            f"{folder} is quantized already ({shape.quantization}). Start from its original."
+        )
     if scheme.scales == "group":
         ignored = recipe.ignore or [_HEAD]
         for name, tensor in verify.linear_layers(verify.TensorFiles(folder)).items():
@@ -123,7 +139,12 @@ def _run(
         f"has {human_bytes(psutil.virtual_memory().total)}. "
     )
     # The model is here: a name in its config must not make the tool ask the Hub.
-    variables = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"}
+    variables = {
+        **os.environ,
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONUNBUFFERED": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
     variables.pop("HF_TOKEN", None)
     command = [env.python, "-I", str(_WORKERS / "__main__.py"), str(work / "job.json")]
     tool.run(scheme.tool, command, log, below, describe, variables, needs=needs)
@@ -148,7 +169,9 @@ def describe(line: str) -> str:
 
 def _generation(result: ToolResult, scheme: Scheme) -> str:
     if not result.finite or not result.tokens:
-        raise ModelError(f"The model that {scheme.tool} wrote generates no text: its logits are not finite.")
+        raise ModelError(
+            f"The model that {scheme.tool} wrote generates no text: its logits are not finite."
+        )
     if not result.difference <= _FAR:
         raise ModelError(
             f"The model that {scheme.tool} wrote has logits {percent(result.difference)} off those of the source "

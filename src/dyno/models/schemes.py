@@ -20,7 +20,8 @@ class Scheme(msgspec.Struct, frozen=True, kw_only=True):
     static: bool = False  # scales of a layer's inputs are in the files too
     zeros: bool = False  # zero points are
     calibrates: bool = True  # needs text
-    moves: bool = False  # rescales weights across layers before it rounds: they differ from the source's
+    # rescales weights across layers before it rounds: they differ from the source's
+    moves: bool = False
     samples: int
     length: int
 
@@ -29,7 +30,12 @@ class Scheme(msgspec.Struct, frozen=True, kw_only=True):
         """Describe the tensors in the files."""
         kind = f"{self.weights}, eight values each" if self.bits == 4 else self.weights
         return "; ".join(
-            [kind, f"scale per {self.scales}", *["zero points"] * self.zeros, *["input scales"] * self.static]
+            [
+                kind,
+                f"scale per {self.scales}",
+                *["zero points"] * self.zeros,
+                *["input scales"] * self.static,
+            ]
         )
 
     @property
@@ -50,7 +56,10 @@ class Scheme(msgspec.Struct, frozen=True, kw_only=True):
 def _each(name: str, about: str, **fields: Any) -> list[Scheme]:
     """Return one scheme of both tools, each with its own habits for calibration."""
     habits = (("llm-compressor", 512, 2048), ("quark", 128, 512))
-    return [Scheme(tool=t, name=name, about=about, samples=n, length=m, **fields) for t, n, m in habits]
+    return [
+        Scheme(tool=t, name=name, about=about, samples=n, length=m, **fields)
+        for t, n, m in habits
+    ]
 
 
 _ALL = [
@@ -87,10 +96,18 @@ def check(recipe: ModelRecipe) -> Scheme:
     """Raise where the recipe asks for what its tool can't do."""
     scheme = find(recipe.quantize or "")
     if recipe.kv_cache not in (None, "fp8"):
-        raise UsageError(f"{scheme.tool} stores KV-cache scales only for fp8, not {recipe.kv_cache!r}.")
-    given = [name for name in ("calibration", "samples", "length") if getattr(recipe, name) is not None]
+        raise UsageError(
+            f"{scheme.tool} stores KV-cache scales only for fp8, not {recipe.kv_cache!r}."
+        )
+    given = [
+        name
+        for name in ("calibration", "samples", "length")
+        if getattr(recipe, name) is not None
+    ]
     if given and not calibrates(scheme, recipe):
-        raise UsageError(f"{scheme.key} needs no calibration. Remove {', '.join(given)}, or add kv_cache.")
+        raise UsageError(
+            f"{scheme.key} needs no calibration. Remove {', '.join(given)}, or add kv_cache."
+        )
     return scheme
 
 

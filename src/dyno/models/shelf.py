@@ -46,14 +46,16 @@ class ModelEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     step: Literal["pull", "convert", "quantize"]
     path: str  # what an engine gets: a folder, or a GGUF file
     origin: str  # hub:OWNER/NAME@COMMIT or file:PATH, of the first step
-    files: dict[str, ModelFile]  # by their path below `path`, or beside it where that is a file
+    # by their path below `path`, or beside it where that is a file
+    files: dict[str, ModelFile]
     created: str  # UTC, ISO 8601
     took_s: float = 0.0
     parent: str | None = None  # the entry that it was made from
     pulled: str = ""  # `created` of the first step's entry, whose files it was made from
     tool: str | None = None
     tool_version: str | None = None
-    verified: dict[str, str] = {}  # what was checked → what came of it: types, scales, generation, checksums
+    # what was checked → what came of it: types, scales, generation, checksums
+    verified: dict[str, str] = {}
 
     @property
     def folder(self) -> Path:
@@ -89,7 +91,9 @@ def find(recipe: ModelRecipe) -> ModelEntry | None:
 
 def read(name: str) -> ModelEntry | None:
     try:
-        return msgspec.json.decode(files.read(model_folder(name) / _MANIFEST), type=ModelEntry)
+        return msgspec.json.decode(
+            files.read(model_folder(name) / _MANIFEST), type=ModelEntry
+        )
     except (OSError, *files.BROKEN):
         return None
 
@@ -133,11 +137,16 @@ def put(part: Path, entry: ModelEntry) -> ModelEntry:
     """Make the folder of `making` the model's own."""
     folder = model_folder(entry.name)
     try:
-        (part / _MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(entry), indent=2))
-        shutil.rmtree(folder, ignore_errors=True)  # not before: a full disk must not cost the model that was there
+        (part / _MANIFEST).write_bytes(
+            msgspec.json.format(msgspec.json.encode(entry), indent=2)
+        )
+        # not before: a full disk must not cost the model that was there
+        shutil.rmtree(folder, ignore_errors=True)
         part.replace(folder)
     except OSError as e:
-        raise StoreError(f"{folder} can't be written: {e.strerror}. Free some space, and repeat the command.") from None
+        raise StoreError(
+            f"{folder} can't be written: {e.strerror}. Free some space, and repeat the command."
+        ) from None
     return entry
 
 
@@ -230,7 +239,9 @@ def verify(entry: ModelEntry, below: Say) -> dict[str, str]:
         path = entry.folder / name
         if not path.is_file():
             wrong[name] = "is missing"
-        elif not file.matches(path) or (file.sha256 and checksum.read(path).sha256 != file.sha256):
+        elif not file.matches(path) or (
+            file.sha256 and checksum.read(path).sha256 != file.sha256
+        ):
             wrong[name] = "is corrupted" if file.sha256 else "has changed"
     return wrong
 
@@ -238,7 +249,9 @@ def verify(entry: ModelEntry, below: Say) -> dict[str, str]:
 def remove(name: str) -> None:
     known = [path.name for path in sorted(models_folder().glob("[!.]*/"))]
     if name not in known:
-        raise UsageError(f"No model named {name!r}. There are: {', '.join(known) or 'none'}.")
+        raise UsageError(
+            f"No model named {name!r}. There are: {', '.join(known) or 'none'}."
+        )
     try:
         (model_folder(name) / _MANIFEST).unlink(missing_ok=True)
         shutil.rmtree(model_folder(name))

@@ -36,7 +36,9 @@ class RepoSize(msgspec.Struct, frozen=True):
     refused: str = ""  # why the Hub doesn't send it, whenever one asks
 
 
-def ask(recipes: Sequence[ModelRecipe], shapes: bool = False, timeout_s: float = TOTAL_S) -> list[RepoSize]:
+def ask(
+    recipes: Sequence[ModelRecipe], shapes: bool = False, timeout_s: float = TOTAL_S
+) -> list[RepoSize]:
     """Ask the Hub about all of them at once. One that is silent or refuses says nothing of the others.
 
     `shapes`: read config.json of models, too, for the sizes of what is made of them."""
@@ -65,7 +67,9 @@ def _local(recipe: ModelRecipe) -> RepoSize | None:
     if shape is None:
         return RepoSize(entry.size_bytes if entry else 0, 0, None, 0)
     tables = shape.embedding_parameters + shape.head_parameters
-    return RepoSize(entry.size_bytes if entry else shape.weights_bytes, 0, shape.parameters, tables)
+    return RepoSize(
+        entry.size_bytes if entry else shape.weights_bytes, 0, shape.parameters, tables
+    )
 
 
 def _answers(question: RepoQuestion, timeout_s: float) -> dict[int, RepoFacts]:
@@ -73,7 +77,9 @@ def _answers(question: RepoQuestion, timeout_s: float) -> dict[int, RepoFacts]:
     out: dict[int, RepoFacts] = {}
     with scratch() as folder:
         env = {**os.environ, **hub.ENV}
-        with EngineProcess(_WORKER, env, folder / "log", secrets=secrets.known(), talks=True) as worker:
+        with EngineProcess(
+            _WORKER, env, folder / "log", secrets=secrets.known(), talks=True
+        ) as worker:
             worker.say(msgspec.json.encode(question))
             while len(out) < len(question.jobs) and time.monotonic() < deadline:
                 line = worker.hear(min(deadline - time.monotonic(), 0.5))
@@ -88,7 +94,9 @@ def _answers(question: RepoQuestion, timeout_s: float) -> dict[int, RepoFacts]:
 def _known(job: Job, facts: RepoFacts) -> RepoSize:
     first = re.split(r"\.\s", facts.error)[0].rstrip(".")  # the rest says what to do
     if facts.error and not facts.files:
-        return RepoSize(unknown=first, refused=facts.error if facts.refused else "", gated=facts.gated)
+        return RepoSize(
+            unknown=first, refused=facts.error if facts.refused else "", gated=facts.gated
+        )
     whole = sum(file.size for file in facts.files.values())
     here = hub.present(storage_folder(job.kind, job.repo), facts.files)
     weights = sum(file.size for name, file in facts.files.items() if _WEIGHTS.search(name))
@@ -111,5 +119,7 @@ def made_bytes(recipe: ModelRecipe, base: RepoSize) -> int | None:
     if tool and tool != "llama.cpp":
         tables = min(base.table_parameters, base.parameters)
         scheme = schemes.find(recipe.quantize or "")
-        return round(((base.parameters - tables) * scheme.bits_per_weight + tables * 16) / 8)
+        return round(
+            ((base.parameters - tables) * scheme.bits_per_weight + tables * 16) / 8
+        )
     return round(base.parameters * gguf.bits_per_weight(recipe) / 8)

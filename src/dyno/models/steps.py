@@ -20,7 +20,11 @@ class Step(NamedTuple):
     entry: ModelEntry | None = None  # None: it isn't there
 
     def describe(self) -> str:
-        asked = {"pull": self.recipe.source, "convert": self.recipe.convert, "quantize": self.recipe.quantize}
+        asked = {
+            "pull": self.recipe.source,
+            "convert": self.recipe.convert,
+            "quantize": self.recipe.quantize,
+        }
         return f"{self.verb} {asked[self.verb]}"
 
 

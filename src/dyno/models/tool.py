@@ -53,11 +53,17 @@ def run(
                 due += 1
                 below(progress(process.last_line()))
         code = process.exit_code
-        lines = [line for line in dict.fromkeys([*process.last_lines(), process.last_line()]) if "%|" not in line]
+        lines = [
+            line
+            for line in dict.fromkeys([*process.last_lines(), process.last_line()])
+            if "%|" not in line
+        ]
     if code is None:
         raise EngineError(f"{name} didn't finish within {timeout_s:g} s. Read {log}.")
     if code == -signal.SIGKILL:
-        raise EngineError(f"{name} was killed, most likely because the memory was full. {needs}Read {log}.")
+        raise EngineError(
+            f"{name} was killed, most likely because the memory was full. {needs}Read {log}."
+        )
     if code != 0:
         line, advice = _cause(lines)
         raise EngineError(f'{name} failed with code {code}: "{line}". {advice}Read {log}.')

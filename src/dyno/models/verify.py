@@ -17,9 +17,18 @@ from dyno.models.schemes import GROUP, Scheme
 from dyno.numbers import many, percent
 from dyno.probe.tensors import Tensor, read_safetensors
 
-_TABLES = re.compile(r"(^|\.)(embed\w*|wte|wpe|\w*_embeddings?)(\.|$)")  # two dimensions, but not linear layers
-_NUMPY = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F8_E4M3": "u1", "I8": "i1", "I32": "<i4"}
-_NEAR = {"F8_E4M3": 0.1, "I8": 0.2, "I32": 0.4}  # relative error that rounding to the type can cause
+# two dimensions, but not linear layers
+_TABLES = re.compile(r"(^|\.)(embed\w*|wte|wpe|\w*_embeddings?)(\.|$)")
+_NUMPY = {
+    "F32": "<f4",
+    "F16": "<f2",
+    "BF16": "<u2",
+    "F8_E4M3": "u1",
+    "I8": "i1",
+    "I32": "<i4",
+}
+# relative error that rounding to the type can cause
+_NEAR = {"F8_E4M3": 0.1, "I8": 0.2, "I32": 0.4}
 _ROWS = 256  # of each layer whose values are compared
 _REORDERED = (0, 2, 4, 6, 1, 3, 5, 7)  # Quark's order of eight values in an integer
 _KEYS_AND_VALUES = re.compile(r"(\.[kv]_scale|\.[kv]_proj\.output_scale)$")
@@ -32,7 +41,9 @@ class TensorFiles:
     def __init__(self, folder: Path) -> None:
         paths = sorted(folder.glob("*.safetensors"))
         try:
-            self._places = {t.name: (path, t) for path in paths for t in read_safetensors(path)}
+            self._places = {
+                t.name: (path, t) for path in paths for t in read_safetensors(path)
+            }
         except (OSError, ValueError) as e:
             raise ModelError(f"{e}. Fetch or make the model again.") from None
 
@@ -56,20 +67,33 @@ class TensorFiles:
 
 def linear_layers(tensors: TensorFiles) -> dict[str, Tensor]:
     """Return the weights of linear layers, by the layer's name."""
-    each = {t.name.removesuffix(".weight"): t for t in tensors if t.name.endswith(".weight") and len(t.shape) == 2}
+    each = {
+        t.name.removesuffix(".weight"): t
+        for t in tensors
+        if t.name.endswith(".weight") and len(t.shape) == 2
+    }
     return {name: tensor for name, tensor in each.items() if not _TABLES.search(name)}
 
 
-def verify(folder: Path, source: Path, scheme: Scheme, recipe: ModelRecipe) -> dict[str, str]:
+def verify(
+    folder: Path, source: Path, scheme: Scheme, recipe: ModelRecipe
+) -> dict[str, str]:
     """Return what was checked, and what came of it. Raise where the files aren't what the scheme makes."""
-    config = json.loads(files.read(folder / "config.json", files.TEXT)).get("quantization_config") or {}
+    config = (
+        json.loads(files.read(folder / "config.json", files.TEXT)).get(
+            "quantization_config"
+        )
+        or {}
+    )
     original, written = TensorFiles(source), TensorFiles(folder)
     layers = linear_layers(original)
     patterns = config.get("ignore") or config.get("exclude") or []
     ignored = {name for name in layers if matches(name, patterns)}
     quantized = [name for name in layers if name not in ignored]
     if not quantized:
-        raise ModelError(f"{scheme.key} quantized none of the {many(len(layers), 'linear layer')} of {source}.")
+        raise ModelError(
+            f"{scheme.key} quantized none of the {many(len(layers), 'linear layer')} of {source}."
+        )
     checked = LayerCheck(written, scheme)
     for name in quantized:
         checked.check_layer(name, layers[name])
@@ -81,7 +105,9 @@ def verify(folder: Path, source: Path, scheme: Scheme, recipe: ModelRecipe) -> d
     claim = _claim(config)
     expected = (_METHODS[scheme.tool], scheme.weights, recipe.kv_cache is not None)
     if claim != expected:
-        raise ModelError(f"{folder.name}/config.json claims {claim}, but the files have {expected}.")
+        raise ModelError(
+            f"{folder.name}/config.json claims {claim}, but the files have {expected}."
+        )
     return {
         "types": f"{many(len(quantized), 'linear layer')} {scheme.weights}{_left(sorted(ignored), written)}",
         "scales": f"{scales}; all finite and positive",
@@ -89,11 +115,15 @@ def verify(folder: Path, source: Path, scheme: Scheme, recipe: ModelRecipe) -> d
     }
 
 
-def _values(checked: "LayerCheck", quantized: Sequence[str], original: TensorFiles, scheme: Scheme) -> str:
+def _values(
+    checked: "LayerCheck", quantized: Sequence[str], original: TensorFiles, scheme: Scheme
+) -> str:
     """Compare the values of the first, the middle and the last layer with the source's."""
     if scheme.moves:
         return f"not compared: {scheme.name} rescales channels"
-    some = list(dict.fromkeys((quantized[0], quantized[len(quantized) // 2], quantized[-1])))
+    some = list(
+        dict.fromkeys((quantized[0], quantized[len(quantized) // 2], quantized[-1]))
+    )
     worst = max(checked.check_values(name, original) for name in some)
     return f"{many(len(some), 'layer')} within {percent(worst)} of the source"
 
@@ -121,7 +151,11 @@ class LayerCheck:
     def __init__(self, tensors: TensorFiles, scheme: Scheme) -> None:
         self._tensors, self._scheme = tensors, scheme
         self._packed = scheme.weights == "I32"
-        self._weight = "weight_packed" if self._packed and scheme.tool == "llm-compressor" else "weight"
+        self._weight = (
+            "weight_packed"
+            if self._packed and scheme.tool == "llm-compressor"
+            else "weight"
+        )
         self.scales = 0
 
     def check_layer(self, name: str, original: Tensor) -> None:
@@ -131,12 +165,16 @@ class LayerCheck:
         if tensor is None or tensor.kind != scheme.weights:
             unquantized = (t.kind for t in self._tensors if t.name == f"{name}.weight")
             kind = tensor.kind if tensor else next(unquantized, "missing")
-            raise ModelError(f"{name}.{self._weight} is {kind}, not {scheme.weights} as {scheme.key} makes it.")
+            raise ModelError(
+                f"{name}.{self._weight} is {kind}, not {scheme.weights} as {scheme.key} makes it."
+            )
         if tensor.elements * (8 if self._packed else 1) != original.elements:
             raise ModelError(
                 f"{name}.{self._weight} has the shape {tensor.shape}, but the source has {original.shape}."
             )
-        count = {"tensor": 1, "channel": rows, "group": rows * columns // GROUP}[scheme.scales]
+        count = {"tensor": 1, "channel": rows, "group": rows * columns // GROUP}[
+            scheme.scales
+        ]
         self.check_scale(f"{name}.weight_scale", count)
         self.scales += count
         if scheme.static:
@@ -153,13 +191,19 @@ class LayerCheck:
         values = self._tensors.floats(name)
         if not (np.isfinite(values).all() and (values > 0).all()):
             bad = values[~(np.isfinite(values) & (values > 0))]
-            raise ModelError(f"{name} has {many(bad.size, 'value')} that can't be a scale, such as {bad.flat[0]}.")
+            raise ModelError(
+                f"{name} has {many(bad.size, 'value')} that can't be a scale, such as {bad.flat[0]}."
+            )
 
     def check_kv_cache(self, layers: dict[str, Tensor]) -> int:
         names = [t.name for t in self._tensors if _KEYS_AND_VALUES.search(t.name)]
-        expected = 2 * sum(name.endswith(".k_proj") for name in layers) or max(len(names), 1)
+        expected = 2 * sum(name.endswith(".k_proj") for name in layers) or max(
+            len(names), 1
+        )
         if len(names) != expected:
-            raise ModelError(f"The files have {len(names)} scales of a KV cache, not {expected}.")
+            raise ModelError(
+                f"The files have {len(names)} scales of a KV cache, not {expected}."
+            )
         for name in names:
             self.check_scale(name, 1)
         return len(names)
@@ -170,15 +214,21 @@ class LayerCheck:
         true = original.floats(f"{name}.weight", len(ours))
         error = float(np.linalg.norm(ours - true) / (np.linalg.norm(true) or 1.0))
         if not error <= _NEAR[self._scheme.weights]:
-            raise ModelError(f"{name} times its scale is {percent(error)} off the source's weights: a scale is wrong.")
+            raise ModelError(
+                f"{name} times its scale is {percent(error)} off the source's weights: a scale is wrong."
+            )
         return error
 
     def _dequantized(self, name: str) -> Floats:
         scale = self._tensors.floats(f"{name}.weight_scale")
         if not self._packed:
-            return self._tensors.floats(f"{name}.weight", _ROWS) * scale.reshape(-1, 1)[:_ROWS]
+            return (
+                self._tensors.floats(f"{name}.weight", _ROWS) * scale.reshape(-1, 1)[:_ROWS]
+            )
         packed = self._tensors.raw(f"{name}.{self._weight}")
-        zeros = self._tensors.raw(f"{name}.weight_zero_point") if self._scheme.zeros else None
+        zeros = (
+            self._tensors.raw(f"{name}.weight_zero_point") if self._scheme.zeros else None
+        )
         offsets: NDArray[np.integer[Any]] = np.full((1, 1), 8)
         if self._scheme.tool == "quark":  # columns are output channels
             columns = min(packed.shape[1] * 8, _ROWS)
@@ -193,7 +243,9 @@ class LayerCheck:
             scale = scale[:_ROWS]
         group = values.shape[1] // scale.shape[1]
         offsets = np.broadcast_to(offsets, scale.shape)
-        return ((values - offsets.repeat(group, 1)) * scale.repeat(group, 1)).astype(np.float32)
+        return ((values - offsets.repeat(group, 1)) * scale.repeat(group, 1)).astype(
+            np.float32
+        )
 
 
 def _unpacked(packed: NDArray[Any], order: Sequence[int]) -> NDArray[np.int32]:
@@ -208,7 +260,9 @@ def _e4m3() -> Floats:
     """Return the values of all bytes as FP8 E4M3."""
     byte = np.arange(256)
     exponent, fraction = (byte >> 3 & 15).astype(np.float32), (byte & 7) / 8
-    size = np.where(exponent == 0, fraction * 2.0**-6, (1 + fraction) * 2.0 ** (exponent - 7))
+    size = np.where(
+        exponent == 0, fraction * 2.0**-6, (1 + fraction) * 2.0 ** (exponent - 7)
+    )
     size[byte & 127 == 127] = np.nan
     return np.where(byte > 127, -size, size).astype(np.float32)
 

@@ -35,7 +35,11 @@ def main() -> None:
         rate(lambda: torch.dot(x, y), wait) * 8 * count,
     )
     flops = {}
-    for name, kind in (("fp32", torch.float32), ("fp16", torch.float16), ("bf16", torch.bfloat16)):
+    for name, kind in (
+        ("fp32", torch.float32),
+        ("fp16", torch.float16),
+        ("bf16", torch.bfloat16),
+    ):
         a = torch.ones(side, side, device=device, dtype=kind)
         out = torch.empty_like(a)
         flops[name] = rate(lambda: torch.mm(a, a, out=out), wait) * 2 * side**3  # noqa: B023 (called at once)

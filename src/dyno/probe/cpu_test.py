@@ -27,7 +27,8 @@ ROUNDS = 3
 _PR_SET_PDEATHSIG = 1  # of Linux's prctl
 SIDE = 512  # of the matrices: they fit a core's own cache
 
-Slot = tuple[int, float, float]  # how often, in how many seconds, and how many of them on the processor
+# how often, in how many seconds, and how many of them on the processor
+Slot = tuple[int, float, float]
 
 
 def sizes(cores: int, free_bytes: int) -> list[int]:
@@ -76,9 +77,16 @@ def _seconds(size: int) -> float:
     return 0.08 if size <= 512 * MiB else 0.15
 
 
-def _work(cores: int, wanted: list[int], start: Any, put: Callable[[list[Slot]], None], parent: int) -> None:
+def _work(
+    cores: int,
+    wanted: list[int],
+    start: Any,
+    put: Callable[[list[Slot]], None],
+    parent: int,
+) -> None:
     die_with(parent)
-    memory = np.ones(max(wanted, default=MiB) // cores // 4, dtype=np.float32)  # touched here: it is near this core
+    # touched here: it is near this core
+    memory = np.ones(max(wanted, default=MiB) // cores // 4, dtype=np.float32)
     matrix = np.ones((SIDE, SIDE), dtype=np.float32)
     product = np.empty_like(matrix)
     rows = []

@@ -38,7 +38,9 @@ _M3 = "2023/10/apple-unveils-m3-m3-pro-and-m3-max-the-most-advanced-chips-for-a-
 _M4 = "2024/10/apple-introduces-m4-pro-and-m4-max/"
 
 
-def _tera(fp32: float, bf16: float, tf32: float = 0.0, fp8: float = 0.0, **others: float) -> dict[str, float]:
+def _tera(
+    fp32: float, bf16: float, tf32: float = 0.0, fp8: float = 0.0, **others: float
+) -> dict[str, float]:
     """Return operations by precision. By default fp16 is as fast as bf16, and int8 as fp8."""
     wide = {"fp32": fp32, "tf32": tf32, "bf16": bf16, "fp16": bf16}
     rates = wide | {"fp8": fp8, "int8": fp8 or bf16, "fp4": 0.0} | others
@@ -114,7 +116,9 @@ def _apple(pattern: str, terabytes: float, fp32: float, cache: int, page: str) -
     precision is more than has been seen."""
     tera = {"fp32": fp32, "fp16": 2 * fp32, "bf16": 2 * fp32, "int8": 2 * fp32}
     source = "https://www.apple.com/newsroom/" + page
-    return DataSheet(rf"apple {pattern}$", f"Apple {pattern.title()}", terabytes, tera, cache, source)
+    return DataSheet(
+        rf"apple {pattern}$", f"Apple {pattern.title()}", terabytes, tera, cache, source
+    )
 
 
 # Processor and GPU share the memory, and the driver names the whole.

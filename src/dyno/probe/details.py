@@ -17,7 +17,10 @@ from dyno.probe.software import ask
 ROOT = Path("/")
 COMPILERS = ("gcc", "clang", "cmake", "nvcc", "hipcc")
 _ASK_S = 5.0
-_SECRET = re.compile(r"([\w.-]*(?:pass|secret|token|credential|luks|key)[\w.-]*)=[^\s,]+", re.I)  # also in rootflags=…
+# also in rootflags=…
+_SECRET = re.compile(
+    r"([\w.-]*(?:pass|secret|token|credential|luks|key)[\w.-]*)=[^\s,]+", re.I
+)
 
 
 def look(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -37,12 +40,17 @@ def look(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> dict[str
 def compilers() -> dict[str, str]:
     """Return the versions of compilers on PATH."""
     answers = {name: ask([name, "--version"], _ASK_S).text or "" for name in COMPILERS}
-    return {name: version for name, text in answers.items() if (version := version_in(text))}
+    return {
+        name: version for name, text in answers.items() if (version := version_in(text))
+    }
 
 
 def version_in(text: str) -> str | None:
     """Return the version in the first lines of what a compiler prints: nvcc has it in its fourth."""
-    match = re.search(r"(?:release |version:? |\) |\b)v?(\d+\.\d+(?:\.\d+)*)", "\n".join(text.splitlines()[:4]))
+    match = re.search(
+        r"(?:release |version:? |\) |\b)v?(\d+\.\d+(?:\.\d+)*)",
+        "\n".join(text.splitlines()[:4]),
+    )
     return match[1] if match else None
 
 
@@ -65,7 +73,10 @@ def _bios(root: Path) -> str | None:
 
 
 def _board(root: Path) -> str | None:
-    words = [sysfs.text(root / "sys/class/dmi/id" / name) for name in ("sys_vendor", "product_name")]
+    words = [
+        sysfs.text(root / "sys/class/dmi/id" / name)
+        for name in ("sys_vendor", "product_name")
+    ]
     return " ".join(word.strip() for word in words if word and word.strip()) or None
 
 
@@ -86,7 +97,15 @@ FACTS: dict[str, Callable[[Path], str | None]] = {
 }
 
 
-def container_image(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> str | None:
+def container_image(
+    root: Path = ROOT, environ: Mapping[str, str] = os.environ
+) -> str | None:
     """Return the image that this process runs in: podman writes it down, and Singularity names its file."""
-    match = re.search(r'^image="([^"]+)"', sysfs.text(root / "run/.containerenv") or "", re.M)
-    return match[1] if match else environ.get("APPTAINER_CONTAINER") or environ.get("SINGULARITY_CONTAINER")
+    match = re.search(
+        r'^image="([^"]+)"', sysfs.text(root / "run/.containerenv") or "", re.M
+    )
+    return (
+        match[1]
+        if match
+        else environ.get("APPTAINER_CONTAINER") or environ.get("SINGULARITY_CONTAINER")
+    )

@@ -19,7 +19,11 @@ ARM = {
 
 
 def system(root: Path = ROOT) -> str:
-    return sysfs.fields(root / "etc/os-release", "=").get("PRETTY_NAME", platform.system()).strip("\"'")
+    return (
+        sysfs.fields(root / "etc/os-release", "=")
+        .get("PRETTY_NAME", platform.system())
+        .strip("\"'")
+    )
 
 
 def kernel(root: Path = ROOT) -> str:
@@ -35,15 +39,25 @@ def busy_s() -> float | None:
     """Return the CPU seconds that this machine has been busy so far. None where only a part of it is visible."""
     import psutil
 
-    if cores() != os.cpu_count():  # a share of a larger machine: its other cores don't disturb us
+    # a share of a larger machine: its other cores don't disturb us
+    if cores() != os.cpu_count():
         return None
     times = psutil.cpu_times()
-    return float(sum(getattr(times, name, 0.0) for name in ("user", "system", "nice", "irq", "softirq")))
+    return float(
+        sum(
+            getattr(times, name, 0.0)
+            for name in ("user", "system", "nice", "irq", "softirq")
+        )
+    )
 
 
 def cores(root: Path = ROOT) -> int:
     """Return the cores that this process may use, which in a container are fewer than the machine has."""
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = (
+        len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count() or 1
+    )
     quota = _quota_cores(root)
     return count if quota is None else max(1, min(count, round(quota)))
 
@@ -57,7 +71,10 @@ def cpu(root: Path = ROOT) -> str:
         return f"Arm {ARM.get(part, 'part ' + part)}"
     if root == ROOT and platform.system() == "Darwin":
         asked = subprocess.run(
-            ["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True, check=False
+            ["sysctl", "-n", "machdep.cpu.brand_string"],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if asked.stdout.strip():
             return asked.stdout.strip()  # Apple M2 Max
@@ -98,7 +115,11 @@ def numa_nodes(root: Path = ROOT) -> int | None:
 def memory(root: Path = ROOT) -> dict[str, int | None]:
     """Return the Rig's fields of these names: the machine's, whatever a container may use of it."""
     lines = sysfs.fields(root / "proc/meminfo", ":")
-    names = {"memory_bytes": "MemTotal", "memory_free_bytes": "MemAvailable", "swap_bytes": "SwapTotal"}
+    names = {
+        "memory_bytes": "MemTotal",
+        "memory_free_bytes": "MemAvailable",
+        "swap_bytes": "SwapTotal",
+    }
     sizes = {ours: _kibibytes(lines.get(theirs)) for ours, theirs in names.items()}
     free, total = _kibibytes(lines.get("SwapFree")), sizes["swap_bytes"]
     sizes["swap_used_bytes"] = None if free is None or total is None else total - free
@@ -115,7 +136,9 @@ def _kibibytes(text: str | None) -> int | None:
 
 
 def memory_pressure_percent(root: Path = ROOT) -> float | None:
-    match = re.search(r"some avg10=([0-9.]+)", sysfs.text(root / "proc/pressure/memory") or "")
+    match = re.search(
+        r"some avg10=([0-9.]+)", sysfs.text(root / "proc/pressure/memory") or ""
+    )
     return float(match[1]) if match else None
 
 
@@ -130,7 +153,9 @@ def container(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> str
         return "docker"
     if environ.get("container"):  # set by systemd-nspawn, LXC and others
         return environ["container"]
-    return next((name for name in ("docker", "libpod", "containerd", "lxc") if name in cgroup), None)
+    return next(
+        (name for name in ("docker", "libpod", "containerd", "lxc") if name in cgroup), None
+    )
 
 
 # ---- how it is set ----
@@ -154,7 +179,11 @@ def _governor(root: Path) -> str | None:
         governor = sysfs.text(policy / "scaling_governor")
         preference = sysfs.text(policy / "energy_performance_preference")
         if governor:
-            names[f"{governor} ({preference})" if preference and governor != "performance" else governor] += 1
+            names[
+                f"{governor} ({preference})"
+                if preference and governor != "performance"
+                else governor
+            ] += 1
     if len(names) < 2:
         return next(iter(names), None)
     return ", ".join(f"{name} on {n}" for name, n in names.most_common())
@@ -162,12 +191,19 @@ def _governor(root: Path) -> str | None:
 
 def _smt(root: Path) -> str | None:
     control = sysfs.text(root / "sys/devices/system/cpu/smt/control")
-    return control if control in ("on", "off", "forceoff", "notsupported", "notimplemented") else None
+    return (
+        control
+        if control in ("on", "off", "forceoff", "notsupported", "notimplemented")
+        else None
+    )
 
 
 def _boost(root: Path) -> str | None:
     cpus = root / "sys/devices/system/cpu"
-    no_turbo, boost = sysfs.number(cpus / "intel_pstate/no_turbo"), sysfs.number(cpus / "cpufreq/boost")
+    no_turbo, boost = (
+        sysfs.number(cpus / "intel_pstate/no_turbo"),
+        sysfs.number(cpus / "cpufreq/boost"),
+    )
     if no_turbo is not None:
         return "off" if no_turbo else "on"
     if boost is None:
@@ -181,10 +217,17 @@ def _iommu(root: Path) -> str | None:
         units = list((root / "sys/class/iommu").iterdir())
     except OSError:
         return None
-    asked = [w for w in _command_line(root) if re.match(r"(amd_iommu|intel_iommu|iommu|iommu\.\w+)=", w)]
+    asked = [
+        w
+        for w in _command_line(root)
+        if re.match(r"(amd_iommu|intel_iommu|iommu|iommu\.\w+)=", w)
+    ]
     state = "off"
     if units:
-        types = (sysfs.text(group / "type") for group in sysfs.numbered(root / "sys/kernel/iommu_groups"))
+        types = (
+            sysfs.text(group / "type")
+            for group in sysfs.numbered(root / "sys/kernel/iommu_groups")
+        )
         kinds = sorted({kind for kind in types if kind})
         state = f"on ({', '.join(kinds)})" if kinds else "on"
     return " ".join([state, *asked])
@@ -196,7 +239,8 @@ def _command_line(root: Path) -> list[str]:
 
 def _gtt(root: Path) -> str | None:
     """Return how much of the machine's memory AMD's driver may use."""
-    size = sysfs.number(root / "sys/module/amdgpu/parameters/gttsize")  # MiB; -1: by the driver
+    # MiB; -1: by the driver
+    size = sysfs.number(root / "sys/module/amdgpu/parameters/gttsize")
     if size is None:
         return None
     pages = sysfs.number(root / "sys/module/ttm/parameters/pages_limit")
@@ -205,7 +249,9 @@ def _gtt(root: Path) -> str | None:
 
 
 def _transparent_huge_pages(root: Path) -> str | None:
-    match = re.search(r"\[(\w+)\]", sysfs.text(root / "sys/kernel/mm/transparent_hugepage/enabled") or "")
+    match = re.search(
+        r"\[(\w+)\]", sysfs.text(root / "sys/kernel/mm/transparent_hugepage/enabled") or ""
+    )
     return match[1] if match else None
 
 
@@ -221,7 +267,11 @@ def _power_limits(root: Path) -> str | None:
     """Return the limits of the processors, by RAPL."""
     zones = sysfs.numbered(root / "sys/class/powercap", "intel-rapl:")
     limits = {zone: sysfs.number(zone / "constraint_0_power_limit_uw") for zone in zones}
-    words = [f"{sysfs.text(zone / 'name') or zone.name} {uw / 1e6:g} W" for zone, uw in limits.items() if uw]
+    words = [
+        f"{sysfs.text(zone / 'name') or zone.name} {uw / 1e6:g} W"
+        for zone, uw in limits.items()
+        if uw
+    ]
     return ", ".join(words) or None
 
 
@@ -241,7 +291,10 @@ def _quota_cores(root: Path) -> float | None:
         if line:
             quotas.append(int(line[1]) / int(line[2]))
     old = root / "sys/fs/cgroup/cpu"  # version 1
-    quota, period = sysfs.number(old / "cpu.cfs_quota_us"), sysfs.number(old / "cpu.cfs_period_us")
+    quota, period = (
+        sysfs.number(old / "cpu.cfs_quota_us"),
+        sysfs.number(old / "cpu.cfs_period_us"),
+    )
     if quota and period and quota > 0:
         quotas.append(quota / period)
     return min(quotas, default=None)
@@ -258,7 +311,8 @@ def _memory_limit(root: Path) -> str | None:
     if not sysfs.exists(root / "sys/fs/cgroup"):
         return None
     limits = [sysfs.number(g / "memory.max") for g in _cgroups(root)]
-    limits.append(sysfs.number(root / "sys/fs/cgroup/memory/memory.limit_in_bytes"))  # version 1; huge: none
+    # version 1; huge: none
+    limits.append(sysfs.number(root / "sys/fs/cgroup/memory/memory.limit_in_bytes"))
     limit = min((n for n in limits if n is not None and n < 1 << 60), default=None)
     return "none" if limit is None else _size(limit)
 
@@ -277,7 +331,10 @@ def _virtual_machine(root: Path) -> str | None:
         return None  # Arm doesn't say
     if "hypervisor" not in flags.split():
         return "no"
-    words = [sysfs.text(root / f"sys/class/dmi/id/{name}") for name in ("sys_vendor", "product_name")]
+    words = [
+        sysfs.text(root / f"sys/class/dmi/id/{name}")
+        for name in ("sys_vendor", "product_name")
+    ]
     return " ".join(w for w in words if w) or "yes"
 
 
@@ -307,7 +364,9 @@ STATE: dict[str, Callable[[Path], str | None]] = {
 
 def state(root: Path = ROOT) -> dict[str, str]:
     """Return the state of the machine. Unknown values are left out."""
-    return {name: value for name, look in STATE.items() if (value := look(root)) is not None}
+    return {
+        name: value for name, look in STATE.items() if (value := look(root)) is not None
+    }
 
 
 def _size(n_bytes: float) -> str:

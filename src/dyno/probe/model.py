@@ -36,7 +36,14 @@ def read(path: Path) -> ModelShape | None:
             return _folder(path)
         files = sorted(path.glob("*.gguf")) if path.is_dir() else []
         return _gguf(files[0]) if files else None
-    except (OSError, ArithmeticError, *BROKEN, LookupError, TypeError, AttributeError):  # it may hold anything
+    except (
+        OSError,
+        ArithmeticError,
+        *BROKEN,
+        LookupError,
+        TypeError,
+        AttributeError,
+    ):  # it may hold anything
         return None
 
 
@@ -47,7 +54,10 @@ def looks_local(name: str) -> bool:
 
 def hub_cache(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the folder in which huggingface_hub keeps what it has fetched."""
-    home = environ.get("HF_HOME") or Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface"
+    home = (
+        environ.get("HF_HOME")
+        or Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface"
+    )
     given = environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE")
     return Path(os.path.expandvars(given or Path(home) / "hub")).expanduser()
 
@@ -56,7 +66,9 @@ def of_hub(name: str, environ: Mapping[str, str] = os.environ) -> ModelShape | N
     """Return the shape of owner/name as it was fetched from Hugging Face's hub. None: it wasn't, or is elsewhere."""
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         return None
-    folder = OutsideName.single(f"models--{name.replace('/', '--')}").below(hub_cache(environ))
+    folder = OutsideName.single(f"models--{name.replace('/', '--')}").below(
+        hub_cache(environ)
+    )
     try:
         commit = read_file(folder / "refs" / "main", 4096).decode().strip()
         snapshots = [OutsideName.single(commit).below(folder / "snapshots")]
@@ -68,7 +80,10 @@ def of_hub(name: str, environ: Mapping[str, str] = os.environ) -> ModelShape | N
 def _folder(path: Path) -> ModelShape:
     outer: dict[str, Any] = json.loads(read_file(path / "config.json", TEXT))
     config = outer.get("text_config") or outer
-    heads, hidden, layers = (_count(config, key) for key in ("num_attention_heads", "hidden_size", "num_hidden_layers"))
+    heads, hidden, layers = (
+        _count(config, key)
+        for key in ("num_attention_heads", "hidden_size", "num_hidden_layers")
+    )
     quantized = outer.get("quantization_config") or config.get("quantization_config")
     files = _weight_files(path)
     sizes = [f.stat().st_size for f in files or path.glob("*.bin")]
@@ -82,7 +97,8 @@ def _folder(path: Path) -> ModelShape:
         hidden=hidden,
         heads=heads,
         kv_heads=_count(config, "num_key_value_heads") or heads,
-        head_dim=_count(config, "v_head_dim" if latent else "head_dim") or _usual_head_dim(hidden, heads),
+        head_dim=_count(config, "v_head_dim" if latent else "head_dim")
+        or _usual_head_dim(hidden, heads),
         vocab=_count(config, "vocab_size"),
         context=_count(config, "max_position_embeddings"),
         dtype=_dtype(config, outer),
@@ -97,7 +113,9 @@ def _folder(path: Path) -> ModelShape:
 
 
 def _dtype(config: Mapping[str, Any], outer: Mapping[str, Any]) -> str | None:
-    name = config.get("torch_dtype") or config.get("dtype") or outer.get("torch_dtype") or ""
+    name = (
+        config.get("torch_dtype") or config.get("dtype") or outer.get("torch_dtype") or ""
+    )
     return _DTYPES.get(str(name).removeprefix("torch."))
 
 
@@ -116,7 +134,9 @@ def _count(config: Mapping[str, Any], key: str) -> int | None:
     return value if type(value) is int and 0 < value < _COUNT_MAX else None
 
 
-def _weights(files: list[Path], config: dict[str, Any], layers: int | None, bits: int) -> dict[str, Any]:
+def _weights(
+    files: list[Path], config: dict[str, Any], layers: int | None, bits: int
+) -> dict[str, Any]:
     """Return weights from the files; by formula where there are none, or one can't be read."""
     weights: Weights | None = None
     try:
@@ -144,7 +164,11 @@ def _bits(quantized: Mapping[str, Any] | None) -> int:
 def _attending(config: Mapping[str, Any], layers: int | None) -> dict[str, Any]:
     """Return the attention window of each layer, where not all see everything; some layers keep a state instead."""
     window = _count(config, "sliding_window") or _count(config, "attention_chunk_size")
-    kinds = config.get("layer_types") or config.get("layers_block_type") or config.get("hybrid_override_pattern")
+    kinds = (
+        config.get("layer_types")
+        or config.get("layers_block_type")
+        or config.get("hybrid_override_pattern")
+    )
     if kinds:
         short = sum(kind in ("sliding_attention", "chunked_attention") for kind in kinds)
         whole = sum(kind in ("full_attention", "attention", "*") for kind in kinds)
@@ -162,7 +186,9 @@ def _attending(config: Mapping[str, Any], layers: int | None) -> dict[str, Any]:
 
 
 def _keeps_states(config: Mapping[str, Any]) -> bool:
-    return any(key.startswith(("mamba_", "ssm_", "linear_attn", "linear_num")) for key in config)
+    return any(
+        key.startswith(("mamba_", "ssm_", "linear_attn", "linear_num")) for key in config
+    )
 
 
 def _checkpoint_quantization(config: dict[str, Any] | None) -> str | None:
@@ -184,7 +210,9 @@ def _quark_type(config: dict[str, Any]) -> str | None:
 
 def _compressed_type(config: dict[str, Any]) -> str | None:
     """Return the type of the first group that compressed-tensors describes."""
-    groups = [g for g in (config.get("config_groups") or {}).values() if isinstance(g, dict)]
+    groups = [
+        g for g in (config.get("config_groups") or {}).values() if isinstance(g, dict)
+    ]
     first = groups[0] if groups else {}
     weights = first.get("weights") or {}
     bits = weights.get("num_bits")
@@ -206,7 +234,11 @@ def _gguf(path: Path) -> ModelShape:
 
     heads = _most(metadata.get(f"{architecture}.attention.head_count"))
     kv_heads = metadata.get(f"{architecture}.attention.head_count_kv")
-    hidden, layers, latent = field("embedding_length"), field("block_count"), field("attention.kv_lora_rank")
+    hidden, layers, latent = (
+        field("embedding_length"),
+        field("block_count"),
+        field("attention.kv_lora_rank"),
+    )
     file_type = metadata.get("general.file_type")
     if layers:  # blocks that draft are counted with the others, and come last
         layers -= field("nextn_predict_layers") or 0
@@ -219,7 +251,8 @@ def _gguf(path: Path) -> ModelShape:
         hidden=hidden,
         heads=heads,
         kv_heads=_most(kv_heads) or heads,
-        head_dim=field("attention.key_length") or (hidden // heads if hidden and heads else None),
+        head_dim=field("attention.key_length")
+        or (hidden // heads if hidden and heads else None),
         context=field("context_length"),
         quantization=_FILE_TYPES.get(file_type) if isinstance(file_type, int) else None,
         weights_bytes=sum(part.stat().st_size for part in parts),  # heads are a few MB
@@ -231,10 +264,13 @@ def _gguf(path: Path) -> ModelShape:
     )
 
 
-def _gguf_attending(window: int | None, kv_heads: int | list[int] | None, layers: int | None) -> dict[str, Any]:
+def _gguf_attending(
+    window: int | None, kv_heads: int | list[int] | None, layers: int | None
+) -> dict[str, Any]:
     if window:  # which layers have it is the architecture's to know: counted as if all had
         return {"full_layers": 0, "window_layers": layers or 0, "window": window}
-    if isinstance(kv_heads, list) and any(kv_heads):  # a number for each layer: as many layers of the most
+    # a number for each layer: as many layers of the most
+    if isinstance(kv_heads, list) and any(kv_heads):
         return {"full_layers": sum(kv_heads) // max(kv_heads)}
     return {}
 
@@ -265,7 +301,9 @@ _EXPERTS = re.compile(
     r"|block_sparse_moe\.(input|output)_linear"  # Granite
     r"|ffn_(gate|up|down)\.\d+\."  # GGUF files of 2023
 )
-_EMBEDDING = re.compile(r"(^|\.)(embed_tokens|wte|word_embeddings|tok_embeddings|embed_in|token_embd)(\.|$)")
+_EMBEDDING = re.compile(
+    r"(^|\.)(embed_tokens|wte|word_embeddings|tok_embeddings|embed_in|token_embd)(\.|$)"
+)
 _HEAD = re.compile(r"(^|\.)(lm_head|embed_out)\.|^output\.")
 # Beside quantized values: read, and no parameters.
 _SCALES = re.compile(
@@ -317,7 +355,9 @@ def _parameters(t: Tensor, bits: int) -> int:
     if _SCALES.search(t.name):
         return 0
     if t.kind in ("I32", "U32"):
-        return t.elements * 32 // bits if re.search(r"qweight|packed|\.weight$", t.name) else 0
+        return (
+            t.elements * 32 // bits if re.search(r"qweight|packed|\.weight$", t.name) else 0
+        )
     if t.kind == "U8":
         return 2 * t.elements  # two of four bits: bitsandbytes, MXFP4, NVFP4
     return 0 if t.kind in ("I64", "BOOL") else t.elements
@@ -354,7 +394,9 @@ def _estimate(config: Mapping[str, Any]) -> Weights | None:
     every = layers * _attention(n, width, heads) + (layers - sparse) * 3 * width * inner
     if expert:
         small = n.get("moe_intermediate_size", inner)
-        shared = n.get("shared_expert_intermediate_size", n.get("n_shared_experts", 0) * small)
+        shared = n.get(
+            "shared_expert_intermediate_size", n.get("n_shared_experts", 0) * small
+        )
         every += sparse * (3 * width * shared + width * expert)  # and the router
         w.expert_parameters = sparse * expert * 3 * width * small
     w.parameters = every + w.expert_parameters + w.embedding_parameters + w.head_parameters
@@ -391,10 +433,18 @@ def _sparse_layers(config: Mapping[str, Any], layers: int) -> int:
 def _experts(config: Mapping[str, Any]) -> tuple[int | None, int | None]:
     """Return how many experts a layer has, and a token uses."""
     names = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
-    used = ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk", "moe_k")
+    used = (
+        "num_experts_per_tok",
+        "num_experts_per_token",
+        "experts_per_token",
+        "moe_topk",
+        "moe_k",
+    )
 
     def first(keys: tuple[str, ...]) -> int | None:
-        return next((config[k] for k in keys if type(config.get(k)) is int and config[k] > 0), None)
+        return next(
+            (config[k] for k in keys if type(config.get(k)) is int and config[k] > 0), None
+        )
 
     count = first(names)
     return (count, first(used)) if count and count > 1 else (None, None)

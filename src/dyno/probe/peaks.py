@@ -24,7 +24,8 @@ T = TypeVar("T")
 UNDISTURBED = 0.9  # of the time that the test wanted: below, its figures aren't kept
 _TEST_S = 60.0
 _TEST_ACCELERATOR_S = 180.0  # torch from a cold disk takes its time
-_PARTS = {"DPX": 2, "TPX": 3, "QPX": 4}  # AMD's compute partitions; CPX: as many as there are dies
+# AMD's compute partitions; CPX: as many as there are dies
+_PARTS = {"DPX": 2, "TPX": 3, "QPX": 4}
 
 
 class KnownPeaks(NamedTuple):
@@ -58,15 +59,23 @@ class _Cache:
     """Earlier tests by key, in a file."""
 
     def __init__(self, path: Path | None) -> None:
-        self._path = path or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dyno" / "peaks.json"
+        self._path = (
+            path
+            or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+            / "dyno"
+            / "peaks.json"
+        )
         try:
-            self._values = msgspec.json.decode(files.read(self._path, files.TEXT), type=dict[str, Any])
+            self._values = msgspec.json.decode(
+                files.read(self._path, files.TEXT), type=dict[str, Any]
+            )
         except (OSError, *files.BROKEN):
             self._values = {}
 
     def get(self, key: str, kind: type[T]) -> T | None:
         try:
-            return msgspec.convert(self._values[key], kind, strict=False)  # sizes are keys, which JSON has as text
+            # sizes are keys, which JSON has as text
+            return msgspec.convert(self._values[key], kind, strict=False)
         except (KeyError, msgspec.MsgspecError):  # none yet, or another version's
             return None
 
@@ -74,7 +83,9 @@ class _Cache:
         part = self._path.with_name(f"{self._path.name}.{os.getpid()}.part")
         with contextlib.suppress(OSError):  # then it is measured again next time
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            part.write_bytes(msgspec.json.format(msgspec.json.encode(self._values | {key: value})))
+            part.write_bytes(
+                msgspec.json.format(msgspec.json.encode(self._values | {key: value}))
+            )
             part.replace(self._path)
 
 
@@ -99,11 +110,15 @@ def of_engine(
     indices = list(devices) if spreads else list(devices)[: spec.world * spec.replicas]
     used = [a for a in rig.accelerators if a.index in indices]
     if len(used) < len(indices):
-        return KnownPeaks(None, f"accelerators {', '.join(map(str, indices))} were not detected")
+        return KnownPeaks(
+            None, f"accelerators {', '.join(map(str, indices))} were not detected"
+        )
     usable = [a for a in rig.accelerators if a.index in devices]
     if spec.devices is None and not spreads and _differ(usable):
         # CUDA takes the fastest first.
-        return KnownPeaks(None, "the setting doesn't select one of the different accelerators")
+        return KnownPeaks(
+            None, "the setting doesn't select one of the different accelerators"
+        )
     by_sheet = of_accelerators(used)
     if by_sheet.peaks is None and python is not None and not _differ(used):
         return _by_test(used, python, env or {}, _Cache(cache), by_sheet.unknown)
@@ -113,7 +128,10 @@ def of_engine(
 def _without_devices(rig: Rig, spec: EngineSpec, cache: Path | None) -> KnownPeaks:
     unseen = _unlisted(rig) if spec.devices is None else None
     if unseen:
-        return KnownPeaks(None, f"{unseen} whose peaks are unknown; --devices without a number selects the CPU")
+        return KnownPeaks(
+            None,
+            f"{unseen} whose peaks are unknown; --devices without a number selects the CPU",
+        )
     return of_processor(rig, cache=cache)
 
 
@@ -131,20 +149,31 @@ def _unlisted(rig: Rig, devices: Path = Path("/dev/dri")) -> str | None:
     return "the machine has an unlisted GPU" if rendering else None
 
 
-def _by_test(used: Sequence[Accelerator], python: str, env: Mapping[str, str], cache: _Cache, why: str) -> KnownPeaks:
+def _by_test(
+    used: Sequence[Accelerator],
+    python: str,
+    env: Mapping[str, str],
+    cache: _Cache,
+    why: str,
+) -> KnownPeaks:
     """Measure the first one with the engine's torch, and multiply."""
     first = used[0]
     key = f"{first.name}, {first.memory_bytes} bytes, {first.partition or 'whole'}, driver {first.driver}"
     tested = cache.get(key, TestedAccelerator)
     if tested is None:
         if any(a.processes for a in used):
-            return KnownPeaks(None, f"{why}, and it can't be measured now because other processes use it")
-        output = ask([python, accelerator_test.__file__], _TEST_ACCELERATOR_S, {**os.environ, **env})
+            return KnownPeaks(
+                None, f"{why}, and it can't be measured now because other processes use it"
+            )
+        output = ask(
+            [python, accelerator_test.__file__], _TEST_ACCELERATOR_S, {**os.environ, **env}
+        )
         try:
             tested = msgspec.convert(last_json(output.text), TestedAccelerator)
         except msgspec.MsgspecError:
             return KnownPeaks(
-                None, f"{why}, and it couldn't be measured: the test {output.failure or 'returned no result'}"
+                None,
+                f"{why}, and it couldn't be measured: the test {output.failure or 'returned no result'}",
             )
         cache.put(key, tested)
     half = max(tested.flops.get("fp16", 0.0), tested.flops.get("bf16", 0.0))
@@ -178,7 +207,8 @@ def of_accelerators(used: Sequence[Accelerator]) -> KnownPeaks:
     peaks = Peaks(
         name=", ".join(dict.fromkeys(a.name for a in used)),
         count=len(used),
-        bandwidth=1e12 * sum(s.terabytes * _reached(a, s, cards[card]) for card, (a, s) in whole.items()),
+        bandwidth=1e12
+        * sum(s.terabytes * _reached(a, s, cards[card]) for card, (a, s) in whole.items()),
         flops=_flops(sheets),
         source=", ".join(dict.fromkeys(sheet.source for _, sheet in sheets)),
         cache_bytes=sum(sheet.cache * datasheets.MiB for _, sheet in whole.values()),
@@ -191,7 +221,9 @@ def _flops(sheets: Sequence[tuple[Accelerator, datasheets.DataSheet]]) -> dict[s
     flops: dict[str, float] = {}
     for precision in sheets[0][1].tera if sheets else ():
         if all(precision in sheet.tera for _, sheet in sheets):
-            flops[precision] = 1e12 * sum(sheet.tera[precision] / _parts(a, sheet) for a, sheet in sheets)
+            flops[precision] = 1e12 * sum(
+                sheet.tera[precision] / _parts(a, sheet) for a, sheet in sheets
+            )
     return flops
 
 
@@ -201,9 +233,18 @@ def of_name(name: str, count: int) -> Peaks | None:
     return None if sheet is None else _by_sheet(sheet, count)
 
 
-def _by_sheet(sheet: datasheets.DataSheet, count: int, cache_bytes: int | None = None) -> Peaks:
+def _by_sheet(
+    sheet: datasheets.DataSheet, count: int, cache_bytes: int | None = None
+) -> Peaks:
     flops = {precision: tera * 1e12 * count for precision, tera in sheet.tera.items()}
-    return Peaks(sheet.name, count, sheet.terabytes * 1e12 * count, flops, sheet.source, cache_bytes=cache_bytes)
+    return Peaks(
+        sheet.name,
+        count,
+        sheet.terabytes * 1e12 * count,
+        flops,
+        sheet.source,
+        cache_bytes=cache_bytes,
+    )
 
 
 def _parts(a: Accelerator, sheet: datasheets.DataSheet) -> int:
@@ -226,7 +267,9 @@ def _card(a: Accelerator) -> str:
 # ---- the processor ----
 
 
-def of_processor(rig: Rig, *, cache: Path | None = None, anew: bool = False, only_kept: bool = False) -> KnownPeaks:
+def of_processor(
+    rig: Rig, *, cache: Path | None = None, anew: bool = False, only_kept: bool = False
+) -> KnownPeaks:
     """Return peaks from a data sheet (Apple's), an earlier test on this machine, or a test now unless `only_kept`."""
     sheet = datasheets.of_apple(rig.cpu)
     if sheet is not None:
@@ -259,10 +302,15 @@ def keep_client(rig: Rig, tested: TestedClient, *, cache: Path | None = None) ->
 
 def _measured(rig: Rig, features: frozenset[str], tested: Tested) -> Peaks:
     disturbed = tested.given < UNDISTURBED
-    lost = max(tested.given, 0.1) if disturbed else 1.0  # to the others: too low a peak would void what is sound
+    # to the others: too low a peak would void what is sound
+    lost = max(tested.given, 0.1) if disturbed else 1.0
     by_size = {size: rate / lost for size, rate in sorted(tested.bandwidth_by_size.items())}
     largest = max(by_size)
-    others = f"; corrected for {percent(1 - tested.given)} of CPU time used by other processes" if disturbed else ""
+    others = (
+        f"; corrected for {percent(1 - tested.given)} of CPU time used by other processes"
+        if disturbed
+        else ""
+    )
     return Peaks(
         name=f"{rig.cpu}, {rig.cores} core{'' if rig.cores == 1 else 's'}",
         count=1,
@@ -294,10 +342,25 @@ def bounds(fp32: float, features: frozenset[str]) -> dict[str, float]:
 
 
 def _test(rig: Rig) -> Tested:
-    alone = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1")
+    alone = dict.fromkeys(
+        (
+            "OPENBLAS_NUM_THREADS",
+            "OMP_NUM_THREADS",
+            "MKL_NUM_THREADS",
+            "VECLIB_MAXIMUM_THREADS",
+        ),
+        "1",
+    )
     free = rig.memory_free_bytes or rig.memory_bytes or 0
     done = subprocess.run(
-        [sys.executable, "-m", "dyno.probe.cpu_test", str(rig.cores), str(free), str(os.getpid())],
+        [
+            sys.executable,
+            "-m",
+            "dyno.probe.cpu_test",
+            str(rig.cores),
+            str(free),
+            str(os.getpid()),
+        ],
         env={**os.environ, **alone},
         capture_output=True,
         timeout=_TEST_S,

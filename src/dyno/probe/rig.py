@@ -53,7 +53,10 @@ def look(
 
 
 def _shared(
-    devices: list[Accelerator], processes: list[list[Process]], urls: Iterable[str], root: Path
+    devices: list[Accelerator],
+    processes: list[list[Process]],
+    urls: Iterable[str],
+    root: Path,
 ) -> list[Accelerator]:
     """Add the processes of others on each, and whether the engine's are there too."""
     pids = {p.pid for on in processes for p in on}
@@ -106,4 +109,8 @@ def _listening(ports: set[int]) -> set[int]:
         connections: list[Any] = psutil.net_connections("tcp")
     except (psutil.Error, OSError):  # macOS wants root for that
         return set()
-    return {c.pid for c in connections if c.status == psutil.CONN_LISTEN and c.laddr.port in ports and c.pid}
+    return {
+        c.pid
+        for c in connections
+        if c.status == psutil.CONN_LISTEN and c.laddr.port in ports and c.pid
+    }

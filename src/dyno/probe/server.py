@@ -18,8 +18,14 @@ from dyno.numbers import count
 from dyno.transport import DIRECT, Transport
 
 _MODELS_MAX = 1000  # of a list: a gateway's has hundreds
-_SAME = {"models_listed": "list of models", "max_model_len": "context", "version": "version"}  # in all replicas
-_MESSAGE = ("error", "message", "detail")  # keys of an error, by the habits of several servers
+# in all replicas
+_SAME = {
+    "models_listed": "list of models",
+    "max_model_len": "context",
+    "version": "version",
+}
+# keys of an error, by the habits of several servers
+_MESSAGE = ("error", "message", "detail")
 
 
 def look(client: Client, spec: TargetSpec) -> TargetFacts:
@@ -42,7 +48,9 @@ def look(client: Client, spec: TargetSpec) -> TargetFacts:
         listed = [reported["model_id"]]
     if model is None:
         if not listed:
-            raise TargetError(f"{client.url} lists no models at /v1/models. Name the model with --model.")
+            raise TargetError(
+                f"{client.url} lists no models at /v1/models. Name the model with --model."
+            )
         model = listed[0]
     return TargetFacts(**{**facts, "model": model, "models_listed": listed})
 
@@ -60,7 +68,9 @@ def _identify(client: Client, cards: Cards) -> tuple[EngineKind | None, dict[str
     for kind in sorted(KINDS.values(), key=lambda kind: kind.server_order):
         reported = kind.read_server(client, cards)
         if reported is not None:
-            return kind, {"kind": kind.name} | {name: v for name, v in reported.items() if v is not None}
+            return kind, {"kind": kind.name} | {
+                name: v for name, v in reported.items() if v is not None
+            }
     return None, {}
 
 
@@ -100,7 +110,12 @@ class Attempt(NamedTuple):
 
 
 def attempt(
-    url: Url, headers: dict[str, str], path: str, body: Any, timeout_s: float, via: Transport = DIRECT
+    url: Url,
+    headers: dict[str, str],
+    path: str,
+    body: Any,
+    timeout_s: float,
+    via: Transport = DIRECT,
 ) -> Attempt:
     client = Client(url, headers, via, timeout_s=timeout_s)
     try:
@@ -133,10 +148,18 @@ def _complaint(answer: Any) -> str:
 def _complains(answer: Any) -> bool:
     if isinstance(answer, dict):
         return bool(answer.get("error"))
-    return bool(re.search(r'"error"\s*:\s*(?!null\b)', str(answer)[:2000]))  # a stream's first events
+    # a stream's first events
+    return bool(re.search(r'"error"\s*:\s*(?!null\b)', str(answer)[:2000]))
 
 
-def wait_ready(url: Url, headers: dict[str, str], path: str, body: Any, timeout_s: float, via: Transport) -> None:
+def wait_ready(
+    url: Url,
+    headers: dict[str, str],
+    path: str,
+    body: Any,
+    timeout_s: float,
+    via: Transport,
+) -> None:
     """Wait until a server is ready. Ready means a completed generation, not an open port or /health."""
     deadline = time.monotonic() + timeout_s
     last = Attempt(False, "nothing answered")

@@ -22,7 +22,9 @@ class Output(NamedTuple):
     failure: str | None  # why, in words
 
 
-def ask(argv: Sequence[str], timeout_s: float, env: Mapping[str, str] | None = None) -> Output:
+def ask(
+    argv: Sequence[str], timeout_s: float, env: Mapping[str, str] | None = None
+) -> Output:
     """Run a program that may be missing, hang, crash or answer nonsense."""
     try:
         process = subprocess.Popen(
@@ -81,7 +83,12 @@ LIBRARIES = (
 
 def packages() -> list[str]:
     """Return the distributions whose versions are recorded."""
-    engines = [name for kind in KINDS.values() for name in (*kind.packages, *kind.companions) if name not in LIBRARIES]
+    engines = [
+        name
+        for kind in KINDS.values()
+        for name in (*kind.packages, *kind.companions)
+        if name not in LIBRARIES
+    ]
     return [*engines, *OTHER_ENGINES, *LIBRARIES]
 
 
@@ -120,7 +127,9 @@ print(json.dumps(packages))
 """
 
 
-def versions(*python: str, timeout_s: float = 30.0, env: Mapping[str, str] | None = None) -> dict[str, str]:
+def versions(
+    *python: str, timeout_s: float = 30.0, env: Mapping[str, str] | None = None
+) -> dict[str, str]:
     """Return versions by name; {} for an interpreter that doesn't run. `python`: a path, or words before `-c`, as
     `docker exec NAME python3`. `env`: the engine's, for its PYTHONPATH."""
     answer = ask([*python, "-c", SCRIPT, *packages()], timeout_s, env)
@@ -148,18 +157,30 @@ NAMES = {
 
 def variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables without the secrets among them."""
-    return {name: shown(name, value) for name, value in sorted(environ.items()) if _matters(name)}
+    return {
+        name: shown(name, value)
+        for name, value in sorted(environ.items())
+        if _matters(name)
+    }
 
 
 def exported(environ: Mapping[str, str]) -> dict[str, str]:
     """Return what an engine in a container should get, too: those, and the Hub's, with its token."""
-    return {name: value for name, value in sorted(environ.items()) if _matters(name) or name.startswith(HUB)}
+    return {
+        name: value
+        for name, value in sorted(environ.items())
+        if _matters(name) or name.startswith(HUB)
+    }
 
 
 def _matters(name: str) -> bool:
     if name.startswith(NOISE):
         return False
-    return name in NAMES or name.startswith(PREFIXES) or any(map(partial(_is_of, name), KINDS.values()))
+    return (
+        name in NAMES
+        or name.startswith(PREFIXES)
+        or any(map(partial(_is_of, name), KINDS.values()))
+    )
 
 
 def _is_of(name: str, kind: EngineKind) -> bool:

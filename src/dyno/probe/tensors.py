@@ -12,9 +12,22 @@ import msgspec
 from dyno import files
 
 _HEAD_MAX = 100_000_000  # bytes; safetensors itself takes no longer one
-_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_SCALARS = {
+    0: "B",
+    1: "b",
+    2: "H",
+    3: "h",
+    4: "I",
+    5: "i",
+    6: "f",
+    7: "?",
+    10: "Q",
+    11: "q",
+    12: "d",
+}
 _STRING, _ARRAY = 8, 9
-_SMALL = 4096  # arrays up to this length are kept: head counts by layer are, vocabularies aren't
+# arrays up to this length are kept: head counts by layer are, vocabularies aren't
+_SMALL = 4096
 _TEXT_MAX = 1 << 26  # bytes of all texts that are kept; a chat template is some kilobytes
 _MANY = 10_000_000  # entries, tensors or words: no vocabulary has as many
 _DIMENSIONS_MAX = 8  # ggml has 4
@@ -78,17 +91,24 @@ def read_safetensors(path: Path) -> list[Tensor]:
         entries = msgspec.convert(head, dict[str, _Entry])
     except files.BROKEN:
         raise ValueError(f"{path} has an unreadable header") from None
-    if not all(e.data_offsets[0] <= e.data_offsets[1] <= size - 8 - length for e in entries.values()):
+    if not all(
+        e.data_offsets[0] <= e.data_offsets[1] <= size - 8 - length
+        for e in entries.values()
+    ):
         raise ValueError(f"{path} is shorter than its header says")
     if wrong := next((name for name, entry in entries.items() if not _fits(entry)), None):
         raise ValueError(f"{path}: the shape of {wrong!r:.80} doesn't fit its bytes")
-    ends = sorted(e.data_offsets for e in entries.values() if e.data_offsets[0] < e.data_offsets[1])
+    ends = sorted(
+        e.data_offsets for e in entries.values() if e.data_offsets[0] < e.data_offsets[1]
+    )
     if any(begin < end for (_, end), (begin, _) in pairwise(ends)):
         raise ValueError(f"{path}: two tensors have the same bytes")
     tensors = []
     for name, entry in entries.items():
         begin, end = entry.data_offsets
-        tensors.append(Tensor(name, entry.dtype, entry.shape, end - begin, 8 + length + begin))
+        tensors.append(
+            Tensor(name, entry.dtype, entry.shape, end - begin, 8 + length + begin)
+        )
     return tensors
 
 

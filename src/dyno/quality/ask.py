@@ -17,7 +17,8 @@ from dyno.workload.spec import WorkloadSpec
 from dyno.workload.tasks import LETTERS, MAX_TOKENS, SIZES, TASKS, Item, item, items
 
 BUILTIN = "builtin"  # all of them
-VERSION = "1"  # of the items: a change of workload/tasks.py that changes a question needs another
+# of the items: a change of workload/tasks.py that changes a question needs another
+VERSION = "1"
 ITEMS = 100  # of each task, unless the spec says otherwise
 OTHER_ITEMS = 1000  # guessed, of a task of lm-eval
 METRIC = "exact_match"
@@ -40,12 +41,16 @@ class Question(NamedTuple):
 
 def own_tasks(spec: QualitySpec) -> list[str]:
     """Return the built-in tasks of a spec; all others are lm-eval's."""
-    named = dict.fromkeys(each for task in spec.tasks for each in (TASKS if task == BUILTIN else [task]))
+    named = dict.fromkeys(
+        each for task in spec.tasks for each in (TASKS if task == BUILTIN else [task])
+    )
     return [task for task in named if task in TASKS]
 
 
 def other_tasks(spec: QualitySpec) -> list[str]:
-    return list(dict.fromkeys(task for task in spec.tasks if task != BUILTIN and task not in TASKS))
+    return list(
+        dict.fromkeys(task for task in spec.tasks if task != BUILTIN and task not in TASKS)
+    )
 
 
 def form_of(spec: QualitySpec) -> Form:
@@ -79,7 +84,12 @@ def problem(spec: QualitySpec) -> tuple[str, str] | None:
 
 def describe(spec: QualitySpec) -> str:
     """Say what is asked, in a line."""
-    parts = [f"{count} items of {', '.join(own)}" for own in [own_tasks(spec)] if own for count in [_count(spec)]]
+    parts = [
+        f"{count} items of {', '.join(own)}"
+        for own in [own_tasks(spec)]
+        if own
+        for count in [_count(spec)]
+    ]
     others = ", ".join(other_tasks(spec))
     limit = f"{spec.limit:,} items" if spec.limit else "all items"
     parts += [f"{limit} of each of lm-eval's {others}"] if others else []
@@ -93,12 +103,21 @@ def _count(spec: QualitySpec) -> int:
 def workload(spec: QualitySpec) -> WorkloadSpec:
     """Return what a trial's workload says of it: how many are asked in each pass, as far as known."""
     others = len(other_tasks(spec)) * (spec.limit or OTHER_ITEMS)
-    return WorkloadSpec("quality", num_prompts=_count(spec) + others, output_len=spec.max_tokens or MAX_TOKENS)
+    return WorkloadSpec(
+        "quality",
+        num_prompts=_count(spec) + others,
+        output_len=spec.max_tokens or MAX_TOKENS,
+    )
 
 
-def questions(spec: QualitySpec, count: Callable[[str], int] | None = None) -> list[Question]:
+def questions(
+    spec: QualitySpec, count: Callable[[str], int] | None = None
+) -> list[Question]:
     """Return the questions of all built-in tasks. `count`: counts the tokens of a prompt, where that is known."""
-    return [_question(spec, one, count) for one in items(own_tasks(spec), spec.limit or ITEMS, spec.seed)]
+    return [
+        _question(spec, one, count)
+        for one in items(own_tasks(spec), spec.limit or ITEMS, spec.seed)
+    ]
 
 
 def _question(spec: QualitySpec, one: Item, count: Callable[[str], int] | None) -> Question:
@@ -110,7 +129,10 @@ def _question(spec: QualitySpec, one: Item, count: Callable[[str], int] | None) 
 
 
 def _completion(
-    spec: QualitySpec, examples: Sequence[tuple[str, str]], question: str, count: Callable[[str], int] | None
+    spec: QualitySpec,
+    examples: Sequence[tuple[str, str]],
+    question: str,
+    count: Callable[[str], int] | None,
 ) -> Request:
     """Return a request with system prompt, examples and question as one text."""
     parts = [spec.system] if spec.system else []
@@ -120,7 +142,10 @@ def _completion(
 
 
 def _chat(
-    spec: QualitySpec, examples: Sequence[tuple[str, str]], question: str, count: Callable[[str], int] | None
+    spec: QualitySpec,
+    examples: Sequence[tuple[str, str]],
+    question: str,
+    count: Callable[[str], int] | None,
 ) -> Request:
     """Return a request with system prompt and examples as messages before the question."""
     before = [("system", spec.system)] if spec.system else []
@@ -136,13 +161,21 @@ def _words(spec: QualitySpec, one: Item) -> tuple[str, str]:
 
 
 def sha(request: Request) -> str:
-    whole = [request.before, request.prompt] if isinstance(request, ChatRequest) else request.prompt
+    whole = (
+        [request.before, request.prompt]
+        if isinstance(request, ChatRequest)
+        else request.prompt
+    )
     return sha256(msgspec.json.encode(whole)).hexdigest()[:16]
 
 
 def answered(spec: QualitySpec, question: Question, record: Record) -> ItemAnswer:
     """Score an answer: the whole text, or the letter of a choice."""
-    text, complete, _ = record.text.partition(END) if form_of(spec) == "completions" else (record.text, "", "")
+    text, complete, _ = (
+        record.text.partition(END)
+        if form_of(spec) == "completions"
+        else (record.text, "", "")
+    )
     extracted = _extracted(spec, text) if record.error is None else None
     return ItemAnswer(
         task=question.item.task,
@@ -196,11 +229,17 @@ def standard_error(values: Sequence[float]) -> float | None:
     return sqrt(sum((v - centre) ** 2 for v in values) / (len(values) - 1) / len(values))
 
 
-def dropped(answers: Iterable[ItemAnswer], asked: Callable[[ItemAnswer], tuple[int, int]], limit: int | None) -> int:
+def dropped(
+    answers: Iterable[ItemAnswer],
+    asked: Callable[[ItemAnswer], tuple[int, int]],
+    limit: int | None,
+) -> int:
     """Count prompts of which the server dropped a part. `asked`: their tokens, 0 where unknown, and characters.
 
     Where no tokenizer counts them: prompts of different lengths that fill the context to the same token."""
-    seen = [(answer.prompt_tokens, *asked(answer)) for answer in answers if answer.prompt_tokens]
+    seen = [
+        (answer.prompt_tokens, *asked(answer)) for answer in answers if answer.prompt_tokens
+    ]
     if any(tokens for _, tokens, _ in seen):
         return sum(got < tokens for got, tokens, _ in seen)
     return _cut_to_context([(got, letters) for got, _, letters in seen], limit)

@@ -46,13 +46,23 @@ def write_tasks(folder: Path, spec: QualitySpec) -> Iterator[str]:
                 ("_choices", _CHOSEN, _choices(task, spec)),
             ):
                 data = (folder / f"dyno_{task}{name}.jsonl").resolve()
-                data.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
-                text = form.format(task=task, most=spec.max_tokens or MAX_TOKENS, letters=", ".join(LETTERS))
-                text += _COMMON.format(data=msgspec.json.encode(str(data)).decode(), version=VERSION)
+                data.write_bytes(
+                    b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+                )
+                text = form.format(
+                    task=task,
+                    most=spec.max_tokens or MAX_TOKENS,
+                    letters=", ".join(LETTERS),
+                )
+                text += _COMMON.format(
+                    data=msgspec.json.encode(str(data)).decode(), version=VERSION
+                )
                 (folder / f"dyno_{task}{name}.yaml").write_text(text)
                 yield f"dyno_{task}{name}"
     except OSError as e:
-        raise StoreError(f"{folder} can't be written: {e.strerror}. Choose another folder.") from None
+        raise StoreError(
+            f"{folder} can't be written: {e.strerror}. Choose another folder."
+        ) from None
 
 
 def _questions(task: str, spec: QualitySpec) -> Iterator[dict[str, str]]:

@@ -19,7 +19,14 @@ from dyno.engines.launch import public_spec
 from dyno.errors import Interrupted, StoreError, TargetError
 from dyno.facts.finding import verdict
 from dyno.facts.load import LoadSpec
-from dyno.facts.quality import ItemAnswer, PairedDifference, QualityPass, QualitySpec, QualitySummary, Sitting
+from dyno.facts.quality import (
+    ItemAnswer,
+    PairedDifference,
+    QualityPass,
+    QualitySpec,
+    QualitySummary,
+    Sitting,
+)
 from dyno.facts.record import Record
 from dyno.facts.study import Place
 from dyno.facts.summary import Result
@@ -74,7 +81,9 @@ def evaluate(
         run = run or _folder(runs, trial, session.target.model, new)
         outcome = measure(run, session, trial)
     if outcome is None:
-        raise Interrupted(f"interrupted. Its answers so far are kept in {run.path}. Run the command again to continue.")
+        raise Interrupted(
+            f"interrupted. Its answers so far are kept in {run.path}. Run the command again to continue."
+        )
     return outcome
 
 
@@ -83,14 +92,20 @@ def _folder(runs: Path, trial: TrialSpec, model: str, new: bool) -> Run:
     for run in reversed([] if new else listed(runs)[-100:]):
         with contextlib.suppress(StoreError):  # of another version of dyno
             old = run.manifest()
-            server = trial.engine == old.trial.engine if trial.engine else trial.target.urls == old.trial.target.urls
+            server = (
+                trial.engine == old.trial.engine
+                if trial.engine
+                else trial.target.urls == old.trial.target.urls
+            )
             same = server and old.trial.quality == trial.quality and old.place is None
             if same and not run.whole and not run.running():
                 return run
     return create(runs, f"quality-{Path(model).name}")
 
 
-def measure(run: Run, session: Session, trial: TrialSpec, place: Place | None = None) -> Outcome | None:
+def measure(
+    run: Run, session: Session, trial: TrialSpec, place: Place | None = None
+) -> Outcome | None:
     """Ask what has no answer yet, at each concurrency in turn. None: it was interrupted."""
     trial = _aimed(trial, session)
     spec = _spec(trial)
@@ -98,8 +113,15 @@ def measure(run: Run, session: Session, trial: TrialSpec, place: Place | None = 
     counter = local(named) if named and ask.own_tasks(spec) else None
     questions = ask.questions(spec, counter.count if counter else None)
     tests = session.test(trial)
-    _begin(run, session, Prepared(trial, _prompts(trial, questions), place=place, test_requests=tests))
-    with run.held(), lent((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), session.stop.request):
+    _begin(
+        run,
+        session,
+        Prepared(trial, _prompts(trial, questions), place=place, test_requests=tests),
+    )
+    with (
+        run.held(),
+        lent((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), session.stop.request),
+    ):
         for concurrency in spec.concurrency:
             for last in (number == _ROUNDS for number in range(1, _ROUNDS + 1)):
                 _ask(run, session, trial, questions, concurrency, last)
@@ -128,17 +150,30 @@ def _aimed(trial: TrialSpec, session: Session) -> TrialSpec:
     elif backend == "openai-chat":
         backend = "openai"
     if backend != target.backend:
-        target = msgspec.structs.replace(target, backend=backend, endpoint=PROTOCOLS[backend].path)
+        target = msgspec.structs.replace(
+            target, backend=backend, endpoint=PROTOCOLS[backend].path
+        )
     stop = {"stop": [ask.END]} if PROTOCOLS[backend].takes_stop else {}
     fields = PROTOCOLS[backend].fields
     sampling = {"temperature": 0.0} if fields is None or "temperature" in fields else {}
     extra = {**stop, **trial.extra_body}
-    return msgspec.structs.replace(trial, target=target, sampling=sampling, ignore_eos=False, extra_body=extra)
+    return msgspec.structs.replace(
+        trial, target=target, sampling=sampling, ignore_eos=False, extra_body=extra
+    )
 
 
 def _prompts(trial: TrialSpec, questions: Sequence[Question]) -> Prompts:
     whole = sha256(" ".join(ask.sha(q.request) for q in questions).encode()).hexdigest()
-    return Prompts(Workload(trial.workload, [q.request for q in questions], [], trial.tokenizer, "approximate", whole))
+    return Prompts(
+        Workload(
+            trial.workload,
+            [q.request for q in questions],
+            [],
+            trial.tokenizer,
+            "approximate",
+            whole,
+        )
+    )
 
 
 def _begin(run: Run, session: Session, prepared: Prepared) -> None:
@@ -147,14 +182,26 @@ def _begin(run: Run, session: Session, prepared: Prepared) -> None:
     if run.manifest_path.exists():
         if _same(run.manifest(), new):
             return
-        for path in (*run.path.glob("answers-*.jsonl"), run.sittings_path, run.spool_path, *run.path.glob("lm-eval*")):
+        for path in (
+            *run.path.glob("answers-*.jsonl"),
+            run.sittings_path,
+            run.spool_path,
+            *run.path.glob("lm-eval*"),
+        ):
             path.unlink(missing_ok=True)
     run.write_manifest(new)
 
 
 def _same(old: Manifest, new: Manifest) -> bool:
     def asked(m: Manifest) -> list[object]:
-        return [m.trial.quality, m.workload_sha256, m.target.model, m.target.version, m.target.quantization, m.dyno]
+        return [
+            m.trial.quality,
+            m.workload_sha256,
+            m.target.model,
+            m.target.version,
+            m.target.quantization,
+            m.dyno,
+        ]
 
     return asked(old) == asked(new)
 
@@ -173,7 +220,12 @@ def _template(session: Session, trial: TrialSpec) -> str | None:
 
 
 def _ask(
-    run: Run, session: Session, trial: TrialSpec, questions: Sequence[Question], concurrency: int, last: bool
+    run: Run,
+    session: Session,
+    trial: TrialSpec,
+    questions: Sequence[Question],
+    concurrency: int,
+    last: bool,
 ) -> None:
     """Ask those without an answer. Requests that fail are stored as failed where it is the last time."""
     _recover(run, trial, questions)
@@ -182,32 +234,59 @@ def _ask(
     if not missing or session.stop.requested:
         return
     done = f", {len(known):,} are answered" if known else ""
-    session.watcher.phase(f"Asking {many(len(missing), 'item')} at concurrency {concurrency}{done}")
+    session.watcher.phase(
+        f"Asking {many(len(missing), 'item')} at concurrency {concurrency}{done}"
+    )
     process = session.fleet.facts.start if session.fleet else None
     sittings = run.sittings()
-    run.write_sittings([*sittings, Sitting(concurrency, process, pending=[q.key for q in missing])])
-    load = LoadSpec(max_concurrency=concurrency, request_timeout_s=trial.load.request_timeout_s)
+    run.write_sittings(
+        [*sittings, Sitting(concurrency, process, pending=[q.key for q in missing])]
+    )
+    load = LoadSpec(
+        max_concurrency=concurrency, request_timeout_s=trial.load.request_timeout_s
+    )
     keys = [word.encode() for word in secrets.of_headers(session.headers)]
     with contextlib.closing(_PromptSpool(run.spool_path, keys)) as spool:
-        load_now = closed_loop(msgspec.structs.replace(trial, load=load), session, [q.request for q in missing])
-        client = Wire(load_now, spool, watch=session.watcher.progress, stop=session.stop, core=session.core).drive()
+        load_now = closed_loop(
+            msgspec.structs.replace(trial, load=load), session, [q.request for q in missing]
+        )
+        client = Wire(
+            load_now,
+            spool,
+            watch=session.watcher.progress,
+            stop=session.stop,
+            core=session.core,
+        ).drive()
     session.watcher.over()
-    failed = _recover(run, trial, questions, keep_failed=last and client.outcome == "complete")
+    failed = _recover(
+        run, trial, questions, keep_failed=last and client.outcome == "complete"
+    )
     if client.outcome in ("server gone", "all failed"):
         why = f"{failed[0].error}: {failed[0].error_detail}" if failed else "no answer"
-        raise TargetError(f"The server stopped answering ({why}). Answers so far are kept in {run.path}.")
+        raise TargetError(
+            f"The server stopped answering ({why}). Answers so far are kept in {run.path}."
+        )
 
 
 class _PromptSpool(Spool):
     """Writes each answer as it ends: a kill costs only the requests that are under way."""
 
-    def note(self, kind: int, exchange: int, at_ns: int, stamp: bytes = NO_STAMP, payload: bytes = b"") -> None:
+    def note(
+        self,
+        kind: int,
+        exchange: int,
+        at_ns: int,
+        stamp: bytes = NO_STAMP,
+        payload: bytes = b"",
+    ) -> None:
         super().note(kind, exchange, at_ns, stamp, payload)
         if kind == END:
             self.flush()
 
 
-def _recover(run: Run, trial: TrialSpec, questions: Sequence[Question], keep_failed: bool = False) -> list[Record]:
+def _recover(
+    run: Run, trial: TrialSpec, questions: Sequence[Question], keep_failed: bool = False
+) -> list[Record]:
     """Turn the spool into answers, also that of a dyno that was killed. Return the records of failed requests."""
     if not run.spool_path.exists():
         return []
@@ -217,13 +296,19 @@ def _recover(run: Run, trial: TrialSpec, questions: Sequence[Question], keep_fai
     answers = {(a.task, a.item): a for a in run.answers(sitting.concurrency)}
     failed, end_ns = [], 0
     protocol = PROTOCOLS[trial.target.backend]
-    for record in map(cleaned, decode.records(run.spool_path, [q.request for q in asked], protocol)):
+    for record in map(
+        cleaned, decode.records(run.spool_path, [q.request for q in asked], protocol)
+    ):
         end_ns = max(end_ns, record.end_ns)
         failed += [record] if record.error else []
         if record.error is None or keep_failed:
-            answers[asked[record.index].key] = ask.answered(_spec(trial), asked[record.index], record)
+            answers[asked[record.index].key] = ask.answered(
+                _spec(trial), asked[record.index], record
+            )
     run.write_answers(sitting.concurrency, answers.values())
-    run.write_sittings([*before, msgspec.structs.replace(sitting, pending=[], duration_s=seconds(end_ns))])
+    run.write_sittings(
+        [*before, msgspec.structs.replace(sitting, pending=[], duration_s=seconds(end_ns))]
+    )
     run.drop_raw()
     return failed
 
@@ -231,7 +316,9 @@ def _recover(run: Run, trial: TrialSpec, questions: Sequence[Question], keep_fai
 # ---- the result ----
 
 
-def finish(run: Run, questions: dict[tuple[str, str], Question], template: str | None) -> Outcome:
+def finish(
+    run: Run, questions: dict[tuple[str, str], Question], template: str | None
+) -> Outcome:
     """Make the result from the run's folder. `template`: the chat template, where it is known."""
     manifest, sittings, engine = run.manifest(), run.sittings(), run.engine()
     spec = _spec(manifest.trial)
@@ -244,10 +331,17 @@ def finish(run: Run, questions: dict[tuple[str, str], Question], template: str |
         tools={"dyno": dyno.__version__} | lm_eval.tools(run, spec),
         template_sha256=sha256(template.encode()).hexdigest()[:16] if template else None,
         process="; ".join(processes) or None,
-        load_changes=_changes(*(each[c] for c in (spec.concurrency[0], spec.concurrency[-1]))),
+        load_changes=_changes(
+            *(each[c] for c in (spec.concurrency[0], spec.concurrency[-1]))
+        ),
     )
     # Without the server's words, which may quote a prompt: answers-N.jsonl has them.
-    errors = (answer.error.partition(":")[0] for answers in each.values() for answer in answers if answer.error)
+    errors = (
+        answer.error.partition(":")[0]
+        for answers in each.values()
+        for answer in answers
+        if answer.error
+    )
     findings = examine(
         QualityEvidence(
             trial=manifest.trial,
@@ -283,11 +377,14 @@ def _pass(
     return QualityPass(
         concurrency=concurrency,
         scores=[*ask.scores(spec, own), *lm_eval.scores(run, concurrency)],
-        duration_s=sum(s.duration_s or 0.0 for s in run.sittings() if s.concurrency == concurrency),
+        duration_s=sum(
+            s.duration_s or 0.0 for s in run.sittings() if s.concurrency == concurrency
+        ),
         failed=sum(a.error is not None for a in _items(answers)),
         cut=sum(a.finish_reason == "length" for a in _items(answers)),
         not_extracted=sum(a.error is None and a.extracted is None for a in answers),
-        truncated=ask.dropped(own, asked, manifest.target.max_model_len) + lm_eval.truncated(run, concurrency),
+        truncated=ask.dropped(own, asked, manifest.target.max_model_len)
+        + lm_eval.truncated(run, concurrency),
     )
 
 
@@ -299,10 +396,14 @@ def _items(answers: Sequence[ItemAnswer]) -> list[ItemAnswer]:
     return list(first.values())
 
 
-def _changes(first: Sequence[ItemAnswer], last: Sequence[ItemAnswer]) -> PairedDifference | None:
+def _changes(
+    first: Sequence[ItemAnswer], last: Sequence[ItemAnswer]
+) -> PairedDifference | None:
     """Compare the last pass with the first, by item; None: there is one pass."""
     if first is last:
         return None
-    a, b = ({(x.task, x.item): x.score for x in _items(answers)} for answers in (first, last))
+    a, b = (
+        {(x.task, x.item): x.score for x in _items(answers)} for answers in (first, last)
+    )
     both = [key for key in a if key in b]
     return paired([a[key] for key in both], [b[key] for key in both]) if both else None

@@ -34,7 +34,8 @@ from lm_eval.tasks import TaskManager
 TRIES, PAUSE_S = 3, 1.0
 BY_LIKELIHOOD = ("loglikelihood", "multiple_choice", "loglikelihood_rolling")
 SPOKEN = ("generat", "_gen", "_chat", "_cot", "_llama")  # in the names of generative forms
-FULL = 0.9  # of the context: prompts of different lengths with the same count of tokens there were cut
+# of the context: prompts of different lengths with the same count of tokens there were cut
+FULL = 0.9
 # In the words of an error: a data set couldn't be fetched.
 UNREACHED = (
     "ConnectionError",
@@ -60,10 +61,19 @@ class Server:
         self.session = requests.Session()
         headers = json.loads(os.environ.pop("DYNO_HEADERS", "{}"))
         self.session.headers.update(headers)
-        self.secrets = [word for value in headers.values() for word in value.split() if len(word) > len("Bearer")]
-        self.session.mount("http", requests.adapters.HTTPAdapter(pool_maxsize=job["concurrency"]))
+        self.secrets = [
+            word
+            for value in headers.values()
+            for word in value.split()
+            if len(word) > len("Bearer")
+        ]
+        self.session.mount(
+            "http", requests.adapters.HTTPAdapter(pool_maxsize=job["concurrency"])
+        )
         self.session.verify = False if job["insecure"] else job["cacert"] or True
-        self.session.cert = (job["cert"], job["cert_key"]) if job["cert_key"] else job["cert"]
+        self.session.cert = (
+            (job["cert"], job["cert_key"]) if job["cert_key"] else job["cert"]
+        )
         path = Path(job["cache"])
         lines = path.read_text().splitlines(keepends=True) if path.exists() else []
         self.known = dict(json.loads(line) for line in lines if line.endswith("\n"))
@@ -88,7 +98,8 @@ class Server:
 
     def ask(self, body: dict[str, Any]) -> dict[str, Any]:
         digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-        self.seen[digest] += 1  # a task may ask the same several times, and wants several answers
+        # a task may ask the same several times, and wants several answers
+        self.seen[digest] += 1
         key = f"{digest}-{self.seen[digest]}"
         answer = self.known.get(key)
         if answer is None:
@@ -110,14 +121,19 @@ class RemoteTokens:
     def __init__(self, server: Server) -> None:
         self.server = server
         self.special = self.ask("", special=True)  # that the server puts before a prompt
-        self.first = (self.special or self.encode("\n"))[0]  # stands before a text without a context
+        # stands before a text without a context
+        self.first = (self.special or self.encode("\n"))[0]
 
     @functools.lru_cache(maxsize=1 << 16)  # noqa: B019 - one object, as long as the process
     def encode(self, text: str) -> list[int]:
         return self.ask(text, special=False)
 
     def ask(self, text: str, special: bool) -> list[int]:
-        body = {"model": self.server.job["model"], "prompt": text, "add_special_tokens": special}
+        body = {
+            "model": self.server.job["model"],
+            "prompt": text,
+            "add_special_tokens": special,
+        }
         answer = self.server.post(self.server.job["tokenize"], body)
         if "tokens" not in answer:
             raise Problem(
@@ -131,7 +147,9 @@ class Recorded(TemplateAPI):  # type: ignore[misc]
     """What dyno adds to lm-eval's model types."""
 
     def __init__(self, server: Server, **settings: Any) -> None:
-        super().__init__(tokenizer_backend="none", tokenized_requests=False, max_retries=1, **settings)
+        super().__init__(
+            tokenizer_backend="none", tokenized_requests=False, max_retries=1, **settings
+        )
         self.server, self.expected, self.truncated = server, 0, 0
         self.about: dict[str, dict[str, Any]] = {}  # by the hash of the prompt
         self.threads = ThreadPoolExecutor(max_workers=self._concurrent)
@@ -159,18 +177,27 @@ class Recorded(TemplateAPI):  # type: ignore[misc]
 
     def batch_loglikelihood_requests(self, chunks: Any) -> Any:
         listed = [list(chunk) for chunk in chunks]
-        self.truncated += sum(len(a) + len(b) > self.max_length for chunk in listed for _, a, b in chunk)
+        self.truncated += sum(
+            len(a) + len(b) > self.max_length for chunk in listed for _, a, b in chunk
+        )
         return super().batch_loglikelihood_requests(listed)
 
-    def model_call(self, messages: Any, *, generate: bool = True, gen_kwargs: Any = None, **_: Any) -> Any:
+    def model_call(
+        self, messages: Any, *, generate: bool = True, gen_kwargs: Any = None, **_: Any
+    ) -> Any:
         """Replace lm-eval's own HTTP call, with the same body."""
         # Copied, as lm-eval does: the body takes keys out of it.
         body = self._create_payload(
-            self.create_message(messages), generate=generate, gen_kwargs=copy.deepcopy(gen_kwargs), seed=self._seed
+            self.create_message(messages),
+            generate=generate,
+            gen_kwargs=copy.deepcopy(gen_kwargs),
+            seed=self._seed,
         )
         answer = self.server.ask(body)
         if "error" in answer and not generate:
-            raise Problem(f"The server refused a request for log-likelihoods: {answer['error']}")
+            raise Problem(
+                f"The server refused a request for log-likelihoods: {answer['error']}"
+            )
         if generate:
             self.note(messages[0], answer)
         print(json.dumps({"done": self.server.asked, "count": self.expected}), flush=True)
@@ -190,7 +217,9 @@ class Recorded(TemplateAPI):  # type: ignore[misc]
         **_: Any,
     ) -> Any:
         async with sem:
-            call = functools.partial(self.model_call, messages, generate=generate, gen_kwargs=gen_kwargs)
+            call = functools.partial(
+                self.model_call, messages, generate=generate, gen_kwargs=gen_kwargs
+            )
             outputs = await asyncio.get_running_loop().run_in_executor(self.threads, call)
         if generate:
             return [text or "" for text in self.parse_generations(outputs=outputs)]
@@ -234,11 +263,19 @@ def load(job: dict[str, Any], manager: TaskManager) -> dict[str, Any]:
     for name in job["tasks"]:
         if not manager.match_tasks([name]) and not Path(name).is_file():
             near = get_close_matches(name, manager.all_tasks, n=3, cutoff=0.6)
-            hint = f"Did you mean {', '.join(near)}?" if near else "`--include-path DIR` adds task files of your own."
-            raise Problem(f"There is no task {name!r}, neither built in nor in lm-eval. {hint}")
+            hint = (
+                f"Did you mean {', '.join(near)}?"
+                if near
+                else "`--include-path DIR` adds task files of your own."
+            )
+            raise Problem(
+                f"There is no task {name!r}, neither built in nor in lm-eval. {hint}"
+            )
         try:
             tasks |= manager.load(manager.match_tasks([name]) or [name])["tasks"]
-        except Exception as e:  # datasets and huggingface_hub raise many kinds for one reason
+        except (
+            Exception
+        ) as e:  # datasets and huggingface_hub raise many kinds for one reason
             raise Problem(unloaded(name, e)) from e
     return tasks
 
@@ -249,10 +286,19 @@ def unloaded(name: str, error: BaseException) -> str:
         chain.append(following)
     words = " ".join(f"{type(e).__name__}: {e}" for e in chain)
     hub = any(sign in words for sign in UNREACHED)
-    data = next((p.split("'")[1] for p in words.split("Couldn't reach ")[1:] if p.startswith("'")), None)
+    data = next(
+        (p.split("'")[1] for p in words.split("Couldn't reach ")[1:] if p.startswith("'")),
+        None,
+    )
     if not hub:
-        return f"The task {name} can't be loaded: {type(error).__name__}: {str(error)[:300]}"
-    which = f"The data set {data} of the task {name}" if data else f"The data set of the task {name}"
+        return (
+            f"The task {name} can't be loaded: {type(error).__name__}: {str(error)[:300]}"
+        )
+    which = (
+        f"The data set {data} of the task {name}"
+        if data
+        else f"The data set of the task {name}"
+    )
     return (
         f"{which} is not on this machine, and the Hub can't be reached. On a machine that reaches it, run `hf download "
         f"--repo-type dataset {data or 'NAME'}`, and copy its cache to HF_HOME here. Or write a task file whose "
@@ -260,7 +306,9 @@ def unloaded(name: str, error: BaseException) -> str:
     )
 
 
-def check_likelihoods(job: dict[str, Any], server: Server, tasks: dict[str, Any], manager: TaskManager) -> bool:
+def check_likelihoods(
+    job: dict[str, Any], server: Server, tasks: dict[str, Any], manager: TaskManager
+) -> bool:
     """Return whether a task needs log-likelihoods; raise where the server doesn't give them for a prompt."""
     needing = [name for name, task in tasks.items() if task.OUTPUT_TYPE in BY_LIKELIHOOD]
     if not needing:
@@ -273,12 +321,20 @@ def check_likelihoods(job: dict[str, Any], server: Server, tasks: dict[str, Any]
         why = "this server doesn't return them (echo and logprobs on /v1/completions; vLLM does)"
     names = [n for n in manager.all_tasks for task in needing if spoken(n, task, manager)]
     instead = f" A generative form: {', '.join(dict.fromkeys(names[:3]))}." if names else ""
-    raise Problem(f"{', '.join(needing[:3])}: scored by log-likelihoods of the prompt, and {why}.{instead}")
+    raise Problem(
+        f"{', '.join(needing[:3])}: scored by log-likelihoods of the prompt, and {why}.{instead}"
+    )
 
 
 def returns_likelihoods(job: dict[str, Any], server: Server) -> bool:
     """Return whether the server gives the log-likelihoods of a short prompt."""
-    body = {"model": job["model"], "prompt": "One two three", "max_tokens": 1, "echo": True, "logprobs": 1}
+    body = {
+        "model": job["model"],
+        "prompt": "One two three",
+        "max_tokens": 1,
+        "echo": True,
+        "logprobs": 1,
+    }
     choices = server.post(job["url"], {**body, "temperature": 0}).get("choices") or [{}]
     logprobs = choices[0].get("logprobs") or {}
     return len(logprobs.get("token_logprobs") or []) > 2
@@ -287,14 +343,20 @@ def returns_likelihoods(job: dict[str, Any], server: Server) -> bool:
 def spoken(name: str, task: str, manager: TaskManager) -> bool:
     """Whether a name is a generative form of a task."""
     stem = task.removesuffix("_choices")
-    longer = name.startswith(stem) and name not in (task, stem) and any(sign in name for sign in SPOKEN)
+    longer = (
+        name.startswith(stem)
+        and name not in (task, stem)
+        and any(sign in name for sign in SPOKEN)
+    )
     return longer or (name == stem != task)
 
 
 # ---- results ----
 
 
-def answers(task: str, sample: dict[str, Any], about: dict[str, Any]) -> list[dict[str, Any]]:
+def answers(
+    task: str, sample: dict[str, Any], about: dict[str, Any]
+) -> list[dict[str, Any]]:
     """Return one for each metric of a sample that is a number."""
     extracted = sample["filtered_resps"][0]
     target, answer = sample["target"], sample["resps"][0][0]
@@ -305,7 +367,9 @@ def answers(task: str, sample: dict[str, Any], about: dict[str, Any]) -> list[di
         if isinstance(target, int) and target < len(texts):
             target = texts[target].strip()
     more = about.get(sample["prompt_hash"], {})
-    more = {key: value for key, value in more.items() if key != "letters" and value is not None}
+    more = {
+        key: value for key, value in more.items() if key != "letters" and value is not None
+    }
     return [
         {
             "task": task, "item": str(sample["doc_id"]), "metric": metric, "score": float(sample[metric]),
@@ -318,11 +382,15 @@ def answers(task: str, sample: dict[str, Any], about: dict[str, Any]) -> list[di
     ]  # fmt: skip
 
 
-def scores(results: dict[str, Any], names: list[str], tasks: dict[str, Any]) -> list[dict[str, Any]]:
+def scores(
+    results: dict[str, Any], names: list[str], tasks: dict[str, Any]
+) -> list[dict[str, Any]]:
     """Return those of the tasks that were asked for: of a group that has a score of its own, that one."""
     rows = results["results"]
     groups = [name for name in names if name not in tasks and has_score(rows.get(name, {}))]
-    members = {task for group in groups for task in leaves(group, results["group_subtasks"])}
+    members = {
+        task for group in groups for task in leaves(group, results["group_subtasks"])
+    }
     out = []
     for name in [*groups, *(task for task in tasks if task not in members)]:
         inside = leaves(name, results["group_subtasks"]) if name in groups else [name]
@@ -367,12 +435,20 @@ def chance(samples: list[dict[str, Any]], task: Any) -> float | None:
 
 
 def leaves(name: str, subtasks: dict[str, list[str]]) -> list[str]:
-    return [leaf for child in subtasks[name] for leaf in leaves(child, subtasks)] if subtasks.get(name) else [name]
+    return (
+        [leaf for child in subtasks[name] for leaf in leaves(child, subtasks)]
+        if subtasks.get(name)
+        else [name]
+    )
 
 
 def dropped(model: Recorded) -> int:
     """Count prompts of which lm-eval dropped a part, or the server: their lengths differ, their tokens don't."""
-    seen = [(a["prompt_tokens"], a["letters"]) for a in model.about.values() if a["prompt_tokens"]]
+    seen = [
+        (a["prompt_tokens"], a["letters"])
+        for a in model.about.values()
+        if a["prompt_tokens"]
+    ]
     most = max((tokens for tokens, _ in seen), default=0)
     full = [letters for tokens, letters in seen if tokens == most]
     cut = most > FULL * model.max_length and len(full) > 1 and max(full) > 1.1 * min(full)
@@ -383,7 +459,9 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
     begun = time.monotonic()
     manager = task_manager(job)
     tasks = load(job, manager)
-    names = [match for name in job["tasks"] for match in manager.match_tasks([name]) or [name]]
+    names = [
+        match for name in job["tasks"] for match in manager.match_tasks([name]) or [name]
+    ]
     server = Server(job)
     chat = job["form"] == "chat"
     likelihoods = check_likelihoods(job, server, tasks, manager)
@@ -414,7 +492,12 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
         fewshot_random_seed=job["seed"],
         bootstrap_iters=1000,
     )
-    listed = [a for task, samples in results["samples"].items() for s in samples for a in answers(task, s, model.about)]
+    listed = [
+        a
+        for task, samples in results["samples"].items()
+        for s in samples
+        for a in answers(task, s, model.about)
+    ]
     return {
         "answers": listed, "scores": scores(results, names, tasks), "truncated": dropped(model),
         "version": version("lm_eval"), "duration_s": time.monotonic() - begun,

@@ -9,8 +9,12 @@ from dyno.workload.tasks import LETTERS
 _AFTER_A = "is|was|because|since|as|which|would|seems|looks|must|should|given|due|and|or|but|not|it"
 _ARTICLE = rf"(?!A\s+(?!(?:{_AFTER_A})\b)[a-z])"
 # A capital letter by itself, perhaps in brackets or quotes. Not a part of a word, a number or a name such as C++.
-_LETTER = rf"""(?:{_ARTICLE}(?<![\w'’])[("'“‘\[]?([{LETTERS}])(?![\w+#%°])(?!['’]\w)(?!\.\w))"""
-_NOUN = r"(?:answer|choice|option|solution|response|selection|pick|letter|one|statement|result)"
+_LETTER = (
+    rf"""(?:{_ARTICLE}(?<![\w'’])[("'“‘\[]?([{LETTERS}])(?![\w+#%°])(?!['’]\w)(?!\.\w))"""
+)
+_NOUN = (
+    r"(?:answer|choice|option|solution|response|selection|pick|letter|one|statement|result)"
+)
 _VERB = r"(?:is|was|be|are|equals|remains|appears to be|seems to be|[=:]|['’]s)"
 _DOUBT = r"\b(?:not|never|neither|nor|either|isn['’]t|can['’]t|cannot|unlikely|wrong|incorrect|eliminate|except|if)\b"
 # "The answer is C", "my final choice, I think, would be C", "correct option: C": no other sentence between.
@@ -31,7 +35,9 @@ _IS_RIGHT = (
     rf"(?:correct|right|true|best|{_NOUN})\b"
 )
 _NAMED = rf"^(?i:the\s+)?(?i:(?:final\s+|correct\s+)?{_NOUN})\s*(?:[:=-]\s*)?{_LETTER}(?!\s+(?:is|was)\b)"
-_UNSURE = re.compile(r"(?i)\b(?:if|unless|whether|doubt|not|neither|\w+n['’]t)\b[^,;:.!?\n]*$")
+_UNSURE = re.compile(
+    r"(?i)\b(?:if|unless|whether|doubt|not|neither|\w+n['’]t)\b[^,;:.!?\n]*$"
+)
 _CLAIMS = [re.compile(text) for text in (_NOUN_IS, _IT_IS, _I_CHOOSE, _IS_RIGHT, _NAMED)]
 _FINAL = [
     re.compile(text)
@@ -52,7 +58,9 @@ _SEVERAL = re.compile(
 )
 _LISTED = re.compile(rf"(?m)^\s*[(]?([{LETTERS}])[).:]")
 _MENTION = re.compile(_LETTER)
-_RETRACTED = re.compile(r"(?i)\b(?:wait|actually|correction|sorry|scratch that|I mean|on second thought|no,)")
+_RETRACTED = re.compile(
+    r"(?i)\b(?:wait|actually|correction|sorry|scratch that|I mean|on second thought|no,)"
+)
 _MARKUP = re.compile(r"[*_`$]+|\\text\b")
 
 
@@ -63,12 +71,15 @@ def chosen(text: str) -> str | None:
         return alone[1].upper()
     if final := _letters(_FINAL, text):
         return _only(final)
-    if (retracted := [*_RETRACTED.finditer(text)]) and _MENTION.search(text, retracted[-1].end()):
+    if (retracted := [*_RETRACTED.finditer(text)]) and _MENTION.search(
+        text, retracted[-1].end()
+    ):
         text = text[retracted[-1].end() :].strip(" ,.:;!–—-")
     claimed = _letters(_CLAIMS, text)
     first = _FIRST.match(text)
     listed = {*_LISTED.findall(text)}
-    if first and not (len(listed) > 1 and first[1] in listed):  # else the choices are repeated
+    # else the choices are repeated
+    if first and not (len(listed) > 1 and first[1] in listed):
         claimed.add(first[1])
     if any({*pair} & claimed and pair[0] != pair[1] for pair in _SEVERAL.findall(text)):
         return None

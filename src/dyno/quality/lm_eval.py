@@ -45,7 +45,9 @@ def ask(run: Run, session: Session, trial: TrialSpec, concurrency: int) -> None:
     if out.exists() or session.stop.requested:
         return
     tasks = builtin.other_tasks(spec)
-    session.watcher.phase(f"Asking {', '.join(tasks)} by lm-eval at concurrency {concurrency}")
+    session.watcher.phase(
+        f"Asking {', '.join(tasks)} by lm-eval at concurrency {concurrency}"
+    )
     process = session.fleet.facts.start if session.fleet else None
     sittings = run.sittings()
     run.write_sittings([*sittings, Sitting(concurrency, process)])
@@ -53,8 +55,14 @@ def ask(run: Run, session: Session, trial: TrialSpec, concurrency: int) -> None:
     if result is None:
         return
     if result.problem:
-        raise (TargetError if result.problem.startswith(_GONE) else UsageError)(result.problem)
-    own = [answer for answer in run.answers(concurrency) if answer.task in builtin.own_tasks(spec)]
+        raise (TargetError if result.problem.startswith(_GONE) else UsageError)(
+            result.problem
+        )
+    own = [
+        answer
+        for answer in run.answers(concurrency)
+        if answer.task in builtin.own_tasks(spec)
+    ]
     run.write_answers(concurrency, [*own, *result.answers])
     run.write_sittings([*sittings, Sitting(concurrency, process, result.duration_s)])
     write(out, pretty(msgspec.structs.replace(result, answers=[])))
@@ -64,11 +72,15 @@ def ask(run: Run, session: Session, trial: TrialSpec, concurrency: int) -> None:
 def interpreter() -> str:
     env = environment.find(KIND)
     if env is None:
-        raise UsageError("lm-evaluation-harness is not installed. Install it with `dyno engines install lm-eval`.")
+        raise UsageError(
+            "lm-evaluation-harness is not installed. Install it with `dyno engines install lm-eval`."
+        )
     return env.python
 
 
-def _work(run: Run, session: Session, trial: TrialSpec, concurrency: int, tasks: list[str]) -> _WorkerResult | None:
+def _work(
+    run: Run, session: Session, trial: TrialSpec, concurrency: int, tasks: list[str]
+) -> _WorkerResult | None:
     """Run the worker; None where the user stops it. Its log stays where it fails."""
     job, out = run.path / "lm-eval-job.json", run.path / "lm-eval-result.json"
     out.unlink(missing_ok=True)
@@ -92,7 +104,9 @@ def _work(run: Run, session: Session, trial: TrialSpec, concurrency: int, tasks:
         return None
     if not out.exists():
         write(log, secrets.clean(log.read_text(errors="replace")).encode())
-        raise EngineError(f'lm-eval failed with code {code}: "{" | ".join(last)}". Read {log}.')
+        raise EngineError(
+            f'lm-eval failed with code {code}: "{" | ".join(last)}". Read {log}.'
+        )
     result = read(out, _WorkerResult)
     for path in (out, log):
         path.unlink()
@@ -101,7 +115,9 @@ def _work(run: Run, session: Session, trial: TrialSpec, concurrency: int, tasks:
 
 def task_code(folder: Path) -> str | None:
     """Return the first task file that runs Python code, and how. lm-eval imports it with the user's rights."""
-    for path in sorted(p for p in folder.rglob("*") if p.suffix in (".yaml", ".yml") and p.is_file()):
+    for path in sorted(
+        p for p in folder.rglob("*") if p.suffix in (".yaml", ".yml") and p.is_file()
+    ):
         text = files.read(path, files.TEXT).decode(errors="replace")
         if sign := next((word for word in _CODE if word in text), None):
             return f"{path} ({sign})"
@@ -114,7 +130,9 @@ def _check_code(spec: QualitySpec) -> None:
     try:
         code = task_code(Path(spec.include_path).expanduser())
     except OSError as e:
-        raise UsageError(f"{e.filename} can't be read: {e.strerror}. Check --include-path.") from None
+        raise UsageError(
+            f"{e.filename} can't be read: {e.strerror}. Check --include-path."
+        ) from None
     if code:
         raise UsageError(
             f"{code} runs Python code with your rights. Read it, and add --allow-task-code (in a study: "
@@ -134,7 +152,9 @@ def _job(trial: TrialSpec, session: Session, tasks: list[str]) -> dict[str, Any]
     spec, target = trial.quality, trial.target
     assert spec is not None
     if target.base_url.startswith("unix:"):
-        raise UsageError("lm-eval can't reach a server by a Unix socket. Give an http:// address, or built-in tasks.")
+        raise UsageError(
+            "lm-eval can't reach a server by a Unix socket. Give an http:// address, or built-in tasks."
+        )
     _check_code(spec)
     form = builtin.lm_form(spec)
     if spec.chat_template and form == "completions":
@@ -148,7 +168,8 @@ def _job(trial: TrialSpec, session: Session, tasks: list[str]) -> dict[str, Any]
         "model": session.target.model,
         "url": target.base_url.rstrip("/") + PROTOCOLS[_BACKENDS[form]].path,
         "tokenize": target.base_url.rstrip("/") + "/tokenize",
-        "include_path": spec.include_path and str(Path(spec.include_path).expanduser().absolute()),
+        "include_path": spec.include_path
+        and str(Path(spec.include_path).expanduser().absolute()),
         "num_fewshot": spec.num_fewshot,
         "limit": spec.limit,
         "max_tokens": spec.max_tokens,
@@ -157,7 +178,10 @@ def _job(trial: TrialSpec, session: Session, tasks: list[str]) -> dict[str, Any]
         "gen_kwargs": spec.gen_kwargs,
         "seed": spec.seed or _SEED,
         "timeout_s": trial.load.request_timeout_s,
-        **{name: getattr(target, name) for name in ("insecure", "cacert", "cert", "cert_key")},
+        **{
+            name: getattr(target, name)
+            for name in ("insecure", "cacert", "cert", "cert_key")
+        },
     }
 
 

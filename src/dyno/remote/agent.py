@@ -30,7 +30,8 @@ from typing import IO, Any, Optional
 OLDEST = (3, 11)  # Python that dyno needs
 NEWEST = 20
 LOOK_S = 0.3
-GRACE_S = 120.0  # from Ctrl-C to KILL: engines give their memory back, and commands after the study run
+# from Ctrl-C to KILL: engines give their memory back, and commands after the study run
+GRACE_S = 120.0
 TAIL = 4000  # bytes of the log that a new follower reads
 ASK = "import json, sys; print(json.dumps([list(sys.version_info[:2]), sys.implementation.cache_tag]))"
 
@@ -39,7 +40,9 @@ def main(verb: str, folder: str, job_id: str, *words: str) -> None:
     home = (
         folder
         or os.environ.get("DYNO_HOME")
-        or os.path.join(os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share"), "dyno")
+        or os.path.join(
+            os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share"), "dyno"
+        )
     )
     job = RigJob(os.path.abspath(os.path.expanduser(home)), job_id)
     os.umask(0o077)
@@ -56,7 +59,9 @@ class RigJob:
         self.home, self.folder = home, os.path.join(home, "jobs", job_id)
         self.python = self.path("env", "bin", "python")
         # dyno's small model and measured peaks. They stay only on a machine that had them before the first job.
-        self.cache = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "dyno")
+        self.cache = os.path.join(
+            os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "dyno"
+        )
         self.no_cache = os.path.join(home, "jobs", "no-cache")
 
     def path(self, *parts: str) -> str:
@@ -66,7 +71,11 @@ class RigJob:
 
     def look(self, python: str, like: str) -> None:
         """Report what this machine has. `like`: the version that dyno has at home. Its packages then fit here."""
-        names = [f"python{like}", *(f"python3.{minor}" for minor in range(NEWEST, OLDEST[1] - 1, -1)), sys.executable]
+        names = [
+            f"python{like}",
+            *(f"python3.{minor}" for minor in range(NEWEST, OLDEST[1] - 1, -1)),
+            sys.executable,
+        ]
         for name in [python] if python else names:
             version, tag = asked(name)
             if version >= OLDEST:
@@ -91,7 +100,10 @@ class RigJob:
     def stock(self) -> None:
         """Report what is here: models and engines that are whole, by their folders, and the room for more."""
         whole = {
-            kind: sorted(os.path.basename(os.path.dirname(p)) for p in glob.glob(f"{self.home}/{kind}/[!.]*/dyno.json"))
+            kind: sorted(
+                os.path.basename(os.path.dirname(p))
+                for p in glob.glob(f"{self.home}/{kind}/[!.]*/dyno.json")
+            )
             for kind in ("models", "engines")
         }
         say(free_bytes=shutil.disk_usage(existing(self.home)).free, home=self.home, **whole)
@@ -138,7 +150,9 @@ class RigJob:
         wheels = sorted(glob.glob(self.path("wheels", "*.whl")))
         if wheels:
             subprocess.run(
-                [python, "-m", "venv", "--without-pip", self.path("env")], check=True, stdout=subprocess.DEVNULL
+                [python, "-m", "venv", "--without-pip", self.path("env")],
+                check=True,
+                stdout=subprocess.DEVNULL,
             )
             (site,) = glob.glob(self.path("env", "lib", "python*", "site-packages"))
             for wheel in wheels:
@@ -194,7 +208,10 @@ class RigJob:
             state = self.state()  # before the rest is read: nothing comes later
             log = self.report_log(log, whole=state != "running")
             for path in sorted(glob.glob(self.path("runs", "*", "trials", "*"))):
-                done = any(os.path.exists(os.path.join(path, name)) for name in ("summary.json", "failed.json"))
+                done = any(
+                    os.path.exists(os.path.join(path, name))
+                    for name in ("summary.json", "failed.json")
+                )
                 if done and path not in finished:
                     finished.add(path)
                     say(finished=os.path.relpath(path, self.folder))
@@ -207,7 +224,11 @@ class RigJob:
             with open(path) as file:
                 skipped.update(json.load(file))
         starts = sorted(glob.glob(self.path("runs", "*", "engines", "*")))
-        say(ended=state, skipped=skipped, engines=[os.path.relpath(path, self.folder) for path in starts])
+        say(
+            ended=state,
+            skipped=skipped,
+            engines=[os.path.relpath(path, self.folder) for path in starts],
+        )
 
     def report_log(self, offset: int, whole: bool) -> int:
         if size(self.path("log")) > offset:
@@ -230,7 +251,9 @@ class RigJob:
         for folder, _, names in os.walk(top):
             for name in sorted(names):
                 path = os.path.join(folder, name)
-                if stat.S_ISREG(os.lstat(path).st_mode) and not kept_back(folder, name, stays):
+                if stat.S_ISREG(os.lstat(path).st_mode) and not kept_back(
+                    folder, name, stays
+                ):
                     listed[os.path.relpath(path, top)] = (size(path), digest(path))
         out = sys.stdout.buffer
         head = json.dumps(listed).encode()
@@ -245,7 +268,8 @@ class RigJob:
 
     def run(self, *words: str) -> None:
         """Run a module of dyno in the foreground. It inherits stdin, and ends with the connection."""
-        say(go=True)  # nothing was sent before, and nothing is left in this process's buffer
+        # nothing was sent before, and nothing is left in this process's buffer
+        say(go=True)
         os.chdir(self.folder)
         os.execve(self.python, [self.python, "-m", *words], self.environment())
 
@@ -258,7 +282,8 @@ class RigJob:
             os.kill(process, signal.SIGINT)
             while self.state() == "running":
                 if time.monotonic() > deadline:
-                    os.kill(process, signal.SIGKILL)  # the keepers of its engines stop them then
+                    # the keepers of its engines stop them then
+                    os.kill(process, signal.SIGKILL)
                 time.sleep(0.1)
         say(state=self.state())
 
@@ -268,7 +293,8 @@ class RigJob:
         deadline = time.monotonic() + GRACE_S
         while os.path.exists(self.folder) and time.monotonic() < deadline:
             shutil.rmtree(self.folder, ignore_errors=True)
-            time.sleep(LOOK_S * os.path.exists(self.folder))  # the keeper of an engine may still be ending it
+            # the keeper of an engine may still be ending it
+            time.sleep(LOOK_S * os.path.exists(self.folder))
         jobs = os.path.dirname(self.folder)
         if os.path.isdir(jobs) and os.listdir(jobs) == ["no-cache"]:
             shutil.rmtree(self.cache, ignore_errors=True)
@@ -284,7 +310,11 @@ def asked(python: str) -> tuple[tuple[int, int], str]:
     """Return version and tag of an interpreter; an early version where there is none."""
     try:
         done = subprocess.run(
-            [python, "-c", ASK], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True, timeout=60
+            [python, "-c", ASK],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            check=True,
+            timeout=60,
         )
         version, tag = json.loads(done.stdout)
         return tuple(version), tag
@@ -296,7 +326,8 @@ def unpack(wheel: str, site: str) -> None:
     with zipfile.ZipFile(wheel) as archive:
         for info in archive.infolist():
             top, _, rest = info.filename.partition("/")
-            if top.endswith(".data"):  # beside the package itself: scripts and headers, which dyno doesn't call
+            # beside the package itself: scripts and headers, which dyno doesn't call
+            if top.endswith(".data"):
                 kind, _, name = rest.partition("/")
                 if kind not in ("purelib", "platlib"):
                     continue
@@ -316,7 +347,10 @@ def digest(path: str) -> str:
 def kept_back(folder: str, name: str, rule: dict[str, str]) -> bool:
     """Whether a file is kept back. `rule`: pattern → '' (always), +NAME (until NAME is beside it), -NAME (as long as
     NAME is)."""
-    until = next((until for pattern, until in rule.items() if fnmatch.fnmatchcase(name, pattern)), None)
+    until = next(
+        (until for pattern, until in rule.items() if fnmatch.fnmatchcase(name, pattern)),
+        None,
+    )
     if not until:
         return until == ""
     return os.path.exists(os.path.join(folder, until[1:])) == (until[0] == "-")

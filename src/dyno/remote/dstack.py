@@ -41,7 +41,8 @@ _GRACE_S = 60.0  # a run that has not stopped by then is aborted
 _LONGEST_END_S = 600.0  # a cloud may take minutes to end a machine
 _KEYS_S = 120.0  # for the container's first lines to reach the server
 _HOST_S = 660.0  # dstack gives a host up after 10 min
-_LOG_BYTES, _LOG_S = 1 << 20, 30.0  # of a log that is looked at: the container's first lines are all that dyno needs
+# of a log that is looked at: the container's first lines are all that dyno needs
+_LOG_BYTES, _LOG_S = 1 << 20, 30.0
 _MOST_KEYS = 16
 _LONGEST = 300  # characters of the server's words in one line
 
@@ -51,25 +52,45 @@ def configurations(name: str, rig: RigWanted) -> list[Configuration]:
     spec = rig.dstack or DstackSpec()
     count = f":{rig.accelerators}" if rig.accelerators else ""
     gpu = spec.gpu or (f"{rig.accelerator}{count}" if rig.accelerator else None)
-    resources = _given(cpu=spec.cpu, gpu=gpu, memory=spec.memory, disk=spec.disk, shm_size=spec.shm_size)
+    resources = _given(
+        cpu=spec.cpu, gpu=gpu, memory=spec.memory, disk=spec.disk, shm_size=spec.shm_size
+    )
     profile = _given(backends=spec.backends, regions=spec.regions, max_price=spec.max_price)
     profile["spot_policy"] = "spot" if spec.spot else "on-demand"
     run: Configuration = {"type": "task", "name": name}
     if rig.client == "here":
         run = {"type": "service", "name": name, "port": spec.service_port}
     run |= _given(
-        image=spec.image, docker=spec.docker, privileged=spec.privileged, volumes=spec.volumes, resources=resources
+        image=spec.image,
+        docker=spec.docker,
+        privileged=spec.privileged,
+        volumes=spec.volumes,
+        resources=resources,
     )
-    run |= {**profile, "fleets": [spec.fleet or name], "max_duration": spec.max_duration, "commands": _WAITING}
+    run |= {
+        **profile,
+        "fleets": [spec.fleet or name],
+        "max_duration": spec.max_duration,
+        "commands": _WAITING,
+    }
     if spec.fleet:
         return [run]
     fleet: Configuration = {"type": "fleet", "name": name}
     if spec.host:
         user, _, hostname = spec.host.rpartition("@")
         host = _given(hostname=hostname, user=user, port=spec.port)
-        return [fleet | {"ssh_config": _given(identity_file=spec.key_file, hosts=[host])}, run]
+        return [
+            fleet | {"ssh_config": _given(identity_file=spec.key_file, hosts=[host])},
+            run,
+        ]
     # No machine is there before the task, or a moment after it.
-    return [fleet | {"nodes": "0..1", "idle_duration": "0s"} | _given(resources=resources) | profile, run]
+    return [
+        fleet
+        | {"nodes": "0..1", "idle_duration": "0s"}
+        | _given(resources=resources)
+        | profile,
+        run,
+    ]
 
 
 def as_yaml(configs: list[Configuration]) -> str:
@@ -79,7 +100,9 @@ def as_yaml(configs: list[Configuration]) -> str:
 
 def run_name(rig: str, entry: str) -> str:
     """Name a run: dstack takes up to 41 small letters, digits and dashes."""
-    return f"dyno-{re.sub('[^a-z0-9]+', '-', rig.lower())[:20].strip('-')}-{entry}".replace("--", "-")
+    return f"dyno-{re.sub('[^a-z0-9]+', '-', rig.lower())[:20].strip('-')}-{entry}".replace(
+        "--", "-"
+    )
 
 
 class DstackRig:
@@ -87,7 +110,9 @@ class DstackRig:
 
     def __init__(self, name: str, spec: DstackSpec, folder: Path) -> None:
         self.name, self.spec = name, spec
-        self._key, self._hosts, self._config = (folder / f"{name}.{end}" for end in ("key", "hosts", "config"))
+        self._key, self._hosts, self._config = (
+            folder / f"{name}.{end}" for end in ("key", "hosts", "config")
+        )
         self._public_key = folder / f"{name}.key.pub"
         advice = " Run `dstack project add`, or set DSTACK_SERVER_URL, DSTACK_TOKEN and DSTACK_PROJECT."
         with _translated("dstack is not configured here", advice):
@@ -109,7 +134,10 @@ class DstackRig:
             if run is None:
                 return "not submitted" if fleet is None else "a fleet without a run"
             words = _short(run.status_message or run.status.value)
-            machine = run.latest_job_submission and run.latest_job_submission.job_provisioning_data
+            machine = (
+                run.latest_job_submission
+                and run.latest_job_submission.job_provisioning_data
+            )
             if machine is None or not machine.price or run.status.is_finished():
                 return words
             return f"{words}, {_usd(machine.price, price)} USD/h, {_usd(run.cost, money)} USD so far"
@@ -144,7 +172,9 @@ class DstackRig:
         with _translated(f"dstack does not serve {self.name}"):
             url = self._api.runs.get(self.name).service_url
             if not isinstance(url, str) or not re.fullmatch(r"https?://[!-~]{1,2000}", url):
-                raise RigError(f"dstack reports {_short(url)!r} as the address of {self.name}, which is not a URL.")
+                raise RigError(
+                    f"dstack reports {_short(url)!r} as the address of {self.name}, which is not a URL."
+                )
             return url, self._api.client.token
 
     # ---- submission ----
@@ -158,9 +188,22 @@ class DstackRig:
             self._wait_for_host(say)
         if not self._key.exists():  # for this one machine, and gone with it
             self._key.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", self.name, "-f", str(self._key)]
+            command = [
+                "ssh-keygen",
+                "-q",
+                "-t",
+                "ed25519",
+                "-N",
+                "",
+                "-C",
+                self.name,
+                "-f",
+                str(self._key),
+            ]
             subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
-        plan = self._api.runs.get_run_plan(_dstack().parse(run), ssh_key_pub=self._public_key.read_text())
+        plan = self._api.runs.get_run_plan(
+            _dstack().parse(run), ssh_key_pub=self._public_key.read_text()
+        )
         _expect_offers(plan.job_plans[0], run, say)
         self._api.runs.apply_plan(plan, reserve_ports=False)
 
@@ -181,12 +224,22 @@ class DstackRig:
             if instance.status.is_available():
                 return
             if not instance.status.is_active():
-                why = instance.termination_reason_message or instance.termination_reason or instance.status.value
-                raise RigError(f"dstack could not use {self.spec.host}: {_short(why)}. Its server's log has more.")
+                why = (
+                    instance.termination_reason_message
+                    or instance.termination_reason
+                    or instance.status.value
+                )
+                raise RigError(
+                    f"dstack could not use {self.spec.host}: {_short(why)}. Its server's log has more."
+                )
             if time.monotonic() > end:
-                raise RigError(f"dstack did not reach {self.spec.host} in time. Its server's log has more.")
+                raise RigError(
+                    f"dstack did not reach {self.spec.host} in time. Its server's log has more."
+                )
             time.sleep(_POLL_S)
-        raise RigError(f"dstack has no {self.spec.host} in the fleet {self.name} any more. Its server's log has more.")
+        raise RigError(
+            f"dstack has no {self.spec.host} in the fleet {self.name} any more. Its server's log has more."
+        )
 
     # ---- the way there ----
 
@@ -202,16 +255,24 @@ class DstackRig:
         raise RigError(f"{why}{self._last_lines()}")
 
     def _reached(self, run: Any) -> SshSpec:
-        if not _until(lambda: _PYTHON.search(self._log()) is not None, _KEYS_S) or not _HOST_KEY.search(self._log()):
+        if not _until(
+            lambda: _PYTHON.search(self._log()) is not None, _KEYS_S
+        ) or not _HOST_KEY.search(self._log()):
             raise RigError(
                 f"The container of {self.name} did not report its SSH host key, so dyno can't verify it. The image "
                 f"needs a shell, Python and ssh-keyscan.{self._last_lines()}"
             )
         log = self._log()
         hops, verified = _hops(self.name, run.jobs[0])
-        self._hosts.write_text("".join(f"{self.name} {key}\n" for key in _HOST_KEY.findall(log)[:_MOST_KEYS]))
-        self._config.write_text(ssh_config(hops, self._key, self._hosts if verified else None))
-        return SshSpec(host=self.name, config_file=str(self._config), python=_PYTHON.findall(log)[0])
+        self._hosts.write_text(
+            "".join(f"{self.name} {key}\n" for key in _HOST_KEY.findall(log)[:_MOST_KEYS])
+        )
+        self._config.write_text(
+            ssh_config(hops, self._key, self._hosts if verified else None)
+        )
+        return SshSpec(
+            host=self.name, config_file=str(self._config), python=_PYTHON.findall(log)[0]
+        )
 
     def _log(self) -> str:
         """Return the beginning of what the container printed. A terminal was between."""
@@ -223,9 +284,12 @@ class DstackRig:
         return bytes(begun[:_LOG_BYTES]).decode(errors="replace").replace("\r", "")
 
     def _last_lines(self) -> str:
-        with contextlib.suppress(Exception):  # the log explains an error, and must not replace it
+        # the log explains an error, and must not replace it
+        with contextlib.suppress(Exception):
             if lines := plain(self._log()).splitlines()[-5:]:
-                return "\n".join([" Its last lines:", *(f"  {line[:_LONGEST]}" for line in lines)])
+                return "\n".join(
+                    [" Its last lines:", *(f"  {line[:_LONGEST]}" for line in lines)]
+                )
         return ""
 
     # ---- dstack's server ----
@@ -268,9 +332,17 @@ def ssh_config(hops: list[Hop], key: Path, hosts: Path | None) -> str:
         if before:
             lines.append(f"ProxyJump {before}")
         if alias != hops[-1][0]:
-            lines += ["StrictHostKeyChecking no", "UserKnownHostsFile /dev/null", "LogLevel ERROR"]
+            lines += [
+                "StrictHostKeyChecking no",
+                "UserKnownHostsFile /dev/null",
+                "LogLevel ERROR",
+            ]
         elif hosts is not None:
-            lines += ["StrictHostKeyChecking yes", f"HostKeyAlias {alias}", f'UserKnownHostsFile "{hosts}"']
+            lines += [
+                "StrictHostKeyChecking yes",
+                f"HostKeyAlias {alias}",
+                f'UserKnownHostsFile "{hosts}"',
+            ]
         before = alias
     return "".join(f"{line}\n" for line in lines)
 
@@ -299,7 +371,14 @@ def _hops(name: str, job: Any) -> tuple[list[Hop], bool]:
     """Return the chain to a job's container, and whether its end is the container's own sshd."""
     proxy = job.job_connection_info
     if proxy is not None and proxy.sshproxy_hostname is not None:
-        return [(name, proxy.sshproxy_hostname, proxy.sshproxy_port or 22, proxy.sshproxy_upstream_id)], False
+        return [
+            (
+                name,
+                proxy.sshproxy_hostname,
+                proxy.sshproxy_port or 22,
+                proxy.sshproxy_upstream_id,
+            )
+        ], False
     submission = job.job_submissions[-1]
     machine, runtime = submission.job_provisioning_data, submission.job_runtime_data
     user = "root"
@@ -326,7 +405,9 @@ def _expect_offers(plan: Any, config: Configuration, say: Say) -> None:
     """Refuse what dstack has no machine for: the run would fail later, in fewer words."""
     if not plan.total_offers:
         keys = ("resources", "backends", "regions", "max_price", "spot_policy", "fleets")
-        wanted = msgspec.json.encode({key: config[key] for key in keys if key in config}).decode()
+        wanted = msgspec.json.encode(
+            {key: config[key] for key in keys if key in config}
+        ).decode()
         raise RigError(
             f"dstack has no offers for this {config['type']}: {wanted}. No machine was started. Change the rig's "
             "dstack settings, or check the fleets and backends of the dstack project."
@@ -334,7 +415,9 @@ def _expect_offers(plan: Any, config: Configuration, say: Say) -> None:
     first, offers = plan.offers[0], many(plan.total_offers, "offer")
     names = dict.fromkeys((first.backend.value, first.region, first.instance.name))
     where = _short(" ".join(map(str, names)))
-    say(f"dstack has {offers} for this {config['type']}; the first: {where}, {_usd(first.price, price)} USD/h")
+    say(
+        f"dstack has {offers} for this {config['type']}; the first: {where}, {_usd(first.price, price)} USD/h"
+    )
 
 
 def _usd(value: Any, written: Callable[[float], str]) -> str:
@@ -352,9 +435,13 @@ def _key_pair(path: str | None) -> Any:
     try:
         public, _, private, _ = _dstack().read_key(path or "")
     except (OSError, ValueError) as e:
-        raise RigError(f"dstack.key_file = {path!r} is not a private key without a passphrase: {e}.") from None
+        raise RigError(
+            f"dstack.key_file = {path!r} is not a private key without a passphrase: {e}."
+        ) from None
     if private is None:
-        raise RigError(f"dstack.key_file = {path!r} is a public key. dstack's server needs the private one.")
+        raise RigError(
+            f"dstack.key_file = {path!r} is a public key. dstack's server needs the private one."
+        )
     secrets.learn(private.splitlines())
     return _dstack().key_pair(public=public, private=private)
 
@@ -388,11 +475,18 @@ def _dstack() -> Any:
     return SimpleNamespace(
         Client=api.Client,
         parse=configurations.parse_apply_configuration,
-        fleet_spec=lambda fleet: fleets.FleetSpec(configuration=fleet, profile=profiles.Profile(name="default")),
+        fleet_spec=lambda fleet: fleets.FleetSpec(
+            configuration=fleet, profile=profiles.Profile(name="default")
+        ),
         key_pair=instances.SSHKey,
         read_key=ssh.resolve_ssh_key,
         absent=errors.ResourceNotExistsError,
-        failures=(errors.DstackError, requests.RequestException, subprocess.CalledProcessError, OSError),
+        failures=(
+            errors.DstackError,
+            requests.RequestException,
+            subprocess.CalledProcessError,
+            OSError,
+        ),
     )
 
 
@@ -412,7 +506,9 @@ def _translated(what: str, advice: str = "") -> Iterator[None]:
         raise
     except failures as e:
         raise RigError(f"{what}: {_short(e).rstrip('.')}.{advice}") from None
-    except Exception as e:  # its package reads what its server answers, and raises whatever it may
+    except (
+        Exception
+    ) as e:  # its package reads what its server answers, and raises whatever it may
         why = _short(f"{type(e).__name__}: {e}").rstrip(".")
         raise RigError(
             f"{what}: its server answered something that dyno doesn't understand ({why}). Check that the server's and "

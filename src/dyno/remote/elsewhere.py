@@ -41,12 +41,14 @@ from dyno.store.run import PASSING, RAW, Run, make_folder, private, read
 from dyno.store.study import Failure, StudyFolder, trial_name
 
 PATIENCE_S = 600.0  # without a connection
-_LARGEST, _FILES, _DEEPEST = 64 << 30, 100_000, 8  # bytes, files and folders in a run folder that comes home
+# bytes, files and folders in a run folder that comes home
+_LARGEST, _FILES, _DEEPEST = 64 << 30, 100_000, 8
 _LIST = 64 << 20  # bytes of the list of its files
 _SPARE = 256 << 20  # bytes that stay free on this disk
 _ARRIVALS = 4  # times that one run folder may come home damaged
 _STARTS = 10  # of engines for each trial, whose logs come home
-_FACTS = ("trial.json", "engine.json", "summary.json")  # by which dyno there knows what is done, and by which version
+# by which dyno there knows what is done, and by which version
+_FACTS = ("trial.json", "engine.json", "summary.json")
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -61,20 +63,37 @@ def register() -> Register:
     return Register(home() / "rigs")
 
 
-Public = Callable[[Study, str], tuple[Study, str]]  # a study and its text without secrets, as they are stored
+# a study and its text without secrets, as they are stored
+Public = Callable[[Study, str], tuple[Study, str]]
 
 
 class Elsewhere:
     """One rig of a study, as a machine over SSH."""
 
-    def __init__(self, study: Study, text: str, folder: StudyFolder, rig: str, say: Say, public: Public) -> None:
-        self.study, self.text, self.folder, self.rig, self.say = study, text, folder, rig, say
+    def __init__(
+        self,
+        study: Study,
+        text: str,
+        folder: StudyFolder,
+        rig: str,
+        say: Say,
+        public: Public,
+    ) -> None:
+        self.study, self.text, self.folder, self.rig, self.say = (
+            study,
+            text,
+            folder,
+            rig,
+            say,
+        )
         self.public = public
         self.register = register()
         self.begun = False  # something runs there
         self._rented: DstackRig | None = None
-        self._damaged: Counter[str] = Counter()  # run folder → times that it didn't arrive whole
-        self._offset = -1  # bytes of its log that were shown; -1: none, and only the last ones are
+        # run folder → times that it didn't arrive whole
+        self._damaged: Counter[str] = Counter()
+        # bytes of its log that were shown; -1: none, and only the last ones are
+        self._offset = -1
 
     def conduct(self, wanted: Sequence[PlannedTrial], words: Sequence[str]) -> None:
         """Run those that have no result yet, and fetch all results. `words`: flags for dyno there.
@@ -90,7 +109,9 @@ class Elsewhere:
         if any(p.place.id not in self.folder.done() for p in wanted):
             self._job(self.new_entry(), wanted, begin=words)
 
-    def from_here(self, wanted: Sequence[PlannedTrial], measure: Callable[[FarMachine], None]) -> None:
+    def from_here(
+        self, wanted: Sequence[PlannedTrial], measure: Callable[[FarMachine], None]
+    ) -> None:
         """Let `measure` run the trials from here, with engines on that machine."""
         earlier = self._earlier()
         entry = earlier or self.new_entry()
@@ -102,12 +123,18 @@ class Elsewhere:
         """Return the job of a dyno that was killed, or lost the connection."""
         entry = self.register.find(self.folder.path, self.rig)
         if entry and _alive(entry.process):
-            raise RigError(f"Another dyno (process {entry.process}) runs {entry.study} on {self.rig}. Wait for it.")
+            raise RigError(
+                f"Another dyno (process {entry.process}) runs {entry.study} on {self.rig}. Wait for it."
+            )
         return entry
 
     def new_entry(self) -> RigEntry:
         """Describe a job that is to be started."""
-        now, rig, name = datetime.datetime.now(datetime.UTC), self.study.rigs[self.rig], new_id()
+        now, rig, name = (
+            datetime.datetime.now(datetime.UTC),
+            self.study.rigs[self.rig],
+            new_id(),
+        )
         return RigEntry(
             id=name,
             rig=self.rig,
@@ -119,7 +146,9 @@ class Elsewhere:
             dstack_run=run_name(self.rig, name) if rig.dstack else None,
         )
 
-    def _job(self, entry: RigEntry, wanted: Sequence[PlannedTrial], begin: Sequence[str] | None) -> bool:
+    def _job(
+        self, entry: RigEntry, wanted: Sequence[PlannedTrial], begin: Sequence[str] | None
+    ) -> bool:
         """Follow a job to its end, and clean up. `begin`: flags of one to be started. False: it was cut there."""
         with self.connected(entry, new=begin is not None) as machine:
             if begin is not None:
@@ -134,7 +163,9 @@ class Elsewhere:
                 raise
         if begin is not None and state != "0":
             how = _end_words(state)
-            raise RigError(f"dyno on {self.rig} {how}. Finished trials are here. Repeat the command to resume.")
+            raise RigError(
+                f"dyno on {self.rig} {how}. Finished trials are here. Repeat the command to resume."
+            )
         return state == "0"
 
     @contextlib.contextmanager
@@ -145,8 +176,10 @@ class Elsewhere:
         """
         if new and entry.ssh:
             with closing(_machine(entry)) as machine:
-                machine.call("status")  # a host that refuses us gets no entry: nothing was started there
-        _rented(entry, self.register)  # raises where dstack is missing or not configured: before there is an entry
+                # a host that refuses us gets no entry: nothing was started there
+                machine.call("status")
+        # raises where dstack is missing or not configured: before there is an entry
+        _rented(entry, self.register)
         entry = msgspec.structs.replace(entry, process=os.getpid())
         self.register.write(entry)
         try:
@@ -166,7 +199,11 @@ class Elsewhere:
 
     def _clean_anyway(self, entry: RigEntry) -> None:
         try:
-            with closing(_machine(entry)) if entry.ssh else contextlib.nullcontext() as machine:
+            with (
+                closing(_machine(entry))
+                if entry.ssh
+                else contextlib.nullcontext() as machine
+            ):
                 self._clean(entry, machine)
         except RigError as e:
             self.say(f"can't clean up: {e} `dyno rigs down {self.rig}` tries again.")
@@ -175,7 +212,10 @@ class Elsewhere:
         """Return the entry with a machine of dstack's, which is submitted where it isn't yet."""
         if (rented := _rented(entry, self.register)) is None:
             return entry
-        self._rented, configs = rented, configurations(rented.name, self.study.rigs[self.rig])
+        self._rented, configs = (
+            rented,
+            configurations(rented.name, self.study.rigs[self.rig]),
+        )
         entry = msgspec.structs.replace(entry, ssh=rented.up(configs, self.say))
         self.register.write(entry)
         return entry
@@ -205,15 +245,21 @@ class Elsewhere:
 
     # ---- start ----
 
-    def _start(self, machine: SshMachine, wanted: Sequence[PlannedTrial], words: Sequence[str]) -> None:
+    def _start(
+        self, machine: SshMachine, wanted: Sequence[PlannedTrial], words: Sequence[str]
+    ) -> None:
         trials, data = self._localized()
-        rig = msgspec.structs.replace(self.study.rigs[self.rig], ssh=None, dstack=None, client="rig")
+        rig = msgspec.structs.replace(
+            self.study.rigs[self.rig], ssh=None, dstack=None, client="rig"
+        )
         study = msgspec.structs.replace(self.study, trials=trials, rigs={self.rig: rig})
         public, text = self.public(study, self.text)
         install(machine, self.say, [*data, *self._facts(wanted, public)])
         order = Order(study, text, environ(trials))
         command = ("run", "-", "--rig", self.rig, "--runs", "runs", "--plain", *words)
-        machine.call("start", *command, send=lambda stdin: _write(stdin, msgspec.json.encode(order)))
+        machine.call(
+            "start", *command, send=lambda stdin: _write(stdin, msgspec.json.encode(order))
+        )
         self.say("started")
 
     def _localized(self) -> tuple[list[PlannedTrial], list[tuple[str, Path]]]:
@@ -221,30 +267,49 @@ class Elsewhere:
         files: dict[str, Path] = {}
 
         def shipped(path: str | None) -> str | None:
-            if path is None or path.startswith("hub:") or not Path(path).expanduser().exists():
+            if (
+                path is None
+                or path.startswith("hub:")
+                or not Path(path).expanduser().exists()
+            ):
                 return path
             source = Path(path).expanduser()
             inner = f"data/{hashlib.sha256(path.encode()).hexdigest()[:8]}/{source.name}"
             for file in sorted(source.rglob("*")) if source.is_dir() else [source]:
                 if file.is_file():
-                    name = f"{inner}/{file.relative_to(source).as_posix()}" if source.is_dir() else inner
+                    name = (
+                        f"{inner}/{file.relative_to(source).as_posix()}"
+                        if source.is_dir()
+                        else inner
+                    )
                     files[name] = file
             return inner
 
         def moved(planned: PlannedTrial) -> PlannedTrial:
             trial = planned.trial
-            workload = msgspec.structs.replace(trial.workload, path=shipped(trial.workload.path))
+            workload = msgspec.structs.replace(
+                trial.workload, path=shipped(trial.workload.path)
+            )
             tokenizer = (
-                shipped(trial.tokenizer) if trial.tokenizer and looks_local(trial.tokenizer) else trial.tokenizer
+                shipped(trial.tokenizer)
+                if trial.tokenizer and looks_local(trial.tokenizer)
+                else trial.tokenizer
             )
             trial = msgspec.structs.replace(trial, workload=workload, tokenizer=tokenizer)
             return msgspec.structs.replace(planned, trial=trial)
 
-        return [moved(p) for p in self.study.trials if p.place.rig == self.rig], list(files.items())
+        return [moved(p) for p in self.study.trials if p.place.rig == self.rig], list(
+            files.items()
+        )
 
-    def _facts(self, wanted: Sequence[PlannedTrial], public: Study) -> Iterator[tuple[str, Path | bytes]]:
+    def _facts(
+        self, wanted: Sequence[PlannedTrial], public: Study
+    ) -> Iterator[tuple[str, Path | bytes]]:
         """Files of finished trials: dyno there doesn't repeat these, and stops where an engine's version changed."""
-        folder, whole = f"runs/{self.study.name}", [run for p in wanted if (run := self.folder.run(p.place)).whole]
+        folder, whole = (
+            f"runs/{self.study.name}",
+            [run for p in wanted if (run := self.folder.run(p.place)).whole],
+        )
         if whole:
             yield f"{folder}/study.json", msgspec.json.encode(public)
         for run in whole:
@@ -266,7 +331,10 @@ class Elsewhere:
                             deadline, pause_s = 0.0, 1.0
                         if "ended" in event:
                             self._skip(event.get("skipped"), names)
-                            self._take_logs(machine, strings(event.get("engines"))[: _STARTS * len(names)])
+                            self._take_logs(
+                                machine,
+                                strings(event.get("engines"))[: _STARTS * len(names)],
+                            )
                             return str(event["ended"])
                 raise Unreachable(f"{machine.spec.host} closed the connection.")
             except Unreachable as e:
@@ -290,7 +358,9 @@ class Elsewhere:
         self._offset = offset
         return True
 
-    def _took(self, machine: SshMachine, event: dict[str, Any], names: dict[str, PlannedTrial]) -> bool:
+    def _took(
+        self, machine: SshMachine, event: dict[str, Any], names: dict[str, PlannedTrial]
+    ) -> bool:
         """Bring a run folder home, unless it is here, or of a trial that wasn't asked for. True: it is new here."""
         inner = str(event.get("finished", ""))
         planned = names.get(inner.rpartition("/")[2])
@@ -305,7 +375,9 @@ class Elsewhere:
             self._damaged[inner] += 1
             if self._damaged[inner] < _ARRIVALS:
                 raise
-            raise RigError(f"{label} came home damaged {_ARRIVALS} times, last: {e}") from None
+            raise RigError(
+                f"{label} came home damaged {_ARRIVALS} times, last: {e}"
+            ) from None
         return True
 
     def _take_logs(self, machine: SshMachine, inner: Sequence[str]) -> None:
@@ -314,7 +386,9 @@ class Elsewhere:
             start = re.fullmatch(r"runs/[^/]+/engines/(\d{3,}-[\w.-]{1,100})", name)
             if start is None:
                 continue
-            goal = OutsideName.single(f"{self.rig}-{machine.job}-{start[1]}").below(self.folder.engines_path)
+            goal = OutsideName.single(f"{self.rig}-{machine.job}-{start[1]}").below(
+                self.folder.engines_path
+            )
             if not goal.exists():
                 make_folder(goal.parent)
                 with self._fetched(machine, name, start[1]) as path:
@@ -324,7 +398,10 @@ class Elsewhere:
     def _fetched(self, machine: SshMachine, inner: str, what: str) -> Iterator[Path]:
         """Fetch a folder into a temporary place of the study's."""
         rule = msgspec.json.encode({**dict.fromkeys(PASSING, ""), **RAW}).decode()
-        with machine.started("pack", inner, rule) as process, scratch(".coming-", self.folder.path) as temporary:
+        with (
+            machine.started("pack", inner, rule) as process,
+            scratch(".coming-", self.folder.path) as temporary,
+        ):
             assert process.stdout and process.stdin
             process.stdin.close()
             unpack(process.stdout, temporary / "run", what)
@@ -332,7 +409,11 @@ class Elsewhere:
 
     def _skip(self, skipped: Any, names: dict[str, PlannedTrial]) -> None:
         ids = {p.place.id for p in names.values()}
-        more = {k: str(v)[:1000] for k, v in skipped.items() if k in ids} if isinstance(skipped, dict) else {}
+        more = (
+            {k: str(v)[:1000] for k, v in skipped.items() if k in ids}
+            if isinstance(skipped, dict)
+            else {}
+        )
         if more:
             self.folder.write_skipped({**self.folder.skipped(), **more})
 
@@ -376,7 +457,12 @@ def state(entry: RigEntry) -> str:
             answer = str(machine.ask("status").get("state"))
     except RigError as e:
         return f"unknown: {e}"
-    words = {"running": "running", "absent": "not there any more", "ready": "not started", "lost": "killed there"}
+    words = {
+        "running": "running",
+        "absent": "not there any more",
+        "ready": "not started",
+        "lost": "killed there",
+    }
     return words.get(answer, f"ended with code {answer[:20]}")
 
 
@@ -388,27 +474,40 @@ def closing(machine: SshMachine) -> Iterator[SshMachine]:
         machine.close()
 
 
-def install(machine: SshMachine, say: Say, files: Sequence[tuple[str, Path | bytes]] = ()) -> None:
+def install(
+    machine: SshMachine, say: Say, files: Sequence[tuple[str, Path | bytes]] = ()
+) -> None:
     """Send dyno, its dependencies and these files; nothing is fetched from elsewhere."""
     like = f"{sys.version_info[0]}.{sys.version_info[1]}"
     answer = machine.ask("look", machine.spec.python or "", like)
     try:
         remote = msgspec.convert(answer, type=RigPython, strict=False)
     except msgspec.ValidationError as e:
-        raise RigError(f"{machine.spec.host} describes itself in a way that dyno doesn't understand: {e}.") from None
+        raise RigError(
+            f"{machine.spec.host} describes itself in a way that dyno doesn't understand: {e}."
+        ) from None
     packages = wheel.wheels(remote, home() / "rigs" / "wheels", say)
-    sent: list[tuple[str, Path | bytes]] = [*((f"wheels/{path.name}", path) for path in packages), *files]
-    total = sum(len(data) if isinstance(data, bytes) else data.stat().st_size for _, data in sent)
+    sent: list[tuple[str, Path | bytes]] = [
+        *((f"wheels/{path.name}", path) for path in packages),
+        *files,
+    ]
+    total = sum(
+        len(data) if isinstance(data, bytes) else data.stat().st_size for _, data in sent
+    )
     free = answer.get("free_bytes")
     if isinstance(free, int) and free < 4 * total:  # unpacked they are three times as large
-        raise RigError(f"{machine.spec.host} has {human_bytes(free)} free, but dyno needs {human_bytes(4 * total)}.")
+        raise RigError(
+            f"{machine.spec.host} has {human_bytes(free)} free, but dyno needs {human_bytes(4 * total)}."
+        )
     say(f"sending dyno and {many(len(sent) - 1, 'file')}, {human_bytes(total)}")
 
     def packed(stdin: IO[bytes]) -> None:
         with tarfile.open(fileobj=stdin, mode="w|", format=tarfile.PAX_FORMAT) as tar:
             for name, data in sent:
                 info = tarfile.TarInfo(name)
-                with io.BytesIO(data) if isinstance(data, bytes) else data.open("rb") as file:
+                with (
+                    io.BytesIO(data) if isinstance(data, bytes) else data.open("rb") as file
+                ):
                     info.size = file.seek(0, os.SEEK_END)
                     file.seek(0)
                     tar.addfile(info, file)
@@ -466,13 +565,19 @@ def _check_run(path: Path, planned: PlannedTrial, rig: str) -> None:
             run.result()
             place = run.manifest().place
             if place is None or place.id != planned.place.id:
-                raise RigError(f"{rig} sent a run of another trial for {label}. It was refused.")
+                raise RigError(
+                    f"{rig} sent a run of another trial for {label}. It was refused."
+                )
         elif (path / "failed.json").is_file():
             read(path / "failed.json", Failure)
         else:
-            raise RigError(f"{rig} sent a folder for {label} that is not a run. It was refused.")
+            raise RigError(
+                f"{rig} sent a folder for {label} that is not a run. It was refused."
+            )
     except StoreError as e:
-        raise RigError(f"{rig} sent a result for {label} that can't be read, and it was refused: {e}") from None
+        raise RigError(
+            f"{rig} sent a result for {label} that can't be read, and it was refused: {e}"
+        ) from None
 
 
 def _listed(stream: IO[bytes], folder: Path, what: str) -> dict[str, tuple[int, str]]:
@@ -480,13 +585,19 @@ def _listed(stream: IO[bytes], folder: Path, what: str) -> dict[str, tuple[int, 
     size = re.fullmatch(rb"(\d{1,12})\n", stream.readline(20))
     if size is None or int(size[1]) > _LIST:
         raise ValueError("its list of files has no size, or is too large")
-    listed = msgspec.json.decode(stream.read(int(size[1])), type=dict[str, tuple[_Length, str]])
+    listed = msgspec.json.decode(
+        stream.read(int(size[1])), type=dict[str, tuple[_Length, str]]
+    )
     total = sum(length for length, _ in listed.values())
     if len(listed) > _FILES or total > _LARGEST:
-        raise RigError(f"{what}: the run folder has {many(len(listed), 'file')}, more than dyno takes.")
+        raise RigError(
+            f"{what}: the run folder has {many(len(listed), 'file')}, more than dyno takes."
+        )
     free = files.free_bytes(folder)
     if total + _SPARE > free:
-        raise StoreError(f"{what} needs {human_bytes(total)}, but the disk of {folder} has {human_bytes(free)} free.")
+        raise StoreError(
+            f"{what} needs {human_bytes(total)}, but the disk of {folder} has {human_bytes(free)} free."
+        )
     return listed
 
 
@@ -506,7 +617,9 @@ def unpack(stream: IO[bytes], folder: Path, what: str) -> None:
         for name, length, source in plain_files(stream, _DEEPEST, each):
             expected = listed.pop(str(name), None)
             if expected is None or expected[0] != length:
-                raise RigError(f"{what}: the other machine sent {str(name)!r}, which it didn't list.")
+                raise RigError(
+                    f"{what}: the other machine sent {str(name)!r}, which it didn't list."
+                )
             path = name.below(folder)
             make_folder(path.parent)
             total = hashlib.sha256()
@@ -515,13 +628,17 @@ def unpack(stream: IO[bytes], folder: Path, what: str) -> None:
                     total.update(data)
                     out.write(data)
             if total.hexdigest() != expected[1]:
-                raise RigError(f"{what}: {str(name)!r} was damaged on its way home. Repeat the command.")
+                raise RigError(
+                    f"{what}: {str(name)!r} was damaged on its way home. Repeat the command."
+                )
     except UnsafeMember as e:
         raise RigError(
             f"{what}: the other machine sent {str(e)!r}, a link or an unsafe path. It was refused."
         ) from None
     except (tarfile.TarError, ValueError, msgspec.MsgspecError, EOFError) as e:
-        raise Unreachable(f"{what}: the run folder ended early or is damaged: {e}.") from None
+        raise Unreachable(
+            f"{what}: the run folder ended early or is damaged: {e}."
+        ) from None
     except OSError as e:
         raise StoreError(f"{folder} can't be written: {e.strerror}.") from None
     if listed:

@@ -81,7 +81,11 @@ class FarMachine(NamedTuple):
     def order(self, spec: EngineSpec, headers: dict[str, str]) -> HoldOrder:
         if self.published:
             spec = msgspec.structs.replace(spec, port=self.published.port)
-            headers = {name: value for name, value in headers.items() if name not in self.published.headers}
+            headers = {
+                name: value
+                for name, value in headers.items()
+                if name not in self.published.headers
+            }
         return HoldOrder(spec, headers, self.environ)
 
 
@@ -117,7 +121,10 @@ class HeldFleet:
 
     def aim(self, trial: TrialSpec) -> TrialSpec:
         target = msgspec.structs.replace(
-            trial.target, base_url=self.urls[0], more_urls=self.urls[1:], served_model_name=self._engine.served_name
+            trial.target,
+            base_url=self.urls[0],
+            more_urls=self.urls[1:],
+            served_model_name=self._engine.served_name,
         )
         return msgspec.structs.replace(trial, target=target, engine=self._engine.stored)
 
@@ -125,7 +132,9 @@ class HeldFleet:
         """Return the median time that a byte takes there and back. None: no connection."""
         times = []
         try:
-            with socket.create_connection(("127.0.0.1", self._echo), timeout=_CONNECT_S) as connection:
+            with socket.create_connection(
+                ("127.0.0.1", self._echo), timeout=_CONNECT_S
+            ) as connection:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 for _ in range(_PINGS + 1):
                     began = time.perf_counter_ns()
@@ -139,30 +148,43 @@ class HeldFleet:
 
 
 @contextlib.contextmanager
-def held(far: FarMachine, order: HoldOrder, folder: Path, say: Say, below: Below) -> Iterator[HeldFleet]:
+def held(
+    far: FarMachine, order: HoldOrder, folder: Path, say: Say, below: Below
+) -> Iterator[HeldFleet]:
     """Start an engine there, and yield it with ports here that reach it. On leaving, it is stopped."""
     machine, host, fleet = far.machine, far.machine.spec.host, None
     try:
-        with machine.started("run", "dyno.conduct.far_side") as process, contextlib.ExitStack() as last:
+        with (
+            machine.started("run", "dyno.conduct.far_side") as process,
+            contextlib.ExitStack() as last,
+        ):
             assert process.stdin and process.stdout
             process.stdout.readline(_LINE)  # it reads its stdin from here on
             process.stdin.write(msgspec.json.encode(order) + b"\n")
             process.stdin.flush()
             engine = _ready(process, folder, say, below)
-            engine = msgspec.structs.replace(engine, stored=_stored(order.engine, engine.stored, host))
+            engine = msgspec.structs.replace(
+                engine, stored=_stored(order.engine, engine.stored, host)
+            )
             if not 1 <= len(engine.ports) <= _PORTS:
-                raise EngineError(f"{host} reports an engine with {len(engine.ports)} ports.")
+                raise EngineError(
+                    f"{host} reports an engine with {len(engine.ports)} ports."
+                )
             ports = [free_port() for _ in (*engine.ports, engine.echo)]
             for local, remote in zip(ports, (*engine.ports, engine.echo), strict=True):
                 last.enter_context(machine.forwarded(local, remote))
             urls = [f"http://127.0.0.1:{port}" for port in ports[:-1]]
             if far.published:
                 if len(urls) > 1:
-                    raise EngineError(f"{host} publishes one port, but the engine has {len(urls)} replicas.")
+                    raise EngineError(
+                        f"{host} publishes one port, but the engine has {len(urls)} replicas."
+                    )
                 urls = [far.published.url]
             fleet = HeldFleet(engine, urls, ports[-1], host)
             Run(folder).write_engine(engine.facts)
-            reading = threading.Thread(target=_read_rest, args=(process, fleet, folder), daemon=True)
+            reading = threading.Thread(
+                target=_read_rest, args=(process, fleet, folder), daemon=True
+            )
             reading.start()
             last.callback(reading.join, 60)
             last.callback(process.stdin.close)  # this ends it there
@@ -192,7 +214,9 @@ def _stored(asked: EngineSpec, reported: EngineSpec, host: str) -> EngineSpec:
     )
 
 
-def _ready(process: "subprocess.Popen[bytes]", folder: Path, say: Say, below: Below) -> HeldEngine:
+def _ready(
+    process: "subprocess.Popen[bytes]", folder: Path, say: Say, below: Below
+) -> HeldEngine:
     for line in lines(process):
         event = _decoded(line)
         if event.error:
@@ -224,7 +248,9 @@ def _decoded(line: bytes) -> HeldEvent:
     try:
         event = msgspec.json.decode(line, type=HeldEvent)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as e:
-        raise EngineError(f"The other machine sent a line that dyno doesn't understand: {str(e)[:200]}.") from None
+        raise EngineError(
+            f"The other machine sent a line that dyno doesn't understand: {str(e)[:200]}."
+        ) from None
     texts = {name: _one_line(getattr(event, name)) for name in ("phase", "below", "error")}
     return msgspec.structs.replace(event, **texts)
 

@@ -40,14 +40,16 @@ from dyno.visible import one_line
 
 HEAD_START_NS = NS_PER_S  # orders go over a network, to many nodes
 _LOOK_NS = NS_PER_S // 2
-_BEGIN_NS = 120 * NS_PER_S  # for a worker to be placed and started; dyno is sent there first
+# for a worker to be placed and started; dyno is sent there first
+_BEGIN_NS = 120 * NS_PER_S
 _SILENT_NS = 60 * NS_PER_S  # Ray gives a node up after some 15 s
 _READY_NS = 600 * NS_PER_S  # from its placing to its open connections
 _STOPPED_NS = 60 * NS_PER_S  # after it was asked to stop; then it is lost
 _ANSWER_S = 10.0
 _START_OFF_NS = 5 * NS_PER_S  # between the agreed instant and what a node reports
 _MOST_DRIFT = 0.1  # no clock runs so fast or so slow
-_SPOOL_SHARE, _SPOOL_MORE = 4, 1 << 26  # bytes of a spool: for each byte that a response may have, and for clocks
+# bytes of a spool: for each byte that a response may have, and for clocks
+_SPOOL_SHARE, _SPOOL_MORE = 4, 1 << 26
 _TRIES = 3  # to begin
 _TOKEN = secrets.token_hex(32)  # of clusters that this process starts
 _ROUND_TRIPS, _ROUND_TRIPS_RAY = 400, 100
@@ -74,9 +76,14 @@ class RaySlice:
         self.progress = Progress(self._count)
         self._node = ""
         self._clock: NodeClock | None = None
-        self._received = self._look_ns = 0  # bytes of the node's spool; when to ask for more
+        # bytes of the node's spool; when to ask for more
+        self._received = self._look_ns = 0
         self._tries -= 1
-        self._worker = self._ray.remote(SliceWorker).options(num_cpus=1, scheduling_strategy="SPREAD").remote()
+        self._worker = (
+            self._ray.remote(SliceWorker)
+            .options(num_cpus=1, scheduling_strategy="SPREAD")
+            .remote()
+        )
         self._answer = self._worker.begin.remote(self._task, self._masks)
         self._heard_ns = self._placed_ns = now_ns()
 
@@ -94,7 +101,8 @@ class RaySlice:
             answer, self._answer = self._answer, None
             self._hear(self._get(answer), now)
         except ray.exceptions.ActorUnavailableError:
-            self._answer = None  # the connection is broken: ask again, until Ray says that the node is lost
+            # the connection is broken: ask again, until Ray says that the node is lost
+            self._answer = None
         except ray.exceptions.RayError as e:
             self._lost(e)
         except NotUnderstood as e:
@@ -148,7 +156,9 @@ class RaySlice:
             raise SliceFailure(relay.failure.kind, one_line(relay.failure.text)).error()
         self._received += len(relay.spool)
         if self._received > self._most_bytes:
-            raise NotUnderstood(f"it sent {human_bytes(self._received)}, more than {self._count} responses can have")
+            raise NotUnderstood(
+                f"it sent {human_bytes(self._received)}, more than {self._count} responses can have"
+            )
         self._spool.write([relay.spool])
         self.progress = relay.progress
         if relay.ready and self._clock is None:
@@ -169,7 +179,10 @@ class RaySlice:
             with contextlib.closing(Asker(self._node, port, token)) as asker:
                 return clocks.read(lambda: _time(asker()), _ROUND_TRIPS)
         except (OSError, UnicodeError):  # the second: of a name that can't be one
-            return clocks.read(lambda: _time(self._get(worker.clock.remote(), timeout=_ANSWER_S)), _ROUND_TRIPS_RAY)
+            return clocks.read(
+                lambda: _time(self._get(worker.clock.remote(), timeout=_ANSWER_S)),
+                _ROUND_TRIPS_RAY,
+            )
 
     def go(self, at_ns: int) -> None:
         assert self._clock is not None, "it is ready"
@@ -185,7 +198,9 @@ class RaySlice:
 
     def _nothing_sent(self) -> ClientFacts:
         now = self._stop_ns
-        return ClientFacts(now, now, "interrupted", self._count, 0, 0.0, 0, [], kernel_stamps=True)
+        return ClientFacts(
+            now, now, "interrupted", self._count, 0, 0.0, 0, [], kernel_stamps=True
+        )
 
     def _lost(self, error: Exception) -> None:
         """Before the load, begin again on another node. Afterwards, what was relayed is all there is."""
@@ -199,21 +214,30 @@ class RaySlice:
             self._begin()
             return
         elapsed_ns = max(min(self.progress.elapsed_ns, now_ns() - self._start_ns), 0)
-        facts = lost(self._spool.path, self._start_ns, msgspec.structs.replace(self.progress, elapsed_ns=elapsed_ns))
+        facts = lost(
+            self._spool.path,
+            self._start_ns,
+            msgspec.structs.replace(self.progress, elapsed_ns=elapsed_ns),
+        )
         self.facts = msgspec.structs.replace(facts, node=self._node, clock=self._clock)
 
     def _end(self, facts: ClientFacts) -> None:
         clock = self._clock
         if clock is None or not (self._start_ns or self._stop_ns):
             raise NotUnderstood("it reports the end of a load that has not begun")
-        with contextlib.suppress(self._ray.exceptions.RayError):  # all is here: the node may go
+        # all is here: the node may go
+        with contextlib.suppress(self._ray.exceptions.RayError):
             clock = msgspec.structs.replace(clock, after=self._read_clock())
         went_back = clock.after is not None and clock.after.at_ns < clock.before.at_ns
         if went_back or abs(clock.drift) > _MOST_DRIFT:
-            raise NotUnderstood(f"its clock moved by {clock.gain_ns} ns against the one here")
+            raise NotUnderstood(
+                f"its clock moved by {clock.gain_ns} ns against the one here"
+            )
         start, end = (t - clock.ahead_ns(t) for t in (facts.start_ns, facts.end_ns))
         self._check_times(start, end)
-        self.facts = msgspec.structs.replace(facts, start_ns=start, end_ns=end, node=self._node, clock=clock)
+        self.facts = msgspec.structs.replace(
+            facts, start_ns=start, end_ns=end, node=self._node, clock=clock
+        )
 
     def _check_times(self, start: int, end: int) -> None:
         """Refuse a load at another time than the agreed one. Both are on the clock here."""
@@ -221,7 +245,9 @@ class RaySlice:
         begun_late = self._start_ns and start > agreed + _START_OFF_NS
         begun_early = start < (self._start_ns or self._placed_ns) - _START_OFF_NS
         if begun_late or begun_early or end > now_ns() + _START_OFF_NS:
-            times = f"from {seconds(start - agreed):,.0f} s to {seconds(end - agreed):,.0f} s"
+            times = (
+                f"from {seconds(start - agreed):,.0f} s to {seconds(end - agreed):,.0f} s"
+            )
             raise NotUnderstood(f"its load ran {times} after the agreed instant")
 
     def close(self) -> None:
@@ -243,7 +269,9 @@ def check(spec: ClientSpec) -> None:
         return
     host, _, port = address.rpartition(":")
     if not (host and port.isdigit()) or "://" in address:
-        raise UsageError(f"--ray-address {address} is not the address of a Ray cluster. Write HOST:PORT, or auto.")
+        raise UsageError(
+            f"--ray-address {address} is not the address of a Ray cluster. Write HOST:PORT, or auto."
+        )
     try:
         socket.create_connection((host, int(port)), timeout=_ANSWER_S).close()
     except (OSError, OverflowError) as e:
@@ -258,23 +286,37 @@ def placed(spec: ClientSpec, tasks: Sequence[SliceTask]) -> Iterator[list[RaySli
     """Place each task on a node of the cluster, or of one that is started here and stopped again."""
     check(spec)
     with _cluster(spec.ray_address, len(tasks)) as ray, contextlib.ExitStack() as last:
-        yield [last.enter_context(contextlib.closing(RaySlice(ray, task))) for task in tasks]
+        yield [
+            last.enter_context(contextlib.closing(RaySlice(ray, task))) for task in tasks
+        ]
 
 
 @contextlib.contextmanager
 def _cluster(address: str | None, workers: int) -> Iterator[Any]:
-    package = {"py_modules": [str(Path(dyno.__file__).parent)], "excludes": ["**/__pycache__"]}
+    package = {
+        "py_modules": [str(Path(dyno.__file__).parent)],
+        "excludes": ["**/__pycache__"],
+    }
     with contextlib.ExitStack() as last:
         # Ray prints what happens to its nodes; stdout has results only.
-        last.enter_context(contextlib.redirect_stdout(last.enter_context(Path(os.devnull).open("w"))))
+        last.enter_context(
+            contextlib.redirect_stdout(last.enter_context(Path(os.devnull).open("w")))
+        )
         local: dict[str, Any] = {}
-        last.enter_context(_environment("RAY_USAGE_STATS_ENABLED", {"RAY_USAGE_STATS_ENABLED": "0"}))
+        last.enter_context(
+            _environment("RAY_USAGE_STATS_ENABLED", {"RAY_USAGE_STATS_ENABLED": "0"})
+        )
         if address is None:
             # Else Ray keeps a token in the user's home, and clusters that the user starts later want it.
             token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": _TOKEN}
             last.enter_context(_environment("RAY_AUTH_MODE", token))
-            folder = last.enter_context(scratch("dyno-ray-", Path("/tmp")))  # short: Ray's sockets are in it
-            local = {"num_cpus": workers, "include_dashboard": False, "_temp_dir": str(folder)}
+            # short: Ray's sockets are in it
+            folder = last.enter_context(scratch("dyno-ray-", Path("/tmp")))
+            local = {
+                "num_cpus": workers,
+                "include_dashboard": False,
+                "_temp_dir": str(folder),
+            }
         ray: Any = importlib.import_module("ray")
         last.callback(ray.shutdown)
         try:

@@ -21,20 +21,26 @@ class Register:
     def find(self, folder: Path, rig: str) -> RigEntry | None:
         """Return what runs there for a study's folder on this machine."""
         wanted = (str(folder.absolute()), rig)
-        return next((entry for entry in self.entries() if (entry.folder, entry.rig) == wanted), None)
+        return next(
+            (entry for entry in self.entries() if (entry.folder, entry.rig) == wanted), None
+        )
 
     def write(self, entry: RigEntry) -> None:
         """Write it whole or not at all, and to the disk: before anything starts there."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         partial = self.folder / f"{entry.id}.partial"
         try:
-            with open(partial, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            with open(
+                partial, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)
+            ) as file:
                 file.write(msgspec.json.format(msgspec.json.encode(entry)))
                 file.flush()
                 os.fsync(file.fileno())
             partial.replace(self._path(entry.id))
         except OSError as e:
-            raise StoreError(f"{partial} can't be written: {e.strerror}. Nothing was started.") from None
+            raise StoreError(
+                f"{partial} can't be written: {e.strerror}. Nothing was started."
+            ) from None
 
     def remove(self, entry: RigEntry) -> None:
         self._path(entry.id).unlink(missing_ok=True)

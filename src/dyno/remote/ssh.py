@@ -93,7 +93,9 @@ class SshMachine:
         call = [self.python, "-c", _START, verb, self.spec.folder or "", self.job, *words]
         return self._ssh("-o", "ClearAllForwardings=yes", command=shlex.join(call))
 
-    def call(self, verb: str, *words: str, send: Callable[[IO[bytes]], None] | None = None) -> bytes:
+    def call(
+        self, verb: str, *words: str, send: Callable[[IO[bytes]], None] | None = None
+    ) -> bytes:
         """Run a verb of the agent there and return what it prints. `send` writes what its stdin holds."""
         with self.started(verb, *words) as process:
             assert process.stdin and process.stdout
@@ -103,7 +105,9 @@ class SshMachine:
                 process.stdin.close()
             answer = process.stdout.read(_LONGEST)
             if len(answer) == _LONGEST:
-                raise RigError(f"{self.spec.host} answered with more than {human_bytes(_LONGEST)}.")
+                raise RigError(
+                    f"{self.spec.host} answered with more than {human_bytes(_LONGEST)}."
+                )
             return answer
 
     def ask(self, verb: str, *words: str) -> dict[str, Any]:
@@ -120,11 +124,14 @@ class SshMachine:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                start_new_session=True,  # Ctrl-C is dyno's: it stops the other machine by this connection
+                # Ctrl-C is dyno's: it stops the other machine by this connection
+                start_new_session=True,
             )
             assert process.stdin and process.stdout
             quiet_s, limit_s = _QUIET_S.get(verb), _LIMITS_S.get(verb)
-            process.stdout = io.BufferedReader(_Pipe(process.stdout, quiet_s, self.spec.host))
+            process.stdout = io.BufferedReader(
+                _Pipe(process.stdout, quiet_s, self.spec.host)
+            )
             clock = threading.Timer(limit_s or 1e6, _kill, [process])
             clock.daemon = True
             clock.start()
@@ -145,7 +152,9 @@ class SshMachine:
                     process.stdin.close()
                 process.stdout.close()
             if not in_time:
-                raise Unreachable(f"{self.spec.host} didn't finish `{verb}` within {duration(limit_s)}.")
+                raise Unreachable(
+                    f"{self.spec.host} didn't finish `{verb}` within {duration(limit_s)}."
+                )
             if code:
                 errors.seek(0)
                 raise self._failure(code, errors.read(100_000).decode(errors="replace"))
@@ -158,7 +167,8 @@ class SshMachine:
         with contextlib.suppress(BrokenPipeError):
             process.stdin.close()
         with contextlib.suppress(OSError, ValueError):
-            process.stdout.read(_LONGEST)  # the rest of an honest answer, such as the padding of an archive
+            # the rest of an honest answer, such as the padding of an archive
+            process.stdout.read(_LONGEST)
         process.stdout.close()
         try:
             return process.wait(_END_S)
@@ -176,7 +186,9 @@ class SshMachine:
             return Unreachable(f"{host} can't be reached: {why.rstrip('.')}.")
         missing = re.search(r"not found|no such file", last, re.I) and self.python in last
         if code == 127 or missing:
-            return RigError(f"{host} has no {self.python}. Install Python 3.11 or newer, or set python = PATH.")
+            return RigError(
+                f"{host} has no {self.python}. Install Python 3.11 or newer, or set python = PATH."
+            )
         reason = last.rstrip(".") or f"exit code {code}"
         return RigError(f"{host}: {reason}.")
 
@@ -184,7 +196,9 @@ class SshMachine:
     def forwarded(self, local: int, remote: int) -> Iterator[None]:
         """Reach a port of that machine at a port here, on loopback at both ends."""
         ports = f"127.0.0.1:{local}:127.0.0.1:{remote}"
-        done = subprocess.run(self._ssh("-O", "forward", "-L", ports), capture_output=True, text=True)
+        done = subprocess.run(
+            self._ssh("-O", "forward", "-L", ports), capture_output=True, text=True
+        )
         if done.returncode:
             raise self._failure(255, done.stderr)
         try:
@@ -243,4 +257,6 @@ def _decoded(line: bytes) -> dict[str, Any]:
             return event
     except (ValueError, RecursionError):
         pass
-    raise RigError(f"The other machine answered {line[:100]!r}, which dyno doesn't understand.")
+    raise RigError(
+        f"The other machine answered {line[:100]!r}, which dyno doesn't understand."
+    )

@@ -10,7 +10,9 @@ from dyno.facts.elsewhere import SshSpec
 from dyno.remote.ssh import SshMachine
 
 # Of documentation, or not filled in yet: user@host, h100.example.com.
-_PLACEHOLDER = re.compile(r"(^|[@.])(host|hostname|my-?host|example|invalid|test)(\.(com|org|net))?$", re.I)
+_PLACEHOLDER = re.compile(
+    r"(^|[@.])(host|hostname|my-?host|example|invalid|test)(\.(com|org|net))?$", re.I
+)
 _Name = Annotated[str, msgspec.Meta(max_length=300)]
 
 
@@ -22,7 +24,9 @@ class RigStock(msgspec.Struct, frozen=True):
 
     def has_engine(self, kind: str, version: str | None) -> bool:
         begin = f"{kind}-{version}" if version else f"{kind}-"
-        return any(name == begin or name.startswith((begin, f"{begin}-")) for name in self.engines)
+        return any(
+            name == begin or name.startswith((begin, f"{begin}-")) for name in self.engines
+        )
 
 
 def ask(ssh: SshSpec) -> RigStock | str:

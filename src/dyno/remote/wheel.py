@@ -27,7 +27,8 @@ NAME = "llm-dyno"
 _AT_HOME = {"altair", "vl-convert-python", "duckdb"}
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the same content is the same file
 # pip takes these names of a platform for any C library that is at least as new.
-_MANYLINUX = {"x86_64": 5, "aarch64": 17}  # architecture → glibc's oldest minor version that wheels are made for
+# architecture → glibc's oldest minor version that wheels are made for
+_MANYLINUX = {"x86_64": 5, "aarch64": 17}
 
 
 def same_as_here(remote: RigPython) -> bool:
@@ -42,7 +43,9 @@ def same_as_here(remote: RigPython) -> bool:
 
 def wheels(remote: RigPython, cache: Path, say: Callable[[str], None]) -> list[Path]:
     """Return dyno's own wheel and those of its dependencies, for a machine."""
-    described = f"{remote.tag}-{remote.system.lower()}-{remote.machine}-{'-'.join(remote.libc)}"
+    described = (
+        f"{remote.tag}-{remote.system.lower()}-{remote.machine}-{'-'.join(remote.libc)}"
+    )
     folder = OutsideName.single(described).below(cache)
     folder.mkdir(parents=True, exist_ok=True)
     needed = _closure(remote)
@@ -50,9 +53,13 @@ def wheels(remote: RigPython, cache: Path, say: Callable[[str], None]) -> list[P
     if same_as_here(remote):
         out += [_repacked(dist, folder) for dist in needed.values() if dist]
         return out
-    lacking = [name for name in needed if not list(folder.glob(f"{_file_name(name)}-*.whl"))]
+    lacking = [
+        name for name in needed if not list(folder.glob(f"{_file_name(name)}-*.whl"))
+    ]
     if lacking:
-        say(f"Downloading {many(len(lacking), 'package')} for Python {'.'.join(map(str, remote.version))}")
+        say(
+            f"Downloading {many(len(lacking), 'package')} for Python {'.'.join(map(str, remote.version))}"
+        )
         _download([_requirement(name, needed[name]) for name in lacking], remote, folder)
     for name in needed:
         out += folder.glob(f"{_file_name(name)}-*.whl")
@@ -83,7 +90,11 @@ def _closure(remote: RigPython) -> dict[str, Distribution | None]:
         for text in requirements or []:
             requirement = Requirement(text)
             name = _normal(requirement.name)
-            if name in needed or name in _AT_HOME or ((m := requirement.marker) and not m.evaluate(environment)):
+            if (
+                name in needed
+                or name in _AT_HOME
+                or ((m := requirement.marker) and not m.evaluate(environment))
+            ):
                 continue
             try:
                 needed[name] = distribution = importlib.metadata.distribution(name)
@@ -98,11 +109,31 @@ def _closure(remote: RigPython) -> dict[str, Distribution | None]:
 
 def _download(requirements: list[str], remote: RigPython, folder: Path) -> None:
     minor = _version(remote.libc[1])[1]
-    names = [f"manylinux_2_{m}_{remote.machine}" for m in range(minor, _MANYLINUX.get(remote.machine, 17) - 1, -1)]
-    options = [word for name in (*names, f"manylinux2014_{remote.machine}") for word in ("--platform", name)]
+    names = [
+        f"manylinux_2_{m}_{remote.machine}"
+        for m in range(minor, _MANYLINUX.get(remote.machine, 17) - 1, -1)
+    ]
+    options = [
+        word
+        for name in (*names, f"manylinux2014_{remote.machine}")
+        for word in ("--platform", name)
+    ]
     command = [
-        *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"),
-        *("--only-binary=:all:", "--python-version", ".".join(map(str, remote.version)), *options),
+        *(
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-deps",
+        ),
+        *(
+            "--only-binary=:all:",
+            "--python-version",
+            ".".join(map(str, remote.version)),
+            *options,
+        ),
         *("--dest", str(folder), *requirements),
     ]
     if importlib.util.find_spec("pip") is None:
@@ -111,8 +142,14 @@ def _download(requirements: list[str], remote: RigPython, folder: Path) -> None:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace")
         if done.returncode == 0:
             return
-        why = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "pip failed")
-    here, other = ".".join(map(str, sys.version_info[:2])), ".".join(map(str, remote.version))
+        why = next(
+            (line for line in reversed(done.stderr.splitlines()) if line.strip()),
+            "pip failed",
+        )
+    here, other = (
+        ".".join(map(str, sys.version_info[:2])),
+        ".".join(map(str, remote.version)),
+    )
     raise RigError(
         f"dyno's dependencies for Python {other} on {remote.machine} can't be downloaded here: {why}. Use Python "
         f"{here} on both machines: then none is downloaded. Or put their wheels into {folder}: {' '.join(requirements)}"
@@ -126,7 +163,11 @@ def _own_wheel(folder: Path) -> Path:
     """Make dyno's wheel of the package as it is: installed, or a working copy."""
     package, dist = Path(dyno.__file__).parent, importlib.metadata.distribution(NAME)
     # A working copy has its studies behind a link.
-    walked = (Path(folder, name) for folder, _, names in os.walk(package, followlinks=True) for name in names)
+    walked = (
+        Path(folder, name)
+        for folder, _, names in os.walk(package, followlinks=True)
+        for name in names
+    )
     files = {
         f"dyno/{path.relative_to(package).as_posix()}": path.read_bytes()
         for path in sorted(walked)
@@ -143,14 +184,24 @@ def _repacked(dist: Distribution, folder: Path) -> Path:
 
 def _installed_files(dist: Distribution) -> Iterator[tuple[str, Path]]:
     for file in dist.files or []:
-        if ".." in file.parts or "__pycache__" in file.parts or file.parts[0].endswith(".dist-info"):
+        if (
+            ".." in file.parts
+            or "__pycache__" in file.parts
+            or file.parts[0].endswith(".dist-info")
+        ):
             continue
         path = Path(str(file.locate()))
         if path.is_file():
             yield file.as_posix(), path
 
 
-def _write(dist: Distribution, tag: str, files: Mapping[str, bytes | Path], folder: Path, anew: bool = False) -> Path:
+def _write(
+    dist: Distribution,
+    tag: str,
+    files: Mapping[str, bytes | Path],
+    folder: Path,
+    anew: bool = False,
+) -> Path:
     name = f"{_file_name(dist.name)}-{dist.version}"
     wheel = folder / f"{name}-{tag}.whl"
     if wheel.exists() and not anew:
@@ -158,14 +209,24 @@ def _write(dist: Distribution, tag: str, files: Mapping[str, bytes | Path], fold
     head = f"Wheel-Version: 1.0\nGenerator: dyno\nRoot-Is-Purelib: {str(tag.endswith('any')).lower()}\nTag: {tag}\n"
     info = {"METADATA": dist.read_text("METADATA") or "", "WHEEL": head}
     info["entry_points.txt"] = dist.read_text("entry_points.txt") or ""
-    contents = {**files, **{f"{name}.dist-info/{n}": text.encode() for n, text in info.items()}}
+    contents = {
+        **files,
+        **{f"{name}.dist-info/{n}": text.encode() for n, text in info.items()},
+    }
     record = "".join(f"{n},,\n" for n in [*contents, f"{name}.dist-info/RECORD"])
     partial = wheel.with_suffix(".partial")
     with zipfile.ZipFile(partial, "w") as archive:
-        for path, content in {**contents, f"{name}.dist-info/RECORD": record.encode()}.items():
+        for path, content in {
+            **contents,
+            f"{name}.dist-info/RECORD": record.encode(),
+        }.items():
             entry = zipfile.ZipInfo(path, _EPOCH)
             entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
-            archive.writestr(entry, content if isinstance(content, bytes) else content.read_bytes(), compresslevel=1)
+            archive.writestr(
+                entry,
+                content if isinstance(content, bytes) else content.read_bytes(),
+                compresslevel=1,
+            )
     partial.replace(wheel)
     return wheel
 

@@ -33,7 +33,9 @@ _COPIED = (
 _INDENT = " " * 8
 
 
-def block(result: Result, trial: TrialSpec, metrics: list[str], answers: Answers | None = None) -> str:
+def block(
+    result: Result, trial: TrialSpec, metrics: list[str], answers: Answers | None = None
+) -> str:
     """Return the block of a served run. `answers`: in the history of conversations."""
     s = result.served
     lines = [f"{' Serving Benchmark Result ':=^50}"]
@@ -66,10 +68,16 @@ def _copied_load(trial: TrialSpec) -> Iterator[str]:
     load = trial.load
     sessions = trial.workload.traits.sessions
     if load.max_concurrency is not None:
-        label = "Maximum concurrent sessions:" if sessions else "Maximum request concurrency:"
+        label = (
+            "Maximum concurrent sessions:" if sessions else "Maximum request concurrency:"
+        )
         yield _copied(label, load.max_concurrency)
     if load.request_rate_rps is not None:
-        label = "Session rate configured (sessions/s):" if sessions else "Request rate configured (RPS):"
+        label = (
+            "Session rate configured (sessions/s):"
+            if sessions
+            else "Request rate configured (RPS):"
+        )
         yield _copied(label, float(load.request_rate_rps))
 
 
@@ -84,13 +92,22 @@ def _own(result: Result, load: LoadSpec) -> Iterator[str]:
         yield from _reuse(s.reuse, reported_share(s, result.telemetry))
     if s.replicas:
         yield labelled("Replicas:", len(s.replicas))
-        yield labelled("  Completed by each:", " / ".join(count(r.completed) for r in s.replicas))
-        yield labelled("  Mean TPOT of each (ms):", " / ".join(number(r.tpot_mean_ms) for r in s.replicas))
+        yield labelled(
+            "  Completed by each:", " / ".join(count(r.completed) for r in s.replicas)
+        )
+        yield labelled(
+            "  Mean TPOT of each (ms):",
+            " / ".join(number(r.tpot_mean_ms) for r in s.replicas),
+        )
     yield from _figures("own_tpot", s)
     if per_token := s.latencies.get("itl_per_token"):
-        yield labelled("Mean ITL per token (ms):", _statistic(per_token, "mean", per_token.mean))
+        yield labelled(
+            "Mean ITL per token (ms):", _statistic(per_token, "mean", per_token.mean)
+        )
     if s.silent_chunks:
-        yield labelled("Events without text:", f"{count(s.silent_chunks)} of {count(s.events)}")
+        yield labelled(
+            "Events without text:", f"{count(s.silent_chunks)} of {count(s.events)}"
+        )
     yield from _figures("itl_text", s)
     yield from _schedule(s, load)
     if s.replay is not None:
@@ -106,7 +123,9 @@ def _incomplete(s: Summary) -> Iterator[str]:
         yield labelled("Cancelled requests:", s.cancelled)
         yield labelled("  Output tokens received:", s.cancelling.received_tokens)
         if s.cancelling.undelivered_tokens is not None:
-            yield labelled("  Output tokens not delivered:", s.cancelling.undelivered_tokens)
+            yield labelled(
+                "  Output tokens not delivered:", s.cancelling.undelivered_tokens
+            )
     if s.skipped:
         yield labelled("Skipped requests (session failed):", s.skipped)
     if s.end_at_once:
@@ -116,7 +135,10 @@ def _incomplete(s: Summary) -> Iterator[str]:
 def _steady(steady: Steady, output_bounds: tuple[float, float] | None) -> Iterator[str]:
     yield labelled("Steady window (s):", between((steady.start_s, steady.end_s)))
     yield labelled("  Request throughput (req/s):", _value(steady.request_throughput))
-    yield labelled("  Output token throughput (tok/s):", _value(steady.output_throughput, output_bounds))
+    yield labelled(
+        "  Output token throughput (tok/s):",
+        _value(steady.output_throughput, output_bounds),
+    )
     yield labelled("  Concurrency, mean:", steady.streams_mean)
 
 
@@ -124,22 +146,32 @@ def _reuse(reuse: ReuseSummary, reported: float | None) -> Iterator[str]:
     low, high = percent(reuse.possible_share), percent(reuse.most_share)
     yield labelled("Prefix reuse, possible:", low if low == high else f"{low} to {high}")
     yield labelled("  within sessions:", percent(reuse.own_tokens / reuse.prompt_tokens))
-    yield labelled("  reported by the server:", UNKNOWN if reported is None else percent(reported))
+    yield labelled(
+        "  reported by the server:", UNKNOWN if reported is None else percent(reported)
+    )
 
 
 def _schedule(s: Summary, load: LoadSpec) -> Iterator[str]:
     """Yield how requests were due, and their latencies since then."""
-    for label, schedule in (("Rate", load.rate_schedule), ("Concurrency", load.concurrency_schedule)):
+    for label, schedule in (
+        ("Rate", load.rate_schedule),
+        ("Concurrency", load.concurrency_schedule),
+    ):
         if schedule:
             yield labelled(f"{label} schedule:", schedule)
     if not load.closed_loop:
         for stem in ("response_ttft", "response_e2el"):
             d = s.latencies[stem]
-            yield labelled(f"Mean {LATENCIES[stem].words} (ms):", _value(d.mean, d.bounds.get("mean")))
+            yield labelled(
+                f"Mean {LATENCIES[stem].words} (ms):", _value(d.mean, d.bounds.get("mean"))
+            )
 
 
 def _replay(r: ReplaySummary) -> Iterator[str]:
-    yield labelled("Request rate, recorded / sent (req/s):", f"{number(r.recorded_rps)} / {number(r.sent_rps)}")
+    yield labelled(
+        "Request rate, recorded / sent (req/s):",
+        f"{number(r.recorded_rps)} / {number(r.sent_rps)}",
+    )
     late_ms = (number(r.late_mean_ms), number(r.late_p99_ms), number(r.late_max_ms))
     yield labelled("Replay delay, mean / p99 / max (ms):", " / ".join(late_ms))
 
@@ -148,7 +180,10 @@ def _client(client: ClientSummary) -> Iterator[str]:
     if client.processes:
         yield labelled("Client processes:", len(client.processes))
     late = client.send_late
-    yield labelled("Client send delay, mean / p99 (ms):", f"{number(late.mean)} / {number(late.percentiles['99'])}")
+    yield labelled(
+        "Client send delay, mean / p99 (ms):",
+        f"{number(late.mean)} / {number(late.percentiles['99'])}",
+    )
     if client.kernel_stamps:
         delays = f"{number(client.read_late_mean_ms)} / {number(client.read_late_max_ms)}"
         yield labelled("Client read delay, mean / max (ms):", delays)
@@ -192,7 +227,12 @@ def _sessions(s: SessionSummary, metrics: list[str]) -> list[str]:
     lines.append(labelled("Requests per session, mean:", s.turns_mean))
     for stem, d in s.latencies.items():
         if not stem.endswith("e2el") or "e2el" in metrics:
-            lines.append(labelled(f"{_upper(LATENCIES[stem].words)}, p50 (ms):", _statistic(d, "median", d.median)))
+            lines.append(
+                labelled(
+                    f"{_upper(LATENCIES[stem].words)}, p50 (ms):",
+                    _statistic(d, "median", d.median),
+                )
+            )
             for p, value in d.percentiles.items():
                 lines.append(labelled(f"  p{p}:", _statistic(d, p, value)))
     return lines
@@ -213,14 +253,27 @@ def _classes(classes: Sequence[ClassSummary]) -> list[str]:
         return []
     tails = list(classes[0].ttft.percentiles)[-1:]
     lost = ["failed", "cancelled"] if any(c.cancelled for c in classes) else ["failed"]
-    titles = ["class", "completed", *lost, "req/s", "goodput", "TTFT p50", *(f"TTFT p{t}" for t in tails), "TPOT p50"]
+    titles = [
+        "class",
+        "completed",
+        *lost,
+        "req/s",
+        "goodput",
+        "TTFT p50",
+        *(f"TTFT p{t}" for t in tails),
+        "TPOT p50",
+    ]
     rows = []
     for c in classes:
         good = between(c.goodput_bounds) if c.goodput is None else number(c.goodput)
         tail = [_statistic(c.ttft, t, c.ttft.percentiles[t]) for t in tails]
         ttft = _statistic(c.ttft, "median", c.ttft.median)
         tpot = _statistic(c.tpot, "median", c.tpot.median)
-        counts = [count(c.completed), *(count(getattr(c, name)) for name in lost), number(c.request_throughput)]
+        counts = [
+            count(c.completed),
+            *(count(getattr(c, name)) for name in lost),
+            number(c.request_throughput),
+        ]
         rows.append([c.name, *counts, good, ttft, *tail, tpot])
     return [f"{'Traffic Classes':-^50}", *terminal(text_table(titles, rows))]
 
@@ -233,7 +286,11 @@ def offline_block(result: Result, trial: TrialSpec, warmups: int) -> str:
     lines.append(labelled("Successful requests:", s.completed))
     lines.append(_failed(s.failed))
     lines.append(labelled("Requests per iteration:", s.requests))
-    lines.append(labelled("Iterations, warm-up / measured:", f"{count(warmups)} / {count(s.iterations)}"))
+    lines.append(
+        labelled(
+            "Iterations, warm-up / measured:", f"{count(warmups)} / {count(s.iterations)}"
+        )
+    )
     if trial.workload.num_warmups and s.kind == "throughput":
         lines.append(labelled("Warm-up prompts:", trial.workload.num_warmups))
     lines += _offline_totals(s)
@@ -264,8 +321,13 @@ def _offline_totals(s: OfflineSummary) -> Iterator[str]:
     yield from _spread("Total token throughput (tok/s):", s.total_token_throughput)
     if s.replicas:
         yield labelled("Replicas:", len(s.replicas))
-        yield labelled("  Output tok/s of each:", " / ".join(number(r.output_throughput.mean) for r in s.replicas))
-        yield labelled("  Began after the first, at most (ms):", max(r.late_ms for r in s.replicas))
+        yield labelled(
+            "  Output tok/s of each:",
+            " / ".join(number(r.output_throughput.mean) for r in s.replicas),
+        )
+        yield labelled(
+            "  Began after the first, at most (ms):", max(r.late_ms for r in s.replicas)
+        )
 
 
 def _phases(s: OfflineSummary) -> Iterator[str]:
@@ -277,7 +339,11 @@ def _phases(s: OfflineSummary) -> Iterator[str]:
 
 
 def _engine(s: OfflineSummary) -> Iterator[str]:
-    if s.prefill_speed is not None or s.decode_speed is not None or s.in_flight_mean is not None:
+    if (
+        s.prefill_speed is not None
+        or s.decode_speed is not None
+        or s.in_flight_mean is not None
+    ):
         yield f"{'Engine':-^50}"
         yield from _spread("Prefill speed (tok/s of prompts):", s.prefill_speed)
         yield from _spread("Decode speed (tok/s of outputs):", s.decode_speed)
@@ -307,7 +373,9 @@ def _latency(d: Distribution, first_ms: float) -> list[str]:
     lines = [f"{'Latency per Iteration':-^50}"]
     if d.empty:  # no sample, no number: a 0.00 would be read as one
         return [*lines, labelled("Mean latency (ms):", UNKNOWN)]
-    lines.append(labelled("Mean latency (ms):", deviating(d.mean, d.std if d.count > 1 else None)))
+    lines.append(
+        labelled("Mean latency (ms):", deviating(d.mean, d.std if d.count > 1 else None))
+    )
     if d.count > 1:
         lines += [labelled(f"P{p} latency (ms):", v) for p, v in d.percentiles.items()]
         lines.append(labelled("First iteration (ms):", first_ms))
@@ -328,7 +396,10 @@ def vllm_lines(s: OfflineSummary) -> list[str]:
         ]
     return [
         f"Avg latency: {s.latency.mean / 1e3} seconds",
-        *(f"{p}% percentile latency: {v / 1e3} seconds" for p, v in s.latency.percentiles.items()),
+        *(
+            f"{p}% percentile latency: {v / 1e3} seconds"
+            for p, v in s.latency.percentiles.items()
+        ),
     ]
 
 
@@ -342,7 +413,9 @@ def labelled(label: str, value: int | float | str) -> str:
     return "\n".join(wrapped(text, f"{label:<40} ", " " * 41))
 
 
-def _copied(label: str, value: int | float | None, bounds: tuple[float, float] | None = None) -> str:
+def _copied(
+    label: str, value: int | float | None, bounds: tuple[float, float] | None = None
+) -> str:
     """Return a line as vLLM prints it: two decimals, no separators. Of a figure that a busy client doesn't know, its
     bounds."""
     if value is None:
@@ -354,7 +427,8 @@ def _copied(label: str, value: int | float | None, bounds: tuple[float, float] |
 
 def _copied_figure(metric: Metric, s: Summary) -> str:
     value = s.figure(metric)
-    if metric.kind == "other" and value is not None:  # vLLM counts these, too, with decimals
+    # vLLM counts these, too, with decimals
+    if metric.kind == "other" and value is not None:
         value = float(value)
     return _copied(f"{metric.label}:", value, s.bounds.get(metric.field))
 
@@ -369,7 +443,11 @@ def telemetry_lines(result: Result) -> list[str]:
     return [
         f"{'telemetry':-^50}",
         *(labelled(label, value) for label, value in telemetry_pairs(result.telemetry)),
-        *(f"Not sampled: {why}" for why in result.telemetry.absent if not why.startswith("host:")),
+        *(
+            f"Not sampled: {why}"
+            for why in result.telemetry.absent
+            if not why.startswith("host:")
+        ),
     ]
 
 
@@ -393,7 +471,9 @@ def _distribution(stem: str, s: Summary) -> list[str]:
     for name, value, key in values:
         label = f"{name} {declared.printed or declared.words} (ms):"
         # No samples, no number: a 0.00 would be read as one.
-        lines.append(_copied(label, None) if d.empty else _copied(label, value, d.bounds.get(key)))
+        lines.append(
+            _copied(label, None) if d.empty else _copied(label, value, d.bounds.get(key))
+        )
     return lines
 
 

@@ -34,7 +34,14 @@ _BY = {
 # Of each the first that there is: the columns of the overview.
 _MAIN = (
     ("output_throughput", "total_token_throughput", "request_throughput", "speed", "score"),
-    ("median_ttft_ms", "mean_ttft_ms", "median_latency_ms", "mean_latency_ms", "median_e2el_ms", "mean_e2el_ms"),
+    (
+        "median_ttft_ms",
+        "mean_ttft_ms",
+        "median_latency_ms",
+        "mean_latency_ms",
+        "median_e2el_ms",
+        "mean_e2el_ms",
+    ),
     ("median_tpot_ms", "mean_tpot_ms", "median_itl_ms", "mean_itl_ms"),
 )
 _STATES = {"held": "holds", "broken": "BROKEN", "undecided": "undecided"}
@@ -128,7 +135,9 @@ def _overview_tables(c: Comparison, loads: Sequence[str]) -> Iterator[Table]:
 def _lowest_agreement(c: Comparison, as_markdown: bool) -> Iterator[str]:
     # Each load asks the same prompts: the lowest agreement says most.
     by_load = _noun(c) == "load"
-    known = [p.agreement for p in c.pairings if p.agreement is not None and (p.total or by_load)]
+    known = [
+        p.agreement for p in c.pairings if p.agreement is not None and (p.total or by_load)
+    ]
     if known:
         lowest = min(known, key=lambda a: a.identical / a.answers)
         where = "At the worst load, " if len(known) > 1 else ""
@@ -140,8 +149,12 @@ def _about(differences: Sequence[Difference]) -> str:
     if all(d.low is None for d in differences):
         unknown = "; ".join(dict.fromkeys(d.why for d in differences if d.why))
         return f"Change of B against A. Confidence unknown: {unknown}."
-    corrected = f"The last column is corrected for all {len(differences)} figures (Holm's rule)."
-    return f"Change of B against A, with its 95 % interval{_assumed(differences)}. {corrected}"
+    corrected = (
+        f"The last column is corrected for all {len(differences)} figures (Holm's rule)."
+    )
+    return (
+        f"Change of B against A, with its 95 % interval{_assumed(differences)}. {corrected}"
+    )
 
 
 def _assumed(differences: Sequence[Difference]) -> str:
@@ -157,7 +170,9 @@ def _speeds(named: Sequence[tuple[str, Pairing]]) -> Table:
     rows = []
     for load, p in named:
         by_name = {d.metric: d for d in p.differences}
-        rows.append([load, *(_change(by_name.get(name)) for name in metrics), _in_words(p.word, p)])
+        rows.append(
+            [load, *(_change(by_name.get(name)) for name in metrics), _in_words(p.word, p)]
+        )
     titles = ["load", *map(words, metrics), "B is"]
     return text_table(titles, rows, range(1, len(metrics) + 1), keep=(len(metrics) + 1,))
 
@@ -210,7 +225,10 @@ def _distinct(names: list[str], pairings: Sequence[Pairing]) -> list[str]:
     """Name the settings too, where several pairs have one load."""
     if len(set(names)) == len(names):
         return names
-    return [f"{name}, {p.a.label} / {p.b.label}" for name, p in zip(names, pairings, strict=True)]
+    return [
+        f"{name}, {p.a.label} / {p.b.label}"
+        for name, p in zip(names, pairings, strict=True)
+    ]
 
 
 def _change(d: Difference | None) -> str:
@@ -225,7 +243,9 @@ def _figures(c: Comparison) -> int:
     return sum(len(p.differences) for p in c.pairings)
 
 
-def _gathered(c: Comparison, elsewhere: Sequence[Finding], as_markdown: bool) -> Iterator[str]:
+def _gathered(
+    c: Comparison, elsewhere: Sequence[Finding], as_markdown: bool
+) -> Iterator[str]:
     """Yield findings of single loads: of one code the first, with how many loads have it."""
     own: dict[str, dict[str, Finding]] = {}
     for load, p in zip(_loads(c)[0], c.pairings, strict=True):
@@ -251,7 +271,9 @@ def _load(p: Pairing) -> str:
     return Load(p.load).words or "unknown load"
 
 
-def _pairing(p: Pairing, as_markdown: bool, elsewhere: Sequence[Finding], figures: int) -> Iterator[str]:
+def _pairing(
+    p: Pairing, as_markdown: bool, elsewhere: Sequence[Finding], figures: int
+) -> Iterator[str]:
     """Yield a load with its figures. `elsewhere`: findings that are shown once for all loads. `figures`: of all
     loads."""
     item = "- " if as_markdown else "  "
@@ -332,7 +354,11 @@ def _sure_sentences(p: Pairing) -> Iterator[str]:
     for word in ("better", "worse", "higher", "lower"):
         sure = [d for d in p.differences if d.word == word]
         if sure:
-            which = f"all {len(sure)} figures" if len(sure) == len(p.differences) > 1 else _names(sure)
+            which = (
+                f"all {len(sure)} figures"
+                if len(sure) == len(p.differences) > 1
+                else _names(sure)
+            )
             yield f"{where} is {_in_words(word, p)} in {which}, {_how(sure)}."
 
 
@@ -356,7 +382,9 @@ def _undetected_sentences(measured: Sequence[Difference]) -> Iterator[str]:
         yield f"Inconclusive: {', '.join(listed)}."
 
 
-def _grouped(key: Callable[[Difference], str], differences: Sequence[Difference]) -> dict[str, list[Difference]]:
+def _grouped(
+    key: Callable[[Difference], str], differences: Sequence[Difference]
+) -> dict[str, list[Difference]]:
     groups: dict[str, list[Difference]] = {}
     for d in differences:
         groups.setdefault(key(d), []).append(d)
@@ -420,7 +448,9 @@ def _gate(c: Comparison, results: Sequence[GateResult], as_markdown: bool) -> It
     failing = [g for g in results if g.state != "held"]
     if failing or len(results) == 1:
         for g in failing or results:
-            yield from _item(f"gate {g.gate}: {_STATES[g.state]}{_where(c, g)}: {g.text}.", as_markdown)
+            yield from _item(
+                f"gate {g.gate}: {_STATES[g.state]}{_where(c, g)}: {g.text}.", as_markdown
+            )
         return
     if len(results) == len(c.pairings):
         where = f"{_all(results)} {_noun(c)}s"

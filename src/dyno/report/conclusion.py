@@ -76,7 +76,11 @@ class Judged(NamedTuple):
 
     @property
     def leads(self) -> bool:
-        return self.word not in ("", *_EQUAL) and not self.too_short and self.contest.lead() > 0
+        return (
+            self.word not in ("", *_EQUAL)
+            and not self.too_short
+            and self.contest.lead() > 0
+        )
 
 
 def conclude(
@@ -94,12 +98,17 @@ def conclude(
     given = [e for e in entries if e.search is None]
     all_contests = [*contests(given, limits), *small_contests(given)]
     judge = _Judge(entries, detail)
-    if quality := list(front_sentences(entries, judge.inseparable)):  # has the scores in words of its own
+    # has the scores in words of its own
+    if quality := list(front_sentences(entries, judge.inseparable)):
         all_contests = [c for c in all_contests if c.metric != "score"]
     judged = [judge(contest, contest.ranked[1]) for contest in all_contests]
     unanswered = list(_unanswered(given, all_contests, limits))
     # Of several, the answer shows the one with most series. Serving comes before single tests.
-    main = max(judged, key=lambda j: (j.contest.kind not in SMALL, len(j.contest.entries)), default=None)
+    main = max(
+        judged,
+        key=lambda j: (j.contest.kind not in SMALL, len(j.contest.entries)),
+        default=None,
+    )
     answer, standing = _alone(given, limits) if given else ([], None)
     if main is not None:
         answer, standing = _answer(main, judged, limits), _standing(main, judge)
@@ -171,7 +180,9 @@ def _on(entries: Sequence[Entry]) -> str:
         parts.append(f"serving {_listed(models)}")
     days = sorted(_unique(_day(e) for e in entries))
     if days:
-        parts.append(f"measured {days[0]}" if len(days) == 1 else f"measured {days[0]} to {days[-1]}")
+        parts.append(
+            f"measured {days[0]}" if len(days) == 1 else f"measured {days[0]} to {days[-1]}"
+        )
     return ", ".join(parts) + "."
 
 
@@ -191,7 +202,11 @@ def _engine(e: Entry) -> str:
 
 def _machine(e: Entry) -> str:
     if e.accelerator:
-        return f"{count(e.accelerators)} × {e.accelerator}" if e.accelerators else e.accelerator
+        return (
+            f"{count(e.accelerators)} × {e.accelerator}"
+            if e.accelerators
+            else e.accelerator
+        )
     rig = e.rows[0].rig
     return f"{rig.cpu}, {many(rig.cores, 'core')}" if rig is not None else ""
 
@@ -203,10 +218,13 @@ class _Judge:
     """Judges differences as `dyno compare` of the two series does: with all figures at all loads that both have, since
     some of many differ by chance alone."""
 
-    def __init__(self, entries: Sequence[Entry], detail: Callable[[Row], Detail | None]) -> None:
+    def __init__(
+        self, entries: Sequence[Entry], detail: Callable[[Row], Detail | None]
+    ) -> None:
         self._entries = [e for e in entries if e.figures]
         self._detail = detail
-        self._shared: dict[tuple[str, str], list[tuple[Entry, Entry]]] = {}  # by series: at the same load
+        # by series: at the same load
+        self._shared: dict[tuple[str, str], list[tuple[Entry, Entry]]] = {}
         self._compared: dict[tuple[str, str], Pairing] = {}  # by ids
 
     def __call__(self, contest: Contest, other: Entry) -> Judged:
@@ -214,7 +232,11 @@ class _Judge:
         # Each at its own best load, they are compared all the same: that is what the answer does.
         loads_differ = level(other) != level(leader)
         pair, figures = self._pairing(other, leader, contest.metric, loads_differ)
-        serious = [f.text for f in pair.findings if f.level != "note" and not (loads_differ and f.code in _BY_LOAD)]
+        serious = [
+            f.text
+            for f in pair.findings
+            if f.level != "note" and not (loads_differ and f.code in _BY_LOAD)
+        ]
         difference = _difference(pair, contest.metric)
         if pair.refused and not loads_differ:
             difference = None
@@ -223,21 +245,35 @@ class _Judge:
             doubt = f"{_first_line(serious[0])} (A: {other.series}, B: {leader.series})"
         elif difference is None:
             doubt = "They share no figure."
-        return Judged(contest, leader, other, difference, doubt, figures, self._too_short(difference, other, leader))
+        return Judged(
+            contest,
+            leader,
+            other,
+            difference,
+            doubt,
+            figures,
+            self._too_short(difference, other, leader),
+        )
 
     def _too_short(self, difference: Difference | None, a: Entry, b: Entry) -> bool:
         if difference is None or difference.word != "confidence unknown":
             return False
         sides = (difference.a, a), (difference.b, b)
-        return any(side.error is None and self._rows(e)[0].samples is not None for side, e in sides)
+        return any(
+            side.error is None and self._rows(e)[0].samples is not None for side, e in sides
+        )
 
     def inseparable(self, one: Entry, other: Entry, metric: str) -> bool:
         """Return whether the data show no difference between two figures: then neither is called faster."""
         pair, _ = self._pairing(other, one, metric, level(other) != level(one))
         difference = _difference(pair, metric)
-        return difference is not None and (difference.word in _EQUAL or difference.word.startswith("perhaps"))
+        return difference is not None and (
+            difference.word in _EQUAL or difference.word.startswith("perhaps")
+        )
 
-    def _pairing(self, a: Entry, b: Entry, metric: str, loads_differ: bool) -> tuple[Pairing, int]:
+    def _pairing(
+        self, a: Entry, b: Entry, metric: str, loads_differ: bool
+    ) -> tuple[Pairing, int]:
         """Return the comparison, and how many figures it was corrected for."""
         rows = self._rows(a), self._rows(b)
         usual = default_metrics(*rows)
@@ -311,7 +347,11 @@ def _basis(d: Difference) -> str:
     sides = (d.a.by, d.b.by)
     if sides == ("repeats", "repeats"):
         return "over repeats"
-    return "one side was run once" if "repeats" in sides else "within single runs; run-to-run variation is unknown"
+    return (
+        "one side was run once"
+        if "repeats" in sides
+        else "within single runs; run-to-run variation is unknown"
+    )
 
 
 # ---- the answer: who leads, by how much, how sure ----
@@ -341,19 +381,25 @@ def _who(j: Judged, limits: Limits) -> str:
         return f"{within}{j.leader.series} {_does(j.contest)}: {_value(j, j.leader)}."
     if j.word == "inconclusive" or j.too_short:
         values = " and ".join(_value(j, e) for e in (j.leader, j.other))
-        return f"{within}{j.leader.series} and {j.other.series} can't be separated: {values}."
+        return (
+            f"{within}{j.leader.series} and {j.other.series} can't be separated: {values}."
+        )
     sides = " and ".join(f"{e.series} ({_value(j, e)})" for e in (j.leader, j.other))
     no = "no" if within else "No"
     return f"{within}{no} difference is detected between {sides}."
 
 
 def _within(j: Judged, limits: Limits) -> str:
-    return f"Within {limit_words(limits)}, " if limits and j.contest.kind not in SMALL else ""
+    return (
+        f"Within {limit_words(limits)}, " if limits and j.contest.kind not in SMALL else ""
+    )
 
 
 def _value(j: Judged, e: Entry) -> str:
     """Return an entry's value in words: '7,699 output tokens/s at concurrency 16'."""
-    return f"{number(j.contest.value(e))} {metric(j.contest.metric).unit}".strip() + _where(j.contest, e)
+    return f"{number(j.contest.value(e))} {metric(j.contest.metric).unit}".strip() + _where(
+        j.contest, e
+    )
 
 
 def _where(contest: Contest, e: Entry) -> str:
@@ -363,7 +409,11 @@ def _where(contest: Contest, e: Entry) -> str:
 def _does(contest: Contest) -> str:
     if contest.metric == "score":
         return "scores best" if contest.lower else "scores highest"
-    return f"has the lowest {metric(contest.metric).words}" if contest.lower else "has the highest throughput"
+    return (
+        f"has the lowest {metric(contest.metric).words}"
+        if contest.lower
+        else "has the highest throughput"
+    )
 
 
 def _margin(j: Judged) -> str:
@@ -412,11 +462,15 @@ def _sure(judged: Sequence[Judged]) -> str:
     if d is None:
         return f"First and second are not comparable{each}."
     if d.low is None or d.high is None:
-        return f"Confidence unknown{each}: {d.why}." if d.why else f"Confidence unknown{each}."
+        return (
+            f"Confidence unknown{each}: {d.why}." if d.why else f"Confidence unknown{each}."
+        )
     sure = {"real": "The difference is real", "inconclusive": "Inconclusive"}
     if several:
         return f"{sure.get(j.word, 'No difference detected')}{each}."
-    corrected = f" after correction for {j.figures} figures" if d.word.startswith("perhaps") else ""
+    corrected = (
+        f" after correction for {j.figures} figures" if d.word.startswith("perhaps") else ""
+    )
     return f"{sure.get(j.word, 'Difference')}{corrected}: {d.interval_phrase}, {_basis(d)}."
 
 
@@ -513,7 +567,9 @@ _WHY = {
 }
 
 
-def _unanswered(entries: Sequence[Entry], answered: Sequence[Contest], limits: Limits) -> Iterator[str]:
+def _unanswered(
+    entries: Sequence[Entry], answered: Sequence[Contest], limits: Limits
+) -> Iterator[str]:
     """Yield workloads under which several were measured, and too little of it counts."""
     families: dict[tuple[str, str], list[Entry]] = {}
     for e in entries:
@@ -549,7 +605,9 @@ def _alone(entries: Sequence[Entry], limits: Limits) -> tuple[list[str], Standin
             e = _best(known, name)
             sentences = [_most(e.value(name) or 0.0, name, e, limits), _spread(e, name)]
             return list(filter(None, sentences)), _own_loads(e, known, name)
-    return [f"No result meets {limit_words(limits)}." if limits else "No result could be used."], None
+    return [
+        f"No result meets {limit_words(limits)}." if limits else "No result could be used."
+    ], None
 
 
 def _best(entries: Sequence[Entry], name: str) -> Entry:
@@ -580,9 +638,15 @@ def _most(value: float, name: str, e: Entry, limits: Limits) -> str:
         return f"{e.series} scores {number(value)}{where}."
     within = f"Within {limit_words(limits)}, " if limits else ""
     if name in WAITS:
-        return f"{within}{e.series} has a {metric(name).words} of {number(value)} ms{where}."
+        return (
+            f"{within}{e.series} has a {metric(name).words} of {number(value)} ms{where}."
+        )
     tail = next((n for n in WAITS[:3] if latency(e, n) is not None), None)
-    waits = f", with {metric(tail).words} {number(latency(e, tail) or 0.0)} ms" if tail is not None else ""
+    waits = (
+        f", with {metric(tail).words} {number(latency(e, tail) or 0.0)} ms"
+        if tail is not None
+        else ""
+    )
     return f"{within}{e.series} reaches {number(value)} {metric(name).unit}{where}{waits}."
 
 
@@ -601,7 +665,10 @@ def _spread(e: Entry, name: str) -> str:
 
 
 def _costs(
-    all_contests: Sequence[Contest], entries: Sequence[Entry], best: Sequence[Best], limits: Limits
+    all_contests: Sequence[Contest],
+    entries: Sequence[Entry],
+    best: Sequence[Best],
+    limits: Limits,
 ) -> Iterator[str]:
     """Yield the cost of tokens: of compared series at the loads of the comparison, of one alone at its best."""
     if all_contests:
@@ -615,7 +682,9 @@ def _costs(
             yield f"{about}A million {what} cost {_cheapest(priced, currency)}{within}."
 
 
-def _best_alone(entries: Sequence[Entry], best: Sequence[Best]) -> Iterator[tuple[str, list[Entry]]]:
+def _best_alone(
+    entries: Sequence[Entry], best: Sequence[Best]
+) -> Iterator[tuple[str, list[Entry]]]:
     """Yield each workload with the entry of its best load."""
     by_id = {e.id: e for e in entries}
     for b in best:
@@ -625,7 +694,9 @@ def _best_alone(entries: Sequence[Entry], best: Sequence[Best]) -> Iterator[tupl
 
 def _cheapest(priced: Sequence[tuple[float, Entry]], currency: str) -> str:
     cheapest = sorted(priced, key=lambda pair: pair[0])[:3]
-    return ", ".join(f"{money(price)} {currency} with {e.series} at {level(e)}" for price, e in cheapest)
+    return ", ".join(
+        f"{money(price)} {currency} with {e.series} at {level(e)}" for price, e in cheapest
+    )
 
 
 def _priced(entries: Sequence[Entry]) -> dict[tuple[str, str], list[tuple[float, Entry]]]:
@@ -634,7 +705,10 @@ def _priced(entries: Sequence[Entry]) -> dict[tuple[str, str], list[tuple[float,
     for e in entries:
         if e.cost is None or not e.cost.hour:
             continue
-        for what, price in (("output tokens", e.cost.per_million_output), ("tokens", e.cost.per_million_total)):
+        for what, price in (
+            ("output tokens", e.cost.per_million_output),
+            ("tokens", e.cost.per_million_total),
+        ):
             if price is not None:
                 out.setdefault((what, e.cost.currency), []).append((price, e))
                 break
@@ -644,7 +718,9 @@ def _priced(entries: Sequence[Entry]) -> dict[tuple[str, str], list[tuple[float,
 # ---- caveats ----
 
 
-def _caveats(entries: Sequence[Entry], findings: Sequence[Finding], unfinished: int) -> list[str]:
+def _caveats(
+    entries: Sequence[Entry], findings: Sequence[Finding], unfinished: int
+) -> list[str]:
     done = [e for e in entries if not e.failure]
     out = [
         *_failed_trials([e for e in entries if e.failure]),
@@ -653,7 +729,9 @@ def _caveats(entries: Sequence[Entry], findings: Sequence[Finding], unfinished: 
         *_lost_requests(entries),
     ]
     if unfinished:
-        out.append(f"The study is not finished: {many(unfinished, 'planned trial')} not run yet.")
+        out.append(
+            f"The study is not finished: {many(unfinished, 'planned trial')} not run yet."
+        )
     if done and all(e.repeats == 1 for e in done):
         out.append("Nothing was repeated: run-to-run variation is unknown.")
     return out or ["No problems found."]
@@ -684,9 +762,13 @@ def _unsound(verdicts: Counter[Verdict], total: int) -> Iterator[str]:
     for verdict in _UNSOUND:
         n = verdicts[verdict]
         if n:
-            texts.append(f"{n} of {many(total, 'result')} {'is' if n == 1 else 'are'} {verdict}")
+            texts.append(
+                f"{n} of {many(total, 'result')} {'is' if n == 1 else 'are'} {verdict}"
+            )
     if texts:
-        void = " Void results are excluded from the answer above." if verdicts["void"] else ""
+        void = (
+            " Void results are excluded from the answer above." if verdicts["void"] else ""
+        )
         yield f"{' and '.join(texts)}.{void}"
 
 

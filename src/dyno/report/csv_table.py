@@ -27,20 +27,49 @@ def csv(report: Report) -> str:
 
 def _columns(report: Report) -> list[str]:
     """Return columns in a fixed order: identity, outcome, then figures."""
-    loads = dict.fromkeys(f"load.{name}" for e in report.entries for name in e.load.settings)
-    settings = dict.fromkeys(f"setting.{name}" for e in report.entries for name in e.settings)
+    loads = dict.fromkeys(
+        f"load.{name}" for e in report.entries for name in e.load.settings
+    )
+    settings = dict.fromkeys(
+        f"setting.{name}" for e in report.entries for name in e.settings
+    )
     quality = _QUALITY if any(e.quality for e in report.entries) else ()
     return [
-        *("id", "series", "label", "kind", "tool", *loads, "repeats", "completed", "failed", "verdict", "findings"),
+        *(
+            "id",
+            "series",
+            "label",
+            "kind",
+            "tool",
+            *loads,
+            "repeats",
+            "completed",
+            "failed",
+            "verdict",
+            "findings",
+        ),
         *("failure", *_figure_columns(report)),
-        *("accelerator", "accelerators", "machine_accelerators", "power_w", "joules_per_token"),
-        *("memory_after_load_bytes", "memory_peak_bytes", "currency", *(f"cost_{name}" for name in _COST)),
+        *(
+            "accelerator",
+            "accelerators",
+            "machine_accelerators",
+            "power_w",
+            "joules_per_token",
+        ),
+        *(
+            "memory_after_load_bytes",
+            "memory_peak_bytes",
+            "currency",
+            *(f"cost_{name}" for name in _COST),
+        ),
         *("price_source", *quality, *settings, "at"),
     ]
 
 
 def _figure_columns(report: Report) -> list[str]:
-    names = dict.fromkeys(name for e in report.entries for name in e.figures if name not in _SUMS)
+    names = dict.fromkeys(
+        name for e in report.entries for name in e.figures if name not in _SUMS
+    )
     return list(dict.fromkeys(f"{name}{end}" for name in names for end in _ENDS))
 
 
@@ -84,7 +113,10 @@ def _line(e: Entry) -> dict[str, str]:
     values |= {f"load.{name}": value for name, value in e.load.settings.items()}
     values |= {f"setting.{name}": value for name, value in e.settings.items()}
     if e.memory is not None:
-        values |= {"memory_after_load_bytes": e.memory.after_load_bytes, "memory_peak_bytes": e.memory.peak_bytes}
+        values |= {
+            "memory_after_load_bytes": e.memory.after_load_bytes,
+            "memory_peak_bytes": e.memory.peak_bytes,
+        }
     if e.cost is not None:
         values |= {"currency": e.cost.currency, "price_source": e.cost.source}
         values |= {f"cost_{name}": getattr(e.cost, name) for name in _COST}
@@ -92,15 +124,34 @@ def _line(e: Entry) -> dict[str, str]:
         values |= _quality(e.quality)
     figures = {name: number for name, number in e.figures.items() if name not in _SUMS}
     for name, number in figures.items():
-        values |= {f"{name}.low": number.low, f"{name}.high": number.high, f"{name}.definition": number.definition}
-    out = {name: _text(value) for name, value in values.items() if value is not None and value != ""}
+        values |= {
+            f"{name}.low": number.low,
+            f"{name}.high": number.high,
+            f"{name}.definition": number.definition,
+        }
+    out = {
+        name: _text(value)
+        for name, value in values.items()
+        if value is not None and value != ""
+    }
     return out | {name: _digits(number) for name, number in figures.items()}
 
 
 def _quality(q: Quality) -> dict[str, Scalar | None]:
     score, change = q.score, q.change
-    changes = (None, None, None) if change is None else (change.value, change.low, change.high)
-    values = (score.value, score.low, score.high, q.items, q.reference, *changes, q.detectable, q.word)
+    changes = (
+        (None, None, None) if change is None else (change.value, change.low, change.high)
+    )
+    values = (
+        score.value,
+        score.low,
+        score.high,
+        q.items,
+        q.reference,
+        *changes,
+        q.detectable,
+        q.word,
+    )
     return dict(zip(_QUALITY, values, strict=True))
 
 
@@ -114,4 +165,8 @@ def _text(value: Scalar) -> str:
 
 def _digits(number: Number) -> str:
     """Return an imported figure as it was printed; dyno's own in full."""
-    return f"{number.value:.{decimals(number.half)}f}" if number.half > 0 else _text(number.value)
+    return (
+        f"{number.value:.{decimals(number.half)}f}"
+        if number.half > 0
+        else _text(number.value)
+    )

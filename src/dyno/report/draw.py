@@ -23,7 +23,10 @@ class _Drawer:
         self._last = b""  # line of its errors
 
     def ask(self, function: str, words: list[Any], options: dict[str, Any]) -> bytes:
-        job = json.dumps({"function": function, "words": words, "options": options}).encode() + b"\n"
+        job = (
+            json.dumps({"function": function, "words": words, "options": options}).encode()
+            + b"\n"
+        )
         with self._lock:
             process = self._process or self._start()
             try:
@@ -47,10 +50,15 @@ class _Drawer:
     def _start(self) -> "subprocess.Popen[bytes]":
         try:
             self._process = subprocess.Popen(
-                WORKER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+                WORKER,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
             )
         except OSError as e:
-            raise DrawError(f"The drawing process can't be started: {e.strerror}. {_ADVICE}") from None
+            raise DrawError(
+                f"The drawing process can't be started: {e.strerror}. {_ADVICE}"
+            ) from None
         threading.Thread(target=self._drain, args=(self._process,), daemon=True).start()
         return self._process
 
@@ -73,8 +81,14 @@ class _Drawer:
             code = process.wait()
         self._process = None
         last = self._last.decode(errors="replace")[:200]
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}: {last}"
-        return DrawError(f"The picture can't be drawn: the drawing process {how}. {_ADVICE}")
+        how = (
+            f"was ended by {signal.Signals(-code).name}"
+            if code < 0
+            else f"ended with code {code}: {last}"
+        )
+        return DrawError(
+            f"The picture can't be drawn: the drawing process {how}. {_ADVICE}"
+        )
 
 
 _DRAWER = _Drawer()

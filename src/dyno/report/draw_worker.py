@@ -17,8 +17,13 @@ def main() -> None:
     for line in sys.stdin.buffer:
         job: dict[str, Any] = json.loads(line)
         try:
-            data, failed = getattr(vl_convert, job["function"])(*job["words"], **job["options"]), False
-        except BaseException as e:  # also the panic of a library in Rust, which is not an Exception
+            data, failed = (
+                getattr(vl_convert, job["function"])(*job["words"], **job["options"]),
+                False,
+            )
+        except (
+            BaseException
+        ) as e:  # also the panic of a library in Rust, which is not an Exception
             data, failed = f"{type(e).__name__}: {e}", True
         answer = data if isinstance(data, bytes) else data.encode()
         _write(out, b"%d %d\n" % (len(answer), failed) + answer)

@@ -2,7 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 
-from dyno.facts.dry_run import DiskNeed, DryRun, Needed, Phase, RigNeeds, SessionLine, TrialLine
+from dyno.facts.dry_run import (
+    DiskNeed,
+    DryRun,
+    Needed,
+    Phase,
+    RigNeeds,
+    SessionLine,
+    TrialLine,
+)
 from dyno.numbers import clock, human_bytes, many, price
 from dyno.report.table import terminal, text_table
 
@@ -14,7 +22,9 @@ def lines(dry: DryRun) -> Iterator[str]:
     for number, session in enumerate(dry.sessions, 1):
         yield from _session(number, session)
     remote = any(rig.known_by != "looked" for rig in dry.rigs)
-    yield "\n# The commands, with the paths of this machine" if remote else "\n# The commands"
+    yield (
+        "\n# The commands, with the paths of this machine" if remote else "\n# The commands"
+    )
     for block in dry.commands:
         yield f"\n# {block.title}"
         yield from block.lines
@@ -89,7 +99,11 @@ def _size(need: Needed) -> str:
 
 def _access(need: Needed) -> str:
     """Say whether the Hub would send a gated model: it was asked, unless that failed."""
-    return f"; gated, access unknown: {need.unknown}" if need.unknown else "; gated, access granted"
+    return (
+        f"; gated, access unknown: {need.unknown}"
+        if need.unknown
+        else "; gated, access granted"
+    )
 
 
 def disk_line(disk: DiskNeed) -> str:
@@ -110,7 +124,9 @@ def _times(phases: Sequence[Phase]) -> Iterator[str]:
     if not phases:
         return
     width = max(len(phase.name) for phase in phases)
-    times = ["unknown" if phase.seconds is None else clock(phase.seconds) for phase in phases]
+    times = [
+        "unknown" if phase.seconds is None else clock(phase.seconds) for phase in phases
+    ]
     wide = max(map(len, times))
     for phase, time in zip(phases, times, strict=True):
         basis = "" if phase.basis == "unknown" else f"{phase.basis}: "
@@ -128,12 +144,20 @@ def _cost(rig: RigNeeds) -> str:
 def _total(dry: DryRun) -> str:
     sentences = []
     if dry.done:
-        sentences.append(f"{many(dry.done, 'trial')} {'is' if dry.done == 1 else 'are'} done in {dry.folder}.")
+        sentences.append(
+            f"{many(dry.done, 'trial')} {'is' if dry.done == 1 else 'are'} done in {dry.folder}."
+        )
     left = " left" if dry.done else ""
     together = f" on {len(dry.rigs)} machines together" if len(dry.rigs) > 1 else ""
-    unknown = f", and an unknown time to {_in_words(dry.unknown_phases)}" if dry.unknown_phases else ""
+    unknown = (
+        f", and an unknown time to {_in_words(dry.unknown_phases)}"
+        if dry.unknown_phases
+        else ""
+    )
     sentences.append(f"About {clock(dry.seconds)}{left}{together}{unknown}.")
-    paid = " and ".join(f"{amount:,.2f} {currency}" for currency, amount in dry.cost.items())
+    paid = " and ".join(
+        f"{amount:,.2f} {currency}" for currency, amount in dry.cost.items()
+    )
     if paid:
         sentences.append(f"Cost of the known time: about {paid}.")
     if not dry.done:

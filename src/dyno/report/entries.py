@@ -51,12 +51,16 @@ def entries(
     by_file = _by_file([*findings, *doubts], rows)
     out = []
     for i, (name, group) in enumerate(ranked, 1):
-        entry = Entry(f"t{i}", name, group[0].kind, loads.load(group[0]), "void", rows=group)
+        entry = Entry(
+            f"t{i}", name, group[0].kind, loads.load(group[0]), "void", rows=group
+        )
         out.append(_entry(entry, _findings(name, group, by_file), rules, detail))
     return out
 
 
-def _together(all_groups: Sequence[Group], series: Sequence[str], loads: Loads) -> list[tuple[str, Group]]:
+def _together(
+    all_groups: Sequence[Group], series: Sequence[str], loads: Loads
+) -> list[tuple[str, Group]]:
     """Join results of other tools with one name and one load, which are repeats: names see to that."""
     out: list[tuple[str, Group]] = []
     seen: dict[tuple[object, ...], Group] = {}
@@ -188,7 +192,10 @@ def _verdict(findings: Sequence[Finding]) -> Verdict:
 
 
 def _entry(
-    entry: Entry, findings: list[Finding], rules: Sequence[PriceRule], detail: Callable[[Row], Detail | None]
+    entry: Entry,
+    findings: list[Finding],
+    rules: Sequence[PriceRule],
+    detail: Callable[[Row], Detail | None],
 ) -> Entry:
     group, row = entry.rows, entry.rows[0]
     entry = msgspec.structs.replace(
@@ -196,7 +203,9 @@ def _entry(
         label=row.label,
         tool=row.tool,
         findings=findings,
-        settings={k: s.value for k, s in row.settings.items() if k not in ("verdict", "repeat")},
+        settings={
+            k: s.value for k, s in row.settings.items() if k not in ("verdict", "repeat")
+        },
         repeats=len(group),
         locations=[copy.location for one in group for copy in (one, *one.also)],
         failure=row.failure,
@@ -208,7 +217,9 @@ def _entry(
         return entry
     entry = _measured(entry, detail(row) or Detail(row))
     study = row.place.price if row.place else None
-    chosen = choose(rules, entry.accelerator, entry.series, study, row.number("price_per_hour"))
+    chosen = choose(
+        rules, entry.accelerator, entry.series, study, row.number("price_per_hour")
+    )
     return entry if chosen is None else _priced(entry, chosen)
 
 
@@ -240,15 +251,29 @@ def _sessions(results: Sequence[Result]) -> dict[str, object]:
     first = next((r.summary for r in results if r.summary is not None), None)
     if first is None:
         return {}
-    return {"turns": first.sessions.turns if first.sessions else [], "classes": first.classes}
+    return {
+        "turns": first.sessions.turns if first.sessions else [],
+        "classes": first.classes,
+    }
 
 
 def _priced(entry: Entry, chosen: Chosen) -> Entry:
     machine = chosen.price.machine_accelerators
-    entry = msgspec.structs.replace(entry, machine=entry.machine if machine is None else machine)
+    entry = msgspec.structs.replace(
+        entry, machine=entry.machine if machine is None else machine
+    )
     done = rates(entry.value, str(entry.load.get("test") or ""))
-    paid = cost(chosen, done, entry.accelerators, entry.machine, entry.power_w, entry.joules_per_token)
-    return msgspec.structs.replace(entry, cost=paid, price=stated(chosen, entry.accelerator))
+    paid = cost(
+        chosen,
+        done,
+        entry.accelerators,
+        entry.machine,
+        entry.power_w,
+        entry.joules_per_token,
+    )
+    return msgspec.structs.replace(
+        entry, cost=paid, price=stated(chosen, entry.accelerator)
+    )
 
 
 # ---- figures ----
@@ -259,7 +284,9 @@ def _figures(group: Group, deep: Row) -> dict[str, Number]:
     names = list(_known_figures(group))
     single = len(group) == 1
     # An interval of every percentile of every latency would take longer than all the rest of a report.
-    few = single and deep.form == "run" and deep.kind == "serve" and deep.samples is not None
+    few = (
+        single and deep.form == "run" and deep.kind == "serve" and deep.samples is not None
+    )
     wanted = [name for name in names if _has_interval(name, few)]
     known = estimates([deep] if single else group, wanted)
     return {name: _number(name, group, known.get(name)) for name in names}
@@ -308,15 +335,20 @@ def _number(name: str, rows: Sequence[Row], known: Estimate | None) -> Number:
     single = len(figures) == 1
     value = first.value if single else mean(f.value for f in figures)
     if metric(name).sums and len(rows) > 1:
-        value *= len(rows)  # also where one of them lacks it: else it wouldn't fit what the others sum up to
+        # also where one of them lacks it: else it wouldn't fit what the others sum up to
+        value *= len(rows)
     ends = _score_interval(rows[0], value) if name == "score" and single else None
     number = _with_ends(value, ends, known)
     if not single:
         return replace(number, half=0.0, definition=first.definition, deviation=None)
-    return replace(number, half=first.half, definition=first.definition, deviation=first.deviation)
+    return replace(
+        number, half=first.half, definition=first.definition, deviation=first.deviation
+    )
 
 
-def _with_ends(value: float, ends: tuple[float, float] | None, known: Estimate | None) -> Number:
+def _with_ends(
+    value: float, ends: tuple[float, float] | None, known: Estimate | None
+) -> Number:
     """Return a value with its own interval where that is known, else with the estimated one."""
     if ends is not None:
         return Number(value, *ends, by=known.by if known is not None else "")
@@ -367,7 +399,10 @@ def _memory(telemetry: Sequence[TelemetrySummary], reported: float | None) -> Me
     """Return the memory of the engine. `reported`: by the result itself, where nothing was sampled."""
     for t in telemetry:
         cards = [a for a in t.accelerators if a.engine]
-        after, peak = _sum(a.memory_after_load_bytes for a in cards), _sum(a.memory_peak_bytes for a in cards)
+        after, peak = (
+            _sum(a.memory_after_load_bytes for a in cards),
+            _sum(a.memory_peak_bytes for a in cards),
+        )
         if after is not None or peak is not None:
             return Memory(after, peak)
     resident = _mean(t.engine_resident_bytes for t in telemetry)
@@ -387,7 +422,9 @@ def _roofline(results: Sequence[Result]) -> dict[str, object]:
         if peak and share.bandwidth and share.arithmetic:
             flops = share.arithmetic * peak
             intensity = flops / (share.bandwidth * roof.peaks.bandwidth)
-            positions.append(Position(share.what, intensity, flops, share.bandwidth, share.arithmetic))
+            positions.append(
+                Position(share.what, intensity, flops, share.bandwidth, share.arithmetic)
+            )
     if not positions:
         return {}
     return {"positions": positions, "peaks": roof.peaks, "precision": roof.precision}

@@ -5,7 +5,16 @@ from collections.abc import Iterator, Sequence
 from dyno.facts.entry import Cost, Entry
 from dyno.facts.find import FindAnswer, FindSpec, ProbeFacts, SearchTime
 from dyno.facts.limits import Limit
-from dyno.numbers import count, duration, many, money, number, percent, rough_span, rough_time
+from dyno.numbers import (
+    count,
+    duration,
+    many,
+    money,
+    number,
+    percent,
+    rough_span,
+    rough_time,
+)
 from dyno.report.table import terminal, text_table
 from dyno.screen import wrapped
 
@@ -60,15 +69,21 @@ def describe_search(spec: FindSpec) -> str:
     low, high, _ = spec.range
     unit = "concurrency" if spec.over == "concurrency" else "requests/s"
     return (
-        f"highest load with {target_words(spec)}, {unit} {count(low)} to {count(high)}, up to {duration(spec.budget_s)}"
+        f"highest load with {target_words(spec)}, {unit} {count(low)} to "
+        f"{count(high)}, up to {duration(spec.budget_s)}"
     )
 
 
 def time_words(
-    estimate: SearchTime, budget_s: float, spent_s: float | None = None, confirm_s: float | None = None
+    estimate: SearchTime,
+    budget_s: float,
+    spent_s: float | None = None,
+    confirm_s: float | None = None,
 ) -> str:
     """Say how long it takes; with `spent_s`, how much longer."""
-    least, most = (max(s - (spent_s or 0.0), 0.0) for s in (estimate.least_s, estimate.most_s))
+    least, most = (
+        max(s - (spent_s or 0.0), 0.0) for s in (estimate.least_s, estimate.most_s)
+    )
     if spent_s is not None:
         return f"About {rough_span(least, most)} left"
     probes = f"{estimate.probes_least} to {estimate.probes_most} probes"
@@ -77,7 +92,11 @@ def time_words(
 
 
 def level_words(answer: FindAnswer, level: float) -> str:
-    return f"concurrency {count(level)}" if answer.spec.over == "concurrency" else f"{count(level)} requests/s"
+    return (
+        f"concurrency {count(level)}"
+        if answer.spec.over == "concurrency"
+        else f"{count(level)} requests/s"
+    )
 
 
 def lines(answer: FindAnswer, cost: Cost | None = None) -> Iterator[str]:
@@ -96,7 +115,10 @@ def lines(answer: FindAnswer, cost: Cost | None = None) -> Iterator[str]:
 def _sentences(answer: FindAnswer, cost: Cost | None) -> Iterator[str]:
     yield f"Highest load with {target_words(answer.spec)}:"
     yield f"  {headline(answer)}"
-    for words, level in (("highest that meets it", answer.low), ("lowest that misses it", answer.high)):
+    for words, level in (
+        ("highest that meets it", answer.low),
+        ("lowest that misses it", answer.high),
+    ):
         if level is not None and (probe := answer.at_level(level)):
             yield f"  {words}: {level_words(answer, level)} with {figures(probe)}"
     if cost is not None and cost.per_million_output is not None:
@@ -145,7 +167,9 @@ def headline(answer: FindAnswer) -> str:
 def _no_load(answer: FindAnswer) -> str:
     lowest = answer.high if answer.high is not None else answer.spec.range[0]
     lower = "" if answer.spec.over == "concurrency" and lowest == 1 else " or lower --from"
-    return f"no load meets it, not even {level_words(answer, lowest)}. Raise the limit{lower}."
+    return (
+        f"no load meets it, not even {level_words(answer, lowest)}. Raise the limit{lower}."
+    )
 
 
 def _undecided(answer: FindAnswer) -> str:
@@ -163,9 +187,15 @@ def _undecided(answer: FindAnswer) -> str:
         known = f"below {unit}{count(high)}{after}; no load was shown to meet it"
     else:
         levels = [probe.level for probe in answer.probes]
-        span = count(min(levels)) if min(levels) == max(levels) else f"{count(min(levels))} to {count(max(levels))}"
+        span = (
+            count(min(levels))
+            if min(levels) == max(levels)
+            else f"{count(min(levels))} to {count(max(levels))}"
+        )
         known = f"{unit}{span}{after} was tried, and none is shown to meet or miss it"
-    more = f" It needs about {rough_time(answer.needs_s)}: --budget." if answer.needs_s else ""
+    more = (
+        f" It needs about {rough_time(answer.needs_s)}: --budget." if answer.needs_s else ""
+    )
     return f"not decided at 95 %: {known}.{more}"
 
 
@@ -176,7 +206,9 @@ def remark(answer: FindAnswer) -> str:
         parts.append(f"Limited by {'; '.join(answer.limited_by)}.")
     parts += [f"{each[0].upper()}{each[1:].rstrip('.')}." for each in _remarks(answer)]
     if answer.confirmed is not None:
-        parts.append(f"Confirmed for {duration(answer.confirmed.duration_s)}: {_confirmed(answer.confirmed)}.")
+        parts.append(
+            f"Confirmed for {duration(answer.confirmed.duration_s)}: {_confirmed(answer.confirmed)}."
+        )
     if answer.ended in _ENDED:
         parts.append(_ENDED[answer.ended])
     return " ".join(parts)
@@ -236,7 +268,9 @@ def _confirmed(probe: ProbeFacts) -> str:
 def table(answer: FindAnswer) -> list[str]:
     names = [limit_title(limit) for limit in answer.spec.limits]
     titles = [answer.spec.over, "within", *names, "requests", "s", "tok/s", "verdict"]
-    rows = [_row(probe) for probe in sorted(answer.probes, key=lambda p: (p.level, p.requests))]
+    rows = [
+        _row(probe) for probe in sorted(answer.probes, key=lambda p: (p.level, p.requests))
+    ]
     right = [0, *range(2, len(titles) - 1)]
     return terminal(text_table(titles, rows, right, keep=range(2 + len(names))))
 
@@ -245,7 +279,10 @@ def _row(probe: ProbeFacts) -> list[str]:
     return [
         count(probe.level),
         WITHIN[probe.outcome] + (" (queue grew)" if probe.queue_grew else ""),
-        *(percent(f.value) if f.limit.stem == "failed" else number(f.value) for f in probe.figures),
+        *(
+            percent(f.value) if f.limit.stem == "failed" else number(f.value)
+            for f in probe.figures
+        ),
         count(probe.requests),
         number(probe.duration_s, digits=3),
         number(probe.throughput),

@@ -16,7 +16,8 @@ from dyno.report.target import Contest, Limits, contests, level, small_contests
 _LOSS = ("worse", "perhaps worse")  # the second is real unless many settings were compared
 _MOST = 3  # settings of one sentence
 
-Inseparable = Callable[[Entry, Entry, str], bool]  # whether the data show no difference in a figure of two entries
+# whether the data show no difference in a figure of two entries
+Inseparable = Callable[[Entry, Entry, str], bool]
 
 
 def with_quality(entries: Sequence[Entry], limits: Limits) -> list[Entry]:
@@ -27,7 +28,9 @@ def with_quality(entries: Sequence[Entry], limits: Limits) -> list[Entry]:
     total = max(by_load, key=lambda load: _weight(by_load[load]))
     reference = _reference(by_load[total])[0].series
     qualities = _against(reference, [by_load[total]])
-    qualities |= _against(reference, [some for load, some in by_load.items() if load != total])
+    qualities |= _against(
+        reference, [some for load, some in by_load.items() if load != total]
+    )
     by_series = {e.series: qualities[e.id] for e in by_load[total]}
     timed = {e.id for e in _timed(entries, by_series, limits)}
     out = []
@@ -102,10 +105,16 @@ def _against(reference: str, tests: Sequence[Sequence[Entry]]) -> dict[str, Qual
 def _change(d: Difference | None) -> dict[str, object]:
     if d is None or d.change is None:
         return {"word": "not comparable"}
-    return {"change": Number(d.change, d.low, d.high), "detectable": d.smallest, "word": d.word}
+    return {
+        "change": Number(d.change, d.low, d.high),
+        "detectable": d.smallest,
+        "word": d.word,
+    }
 
 
-def _timed(entries: Sequence[Entry], known: dict[str, Quality], limits: Limits) -> list[Entry]:
+def _timed(
+    entries: Sequence[Entry], known: dict[str, Quality], limits: Limits
+) -> list[Entry]:
     """Return the entry of each series whose speed is shown beside its quality, from the contest with most of them."""
     all_contests = [*contests(entries, limits), *small_contests(entries)]
     speeds = [contest for contest in all_contests if _fast(contest)]
@@ -126,14 +135,21 @@ def _fast(contest: Contest) -> bool:
 
 def speed(e: Entry) -> tuple[str, Number] | None:
     """Return the figure that says how fast a series is, with its name."""
-    return next(((name, e.figures[name]) for name in (*THROUGHPUTS, "speed") if name in e.figures), None)
+    return next(
+        ((name, e.figures[name]) for name in (*THROUGHPUTS, "speed") if name in e.figures),
+        None,
+    )
 
 
 def front_sentences(
     entries: Sequence[Entry], inseparable: Inseparable = lambda one, other, metric: False
 ) -> Iterator[str]:
     """Yield the fastest setting without a detectable loss, the smallest detectable loss, and faster but worse ones."""
-    timed = [e for e in entries if e.quality is not None and e.quality.timed and speed(e) is not None]
+    timed = [
+        e
+        for e in entries
+        if e.quality is not None and e.quality.timed and speed(e) is not None
+    ]
     scores = [e for e in entries if e.kind == "quality" and e.quality is not None]
     reference = next((e for e in scores if not _quality(e).reference), None)
     if len(timed) < 2 or reference is None:
@@ -152,7 +168,9 @@ def _reference_sentence(reference: Entry, scores: Sequence[Entry]) -> str:
 
 
 def _without_score(entries: Sequence[Entry], kind: str) -> Iterator[str]:
-    unscored = list(dict.fromkeys(e.series for e in entries if e.kind == kind and e.quality is None))
+    unscored = list(
+        dict.fromkeys(e.series for e in entries if e.kind == kind and e.quality is None)
+    )
     if unscored:
         more = " …" if len(unscored) > _MOST else ""
         yield f"Without a score: {', '.join(unscored[:_MOST])}{more}."
@@ -164,7 +182,9 @@ class _Front:
     def __init__(self, timed: Sequence[Entry], inseparable: Inseparable) -> None:
         self._inseparable = inseparable
         self.ranked = sorted(timed, key=_speed, reverse=True)
-        self.able = [e for e in self.ranked if _quality(e).word not in (*_LOSS, "not comparable")]
+        self.able = [
+            e for e in self.ranked if _quality(e).word not in (*_LOSS, "not comparable")
+        ]
 
     def fastest(self) -> str:
         if not self.able:
@@ -180,10 +200,18 @@ class _Front:
         return f"{names}{more} can't be separated in speed; none has a detectable loss of quality: {paces}."
 
     def detectable_loss(self) -> Iterator[str]:
-        known = [detectable for e in self._compared() if (detectable := _quality(e).detectable) is not None]
+        known = [
+            detectable
+            for e in self._compared()
+            if (detectable := _quality(e).detectable) is not None
+        ]
         if known:
             quality = _quality(self.ranked[0])
-            asked = quality.test if quality.items is None else f"{count(quality.items)} items of {quality.test}"
+            asked = (
+                quality.test
+                if quality.items is None
+                else f"{count(quality.items)} items of {quality.test}"
+            )
             yield f"The smallest detectable loss is {points(max(known))} ({asked})."
 
     def _compared(self) -> list[Entry]:

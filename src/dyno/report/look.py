@@ -30,7 +30,13 @@ class Look:
 
 def theme(ink: str) -> dict[str, Any]:
     """Draw text and lines in one colour. 'currentColor': the page's, light or dark."""
-    text = {"labelColor": ink, "titleColor": ink, "labelFontSize": 11, "titleFontSize": 12, "titleFontWeight": "normal"}
+    text = {
+        "labelColor": ink,
+        "titleColor": ink,
+        "labelFontSize": 11,
+        "titleFontSize": 12,
+        "titleFontWeight": "normal",
+    }
     return {
         "background": "transparent",
         "font": "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif",

@@ -19,14 +19,18 @@ def rig_lines(rig: Rig, state_names: list[str]) -> list[str]:
             "cpu": rig.cpu,
             "cores": _cores(rig),
             "memory": _share(rig.memory_free_bytes, rig.memory_bytes, "free of"),
-            "swap": "none" if rig.swap_bytes == 0 else _share(rig.swap_used_bytes, rig.swap_bytes, "used of"),
+            "swap": "none"
+            if rig.swap_bytes == 0
+            else _share(rig.swap_used_bytes, rig.swap_bytes, "used of"),
             "container": rig.container or "none seen",
             "python": rig.python,
             "load average": f"{rig.load_average_1min:g}",
         }
     )
     out += ["", "Accelerators", *(_accelerators(rig) or ["  none found"])]
-    out += [line for why in rig.unknown for line in wrapped(f"unknown: {why}", "  ", "    ")]
+    out += [
+        line for why in rig.unknown for line in wrapped(f"unknown: {why}", "  ", "    ")
+    ]
     if rig.topology:
         names = [str(i) for i in range(len(rig.topology))]
         rows = [[name, *row] for name, row in zip(names, rig.topology, strict=True)]
@@ -67,7 +71,18 @@ def _share(part: int | None, whole: int | None, words: str) -> str:
 def _accelerators(rig: Rig) -> list[str]:
     if not rig.accelerators:
         return []
-    titles = ["#", "name", "arch", "memory used", "driver", "power cap", "max MHz", "partition", "link", "NUMA"]
+    titles = [
+        "#",
+        "name",
+        "arch",
+        "memory used",
+        "driver",
+        "power cap",
+        "max MHz",
+        "partition",
+        "link",
+        "NUMA",
+    ]
     rows: list[list[str]] = []
     for a in rig.accelerators:
         row = _accelerator(a)
@@ -76,7 +91,9 @@ def _accelerators(rig: Rig) -> list[str]:
         else:
             rows.append(row)
     out = _columns([titles, *rows])
-    out += [f"  on {a.index}: {', '.join(a.processes)}" for a in rig.accelerators if a.processes]
+    out += [
+        f"  on {a.index}: {', '.join(a.processes)}" for a in rig.accelerators if a.processes
+    ]
     nvidia = {a.name for a in rig.accelerators if a.vendor == "nvidia"}
     if len(nvidia) > 1 and rig.environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
         order = "Numbers follow the PCI bus. CUDA_VISIBLE_DEVICES counts the fastest first, unless "
@@ -112,7 +129,11 @@ def _power(a: Accelerator) -> str:
 def _pairs(values: dict[str, str], indent: str = "") -> list[str]:
     width = max((len(k) for k in values), default=0)
     hanging = " " * (len(indent) + width + 2)
-    return [line for k, v in values.items() for line in wrapped(v, f"{indent}{k:<{width}}  ", hanging)]
+    return [
+        line
+        for k, v in values.items()
+        for line in wrapped(v, f"{indent}{k:<{width}}  ", hanging)
+    ]
 
 
 def _columns(rows: list[list[str]]) -> list[str]:
@@ -131,16 +152,36 @@ def telemetry_pairs(t: TelemetrySummary) -> list[tuple[str, str]]:
     """Return label and value of each. An unknown one has no line."""
     its = [a for a in t.accelerators if a.engine is not False]
     out = [("Accelerators:", ", ".join(str(a.index) for a in its))] if its else []
-    for label, values, show in (*_accelerator_figures(t, its), *_host_figures(t), *_engine_figures(t)):
+    for label, values, show in (
+        *_accelerator_figures(t, its),
+        *_host_figures(t),
+        *_engine_figures(t),
+    ):
         if any(v is not None for v in values):
-            out.append((label, " / ".join(UNKNOWN if v is None else show(v) for v in values)))
-    return [*out, ("Sampling: interval, CPU (of one core):", f"{count(t.interval_s)} s, {percent(t.cost)}")]
-
-
-def _accelerator_figures(t: TelemetrySummary, its: Sequence[AcceleratorTelemetry]) -> list[_Measured]:
+            out.append(
+                (label, " / ".join(UNKNOWN if v is None else show(v) for v in values))
+            )
     return [
-        _Measured("  Utilization, mean:", [a.use_mean_percent for a in its], lambda v: percent(v / 100)),
-        _Measured("  Memory after loading (GiB):", [a.memory_after_load_bytes for a in its], _gib),
+        *out,
+        (
+            "Sampling: interval, CPU (of one core):",
+            f"{count(t.interval_s)} s, {percent(t.cost)}",
+        ),
+    ]
+
+
+def _accelerator_figures(
+    t: TelemetrySummary, its: Sequence[AcceleratorTelemetry]
+) -> list[_Measured]:
+    return [
+        _Measured(
+            "  Utilization, mean:",
+            [a.use_mean_percent for a in its],
+            lambda v: percent(v / 100),
+        ),
+        _Measured(
+            "  Memory after loading (GiB):", [a.memory_after_load_bytes for a in its], _gib
+        ),
         _Measured("  Memory, peak (GiB):", [a.memory_peak_bytes for a in its], _gib),
         _Measured("  Power, mean (W):", [a.power_mean_w for a in its], number),
         _Measured("  Power, peak (W):", [a.power_peak_w for a in its], number),
@@ -167,12 +208,20 @@ def _engine_figures(t: TelemetrySummary) -> list[_Measured]:
         _Measured("Engine: memory after loading (GiB):", [t.engine_resident_bytes], _gib),
         _Measured("Engine: running, mean:", [e.running_mean for e in t.engines], number),
         _Measured("Engine: waiting, mean:", [e.waiting_mean for e in t.engines], number),
-        _Measured("Engine: KV cache used, mean:", [e.kv_mean_share for e in t.engines], percent),
-        _Measured("Engine: KV cache used, peak:", [e.kv_peak_share for e in t.engines], percent),
+        _Measured(
+            "Engine: KV cache used, mean:", [e.kv_mean_share for e in t.engines], percent
+        ),
+        _Measured(
+            "Engine: KV cache used, peak:", [e.kv_peak_share for e in t.engines], percent
+        ),
         _Measured("Engine: preemptions:", [e.preemptions for e in t.engines], count),
         _Measured("Engine: prefix cache hits:", [prefix_hits], percent),
         _Measured("Engine: draft tokens accepted:", [t.acceptance], percent),
-        _Measured("Engine: tokens per step, mean:", [e.accepted_length_mean for e in t.engines], number),
+        _Measured(
+            "Engine: tokens per step, mean:",
+            [e.accepted_length_mean for e in t.engines],
+            number,
+        ),
     ]
 
 
@@ -184,7 +233,10 @@ def roofline_pairs(r: Roofline) -> list[tuple[str, str]]:
     """Return label and value of each. An unknown one has no line."""
     out = []
     for share in r.shares:
-        for what, value in (("Memory bandwidth", share.bandwidth), ("Arithmetic", share.arithmetic)):
+        for what, value in (
+            ("Memory bandwidth", share.bandwidth),
+            ("Arithmetic", share.arithmetic),
+        ):
             if value is not None:
                 out.append((f"{what} used ({share.what}):", percent(value)))
     if out:
@@ -204,12 +256,21 @@ def _short(peaks: Peaks, precision: str) -> str:
 def peak_lines(peaks: Peaks, indent: str = "") -> list[str]:
     """Return all that is known of them, for the doctor."""
     if peaks.bandwidth_by_size:
-        sizes = [f"{human_bytes(n)} {number(rate / 1e9)}" for n, rate in peaks.bandwidth_by_size.items()]
+        sizes = [
+            f"{human_bytes(n)} {number(rate / 1e9)}"
+            for n, rate in peaks.bandwidth_by_size.items()
+        ]
         bandwidth = f"bandwidth (GB/s) by working-set size: {', '.join(s.replace(' ', HARD) for s in sizes)}"
     else:
-        cache = f", last-level cache {human_bytes(peaks.cache_bytes)}" if peaks.cache_bytes else ""
+        cache = (
+            f", last-level cache {human_bytes(peaks.cache_bytes)}"
+            if peaks.cache_bytes
+            else ""
+        )
         bandwidth = f"bandwidth {number(peaks.bandwidth / 1e9)} GB/s{cache}"
-    flops = [f"{precision}{HARD}{number(rate / 1e12)}" for precision, rate in peaks.flops.items()]
+    flops = [
+        f"{precision}{HARD}{number(rate / 1e12)}" for precision, rate in peaks.flops.items()
+    ]
     facts = (bandwidth, f"arithmetic (T operations/s): {', '.join(flops)}", peaks.source)
     below = indent + "  "
     lines = [indent + _counted(peaks)]

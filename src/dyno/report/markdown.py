@@ -42,7 +42,9 @@ def _parts(report: Report) -> Iterator[str]:
     yield from _sheets("Machines", report.rigs)
     yield from _sheets("Engines", report.engines)
     yield from _commands(report.commands)
-    yield _list("Definitions", (f"{_code(k)}: {escaped(v)}" for k, v in report.definitions.items()))
+    yield _list(
+        "Definitions", (f"{_code(k)}: {escaped(v)}" for k, v in report.definitions.items())
+    )
     yield _list("Sources", map(escaped_line, report.sources))
     yield f"## Reproduce this report\n\n{_fenced(report.again)}" if report.again else ""
 
@@ -76,7 +78,9 @@ def _sheets(title: str, sheets: list[Sheet]) -> Iterator[str]:
         yield f"## {title}"
     for sheet in sheets:
         yield f"### {escaped(sheet.name)}"
-        yield "\n".join(f"- {escaped(name)}: {escaped(value)}" for name, value in sheet.facts)
+        yield "\n".join(
+            f"- {escaped(name)}: {escaped(value)}" for name, value in sheet.facts
+        )
 
 
 def _commands(commands: list[CommandText]) -> Iterator[str]:

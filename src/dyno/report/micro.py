@@ -49,7 +49,14 @@ KNOBS: dict[str, Any] = {
     "type_v": "f16", "split_mode": "layer", "no_kv_offload": False, "flash_attn": -1, "tensor_split": "0.00",
     "tensor_buft_overrides": "none", "load_mode": "auto", "no_op_offload": 0, "no_host": False,
 }  # fmt: skip
-_TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "fp32": "F32", "fp16": "F16", "bf16": "BF16"}
+_TYPES = {
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "fp32": "F32",
+    "fp16": "F16",
+    "bf16": "BF16",
+}
 # What dyno leaves as llama-bench has it.
 _FIXED = {
     "main_gpu": 0,
@@ -82,7 +89,11 @@ Row = dict[str, Any]
 
 
 def row(
-    result: Result, manifest: Manifest, iterations: Sequence[Iteration], run: Path, engine: EngineFacts | None
+    result: Result,
+    manifest: Manifest,
+    iterations: Sequence[Iteration],
+    run: Path,
+    engine: EngineFacts | None,
 ) -> Row:
     trial = manifest.trial
     spec, how, work = trial.engine, trial.offline, trial.workload
@@ -105,8 +116,13 @@ def row(
     }
     if own:
         values |= {**_FIXED, **_knobs(spec, engine)}
-    values |= {"n_prompt": work.input_len, "n_gen": work.output_len or 0, "n_depth": how.depth or 0}
-    values.update(llama.completed(_reported(iterations)))  # llama-bench says itself what it ran with
+    values |= {
+        "n_prompt": work.input_len,
+        "n_gen": work.output_len or 0,
+        "n_depth": how.depth or 0,
+    }
+    # llama-bench says itself what it ran with
+    values.update(llama.completed(_reported(iterations)))
     values["test_time"] = _utc(manifest.started)
     samples = list(_samples(trial, iterations))
     values |= _speeds(samples)
@@ -129,7 +145,9 @@ def _build_number(version: str | None) -> int:
     return int(version) if version and version.isdecimal() else 0
 
 
-def _samples(trial: TrialSpec, iterations: Sequence[Iteration]) -> Iterator[tuple[int, int]]:
+def _samples(
+    trial: TrialSpec, iterations: Sequence[Iteration]
+) -> Iterator[tuple[int, int]]:
     """Yield tokens and nanoseconds of each measured answer."""
     for iteration in iterations:
         if not iteration.warmup:
@@ -161,7 +179,11 @@ def _deviation(values: Sequence[float]) -> float:
 
 
 def _utc(started: str) -> str:
-    return datetime.datetime.fromisoformat(started).astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return (
+        datetime.datetime.fromisoformat(started)
+        .astimezone(datetime.UTC)
+        .strftime("%Y-%m-%dT%H:%M:%SZ")
+    )
 
 
 def _share(trial: TrialSpec, result: Result) -> Share | None:
@@ -197,7 +219,10 @@ def _accelerators(manifest: Manifest) -> list[Accelerator]:
 
 def _backend(accelerators: Sequence[Accelerator]) -> str:
     names = {"nvidia": "CUDA", "amd": "ROCm"}
-    return ",".join(dict.fromkeys(names.get(a.vendor, a.vendor) for a in accelerators)) or "CPU"
+    return (
+        ",".join(dict.fromkeys(names.get(a.vendor, a.vendor) for a in accelerators))
+        or "CPU"
+    )
 
 
 def _model(manifest: Manifest) -> tuple[str, int | None, int | None]:
@@ -218,7 +243,9 @@ def _model_size(parameters: int | None) -> str:
     # Its own names follow the number of layers, and it has none for a model that it wasn't made for.
     if not parameters:
         return "?B"
-    return f"{parameters / 1e9:.0f}B" if parameters >= 0.95e9 else f"{parameters / 1e6:.0f}M"
+    return (
+        f"{parameters / 1e9:.0f}B" if parameters >= 0.95e9 else f"{parameters / 1e6:.0f}M"
+    )
 
 
 def _knobs(spec: EngineSpec, engine: EngineFacts | None) -> dict[str, Any]:
@@ -248,7 +275,9 @@ def said_of(spec: EngineSpec, knob: str) -> Any:
     if (said := _given(spec.args).get(knob)) is not None:
         return said
     if knob in ("type_k", "type_v") and spec.kv_cache_dtype:
-        return {"fp16": "f16", "fp32": "f32", "auto": "f16"}.get(spec.kv_cache_dtype, spec.kv_cache_dtype)
+        return {"fp16": "f16", "fp32": "f32", "auto": "f16"}.get(
+            spec.kv_cache_dtype, spec.kv_cache_dtype
+        )
     return spec.max_batched_tokens if knob in ("n_batch", "n_ubatch") else None
 
 
@@ -267,7 +296,9 @@ class Markdown:
         self._columns = list(self._chosen(first))
         self._widths = {name: _COLUMNS[name][1] for name in self._columns}
         self._fit()
-        yield _joined(_cell(_COLUMNS[name][0], self._widths[name]) for name in self._columns)
+        yield _joined(
+            _cell(_COLUMNS[name][0], self._widths[name]) for name in self._columns
+        )
         widths = [self._widths[name] for name in self._columns]
         yield _joined("-" * (abs(w) - 1) + (":" if w > 0 else "-") for w in widths)
 
@@ -276,7 +307,11 @@ class Markdown:
         screen = SCREEN.get()
 
         def too_wide() -> bool:
-            return screen.fits and 1 + sum(abs(self._widths[name]) + 3 for name in self._columns) > screen.width
+            return (
+                screen.fits
+                and 1 + sum(abs(self._widths[name]) + 3 for name in self._columns)
+                > screen.width
+            )
 
         for name, width in _NARROW.items():
             if too_wide() and name in self._columns:
@@ -300,16 +335,24 @@ class Markdown:
 
     def row(self, row: Row) -> Iterator[str]:
         self._rows.append(row)
-        yield _joined(_cell(_shown(row, name), self._widths[name]) for name in self._columns)
+        yield _joined(
+            _cell(_shown(row, name), self._widths[name]) for name in self._columns
+        )
 
     def foot(self) -> Iterator[str]:
         yield ""
         if self._hidden:
-            yield from wrapped(f"Not shown: {', '.join(self._hidden)}. A wider terminal or -o json shows all columns.")
+            yield from wrapped(
+                f"Not shown: {', '.join(self._hidden)}. A wider terminal or -o json shows all columns."
+            )
             yield ""
         if "% BW" in self._columns:
-            peaks = "; ".join(dict.fromkeys(row["peaks"] for row in self._rows if row["peaks"]))
-            yield from wrapped(f"Hardware utilization (% BW, % FLOPS) is relative to {peaks}.")
+            peaks = "; ".join(
+                dict.fromkeys(row["peaks"] for row in self._rows if row["peaks"])
+            )
+            yield from wrapped(
+                f"Hardware utilization (% BW, % FLOPS) is relative to {peaks}."
+            )
             yield ""
         for verdict in ("void", "doubtful"):
             rows = [row for row in self._rows if row["verdict"] == verdict]
@@ -317,7 +360,12 @@ class Markdown:
                 yield from self._unsound(verdict, rows)
                 yield ""
         # What holds for all of them: a note that would change what is concluded.
-        notes = {f["text"]: f for row in self._rows for f in row["findings"] if f["code"] == "engine.generic_build"}
+        notes = {
+            f["text"]: f
+            for row in self._rows
+            for f in row["findings"]
+            if f["code"] == "engine.generic_build"
+        }
         for note in notes.values():
             yield from finding_lines(msgspec.convert(note, Finding))
             yield ""
@@ -326,23 +374,37 @@ class Markdown:
     def _unsound(self, verdict: str, rows: Sequence[Row]) -> Iterator[str]:
         names = ", ".join(dict.fromkeys(map(self._named, rows)))
         head, *others = wrapped(f"{verdict}: {names}", rest="  ")
-        yield styled(verdict.capitalize(), verdict_style(verdict)) + head.removeprefix(verdict)
+        yield styled(verdict.capitalize(), verdict_style(verdict)) + head.removeprefix(
+            verdict
+        )
         yield from others
         # Most rows have the same ones: print each once, with the numbers of its first row.
-        first = {f["code"]: (f, row) for row in reversed(rows) for f in row["findings"] if f["level"] != "note"}
+        first = {
+            f["code"]: (f, row)
+            for row in reversed(rows)
+            for f in row["findings"]
+            if f["level"] != "note"
+        }
         for finding, row in first.values():
-            yield from finding_lines(_named_finding(self._named(row), msgspec.convert(finding, Finding)))
+            yield from finding_lines(
+                _named_finding(self._named(row), msgspec.convert(finding, Finding))
+            )
 
     def _named(self, row: Row) -> str:
         """Name a row by its test, and by what distinguishes it from other rows."""
         chosen = ["test"]
         others = [name for name in self._columns if name not in (*_FIGURES, "test")]
         for name in sorted(others, key=lambda name: name != "engine"):
-            alike = [r for r in self._rows if all(_shown(r, n) == _shown(row, n) for n in chosen)]
+            alike = [
+                r for r in self._rows if all(_shown(r, n) == _shown(row, n) for n in chosen)
+            ]
             if len({_shown(r, name) for r in alike}) > 1:
                 chosen.insert(-1, name)
         plain = ("test", "engine", "model")
-        return " ".join(_shown(row, n) if n in plain else f"{_COLUMNS[n][0]}={_shown(row, n)}" for n in chosen)
+        return " ".join(
+            _shown(row, n) if n in plain else f"{_COLUMNS[n][0]}={_shown(row, n)}"
+            for n in chosen
+        )
 
 
 def _shown_knobs(specs: Sequence[EngineSpec], always: str) -> Iterator[str]:
@@ -431,7 +493,8 @@ def _shown(row: Row, column: str) -> str:
     if column in _SHOWN:
         return _SHOWN[column](row)
     value = row.get(column)
-    if value is None:  # threads that llama.cpp chose itself; a knob that another engine doesn't have
+    # threads that llama.cpp chose itself; a knob that another engine doesn't have
+    if value is None:
         return "auto" if _of_llama_bench(row["engine"]) else "-"
     return str(int(value) if isinstance(value, bool) else value)
 
@@ -449,7 +512,11 @@ def _parameters(n: int | None) -> str:
 
 
 def _speed(row: Row) -> str:
-    return "failed" if row["avg_ts"] is None else f"{row['avg_ts']:.2f} ± {row['stddev_ts']:.2f}"
+    return (
+        "failed"
+        if row["avg_ts"] is None
+        else f"{row['avg_ts']:.2f} ± {row['stddev_ts']:.2f}"
+    )
 
 
 def _percent(share: float | None) -> str:

@@ -15,7 +15,9 @@ def per(entry: Entry, value: float, mode: str) -> float | None:
         return value / used if used else None
     if mode == "machine":
         return value / used * entry.machine if used and entry.machine else None
-    return value / entry.cost.hour if entry.cost is not None and entry.cost.hour > 0 else None
+    return (
+        value / entry.cost.hour if entry.cost is not None and entry.cost.hour > 0 else None
+    )
 
 
 def estimated(entry: Entry, mode: str) -> bool:
@@ -25,18 +27,30 @@ def estimated(entry: Entry, mode: str) -> bool:
 
 def words(report: Report) -> dict[str, str]:
     """Return the modes in words, with the money that prices are in."""
-    words = {"measured": "as measured", "accelerator": "per accelerator", "machine": "per machine"}
+    words = {
+        "measured": "as measured",
+        "accelerator": "per accelerator",
+        "machine": "per machine",
+    }
     return words | {"dollar": f"per {_money(report)} per hour"}
 
 
 def units(report: Report) -> dict[str, str]:
     money = _money(report)
     money = "$" if money == "dollar" else money
-    return {"accelerator": "/ accelerator", "machine": "/ machine", "dollar": f"/ {money} per hour"}
+    return {
+        "accelerator": "/ accelerator",
+        "machine": "/ machine",
+        "dollar": f"/ {money} per hour",
+    }
 
 
 def _money(report: Report) -> str:
-    currencies = {e.cost.currency.upper() for e in report.entries if e.cost is not None and e.cost.hour}
+    currencies = {
+        e.cost.currency.upper()
+        for e in report.entries
+        if e.cost is not None and e.cost.hour
+    }
     if currencies <= {"USD", "$"}:
         return "dollar"
     return currencies.pop() if len(currencies) == 1 else "unit of money"

@@ -17,14 +17,21 @@ _INKS = {False: ("#1A1A1A", "#FFFFFF"), True: ("#E8E8E8", "#121212")}
 
 
 def complete(
-    chart: Chart, *, width: int | None = None, dark: bool | None = None, values: Mapping[str, Any] | None = None
+    chart: Chart,
+    *,
+    width: int | None = None,
+    dark: bool | None = None,
+    values: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the specification with its data. `width`: pixels, else the container's. `dark`: on a ground of its own,
     else the page's. `values`: of parameters, by name; a select takes an option or its words."""
     spec = {**chart.spec, "datasets": {DATA: chart.rows}}
     if width is not None:
         spec["width"] = width
-        spec["params"] = [{"name": "room", "value": width} if p["name"] == "room" else p for p in spec["params"]]
+        spec["params"] = [
+            {"name": "room", "value": width} if p["name"] == "room" else p
+            for p in spec["params"]
+        ]
     if dark is not None:
         ink, ground = _INKS[dark]
         spec["config"] = {**theme(ink), "background": ground}
@@ -32,7 +39,9 @@ def complete(
     if values:
         known = {p["name"] for p in spec["params"]}
         if unknown := sorted(set(values) - known):
-            raise ValueError(f"{chart.name} has no parameter {unknown[0]!r}; it has {', '.join(sorted(known))}")
+            raise ValueError(
+                f"{chart.name} has no parameter {unknown[0]!r}; it has {', '.join(sorted(known))}"
+            )
         spec["params"] = choose(spec["params"], values)
     return spec
 
@@ -56,23 +65,53 @@ def _option(param: dict[str, Any], value: Any) -> Any:
 
 
 def png(
-    chart: Chart, *, width: int = WIDTH, dark: bool = False, values: Mapping[str, Any] | None = None, scale: float = 2
+    chart: Chart,
+    *,
+    width: int = WIDTH,
+    dark: bool = False,
+    values: Mapping[str, Any] | None = None,
+    scale: float = 2,
 ) -> bytes:
     spec = complete(chart, width=width, dark=dark, values=values)
     return drawn("vegalite_to_png", json.dumps(spec), vl_version=VEGA_LITE, scale=scale)
 
 
-def svg(chart: Chart, *, width: int = WIDTH, dark: bool = False, values: Mapping[str, Any] | None = None) -> str:
+def svg(
+    chart: Chart,
+    *,
+    width: int = WIDTH,
+    dark: bool = False,
+    values: Mapping[str, Any] | None = None,
+) -> str:
     spec = complete(chart, width=width, dark=dark, values=values)
     return drawn("vegalite_to_svg", json.dumps(spec), vl_version=VEGA_LITE).decode()
 
 
 def card(chart: Chart, title: str, words: str) -> bytes:
     """Return a chart as the picture of a link preview, 1200 × 630 pixels."""
-    spec = complete(chart, width=CARD_LEGEND, dark=False) | {"width": CARD[0], "height": CARD[1], "padding": 24}
+    spec = complete(chart, width=CARD_LEGEND, dark=False) | {
+        "width": CARD[0],
+        "height": CARD[1],
+        "padding": 24,
+    }
     spec["autosize"] = {"type": "fit", "contains": "padding"}
-    legend = {"orient": "right", "direction": "vertical", "layout": {"right": {"anchor": "middle"}}}
+    legend = {
+        "orient": "right",
+        "direction": "vertical",
+        "layout": {"right": {"anchor": "middle"}},
+    }
     spec["config"]["legend"] |= legend
-    text = {"text": wrap(title, 54)[:2], "subtitle": wrap(words, 84)[:4], "fontSize": 20, "subtitleFontSize": 13}
-    spec["title"] = {**text, "anchor": "start", "frame": "bounds", "offset": 12, "limit": CARD[0] - 48}
+    text = {
+        "text": wrap(title, 54)[:2],
+        "subtitle": wrap(words, 84)[:4],
+        "fontSize": 20,
+        "subtitleFontSize": 13,
+    }
+    spec["title"] = {
+        **text,
+        "anchor": "start",
+        "frame": "bounds",
+        "offset": 12,
+        "limit": CARD[0] - 48,
+    }
     return drawn("vegalite_to_png", json.dumps(spec), vl_version=VEGA_LITE, scale=2)

@@ -16,14 +16,32 @@ def lines(result: Result) -> Iterator[str]:
     q = result.quality
     assert q is not None
     where = [f" at {each.concurrency}" if len(q.passes) > 1 else "" for each in q.passes]
-    titles = ["task", "metric", *(f"score{words}" for words in where), "95 % interval", "items", "shots"]
+    titles = [
+        "task",
+        "metric",
+        *(f"score{words}" for words in where),
+        "95 % interval",
+        "items",
+        "shots",
+    ]
     rows = []
     for i, score in enumerate(q.scores):
         each = [shown(p.scores[i]) if i < len(p.scores) else UNKNOWN for p in q.passes]
         metric = f"{score.metric} ({score.filter})" if score.filter else score.metric
-        rows.append([score.task, metric, *each, interval(score), count(score.items), str(score.n_shot)])
+        rows.append(
+            [
+                score.task,
+                metric,
+                *each,
+                interval(score),
+                count(score.items),
+                str(score.n_shot),
+            ]
+        )
     right = range(2, len(titles))
-    yield from terminal(text_table(titles, rows, right=right, keep=range(2, 3 + len(where))))
+    yield from terminal(
+        text_table(titles, rows, right=right, keep=range(2, 3 + len(where)))
+    )
     yield from wrapped(_about(q))
     yield from verdict_lines(result)
 
@@ -42,7 +60,8 @@ def shown(score: TaskScore) -> str:
 
 
 def interval(score: TaskScore) -> str:
-    from dyno.measure.paired import score_interval  # numpy: the progress of a download doesn't need it
+    # numpy: the progress of a download doesn't need it
+    from dyno.measure.paired import score_interval
 
     ends = score_interval(score.score, score.items, score.stderr)
     if ends is None or (score.stderr is None and not is_rate(score)):
@@ -54,7 +73,9 @@ def interval(score: TaskScore) -> str:
 def _about(q: QualitySummary) -> str:
     tools = ", ".join(f"{name} {version}" for name, version in q.tools.items())
     took = duration(sum(each.duration_s for each in q.passes))
-    load = f" {under_load(q.load_changes, q.passes[-1].concurrency)}" if q.load_changes else ""
+    load = (
+        f" {under_load(q.load_changes, q.passes[-1].concurrency)}" if q.load_changes else ""
+    )
     return f"Asked by {tools} in the {q.form} form, in {took}.{load}"
 
 

@@ -69,7 +69,11 @@ def build(
 
 
 def _known(estimate: Estimate) -> dict[str, Any]:
-    return {name: value for name, value in msgspec.to_builtins(estimate).items() if value not in (None, "")}
+    return {
+        name: value
+        for name, value in msgspec.to_builtins(estimate).items()
+        if value not in (None, "")
+    }
 
 
 def _has_error(name: str) -> bool:
@@ -84,18 +88,26 @@ def _row(row: Row) -> dict[str, Any]:
     figures = [name for name in row.figures if name in SPEEDS or _has_error(name)]
     return {
         "settings": {name: setting.value for name, setting in row.settings.items()},
-        "estimates": {name: _known(estimate) for name, estimate in estimates([row], figures).items()},
+        "estimates": {
+            name: _known(estimate) for name, estimate in estimates([row], figures).items()
+        },
         "rig": msgspec.to_builtins(row.rig),
     }
 
 
-def _offline(s: OfflineSummary, iterations: Sequence[Iteration]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _offline(
+    s: OfflineSummary, iterations: Sequence[Iteration]
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return vLLM's keys, and dyno's own. Times are in seconds, as vLLM's are."""
     if s.kind == "latency":
         percentiles = {p: ms / 1e3 for p, ms in s.latency.percentiles.items()}
         times_s = [seconds(i.end_ns - i.start_ns) for i in iterations if not i.warmup]
         warmups_s = [seconds(i.end_ns - i.start_ns) for i in iterations if i.warmup]
-        out = {"avg_latency": s.latency.mean / 1e3, "latencies": times_s, "percentiles": percentiles}
+        out = {
+            "avg_latency": s.latency.mean / 1e3,
+            "latencies": times_s,
+            "percentiles": percentiles,
+        }
         return out, {"summary": msgspec.to_builtins(s), "warmup_latencies": warmups_s}
     # Mean over the iterations: vLLM has but one.
     count = max(s.iterations, 1)
@@ -109,7 +121,9 @@ def _offline(s: OfflineSummary, iterations: Sequence[Iteration]) -> tuple[dict[s
     return out, {"summary": msgspec.to_builtins(s)}
 
 
-def _serving(s: Summary, manifest: Manifest, records: Iterable[Record] | None) -> dict[str, Any]:
+def _serving(
+    s: Summary, manifest: Manifest, records: Iterable[Record] | None
+) -> dict[str, Any]:
     """Return vLLM's keys of a serving benchmark."""
     trial, load = manifest.trial, manifest.trial.load
     started = datetime.datetime.fromisoformat(manifest.started)
@@ -120,9 +134,13 @@ def _serving(s: Summary, manifest: Manifest, records: Iterable[Record] | None) -
         "label": trial.label,
         "model_id": trial.target.model or manifest.target.model,
         "tokenizer_id": manifest.tokenizer,
-        "num_prompts": manifest.prompts if trial.workload.traits.sessions else trial.workload.num_prompts,
+        "num_prompts": manifest.prompts
+        if trial.workload.traits.sessions
+        else trial.workload.num_prompts,
         **trial.metadata,
-        "request_rate": load.request_rate_rps if load.request_rate_rps is not None else "inf",
+        "request_rate": load.request_rate_rps
+        if load.request_rate_rps is not None
+        else "inf",
         "burstiness": load.burstiness if load.burstiness is not None else "inf",
         "max_concurrency": load.max_concurrency,
     }
@@ -145,7 +163,9 @@ def _serving(s: Summary, manifest: Manifest, records: Iterable[Record] | None) -
     return out
 
 
-def _served(s: Summary, manifest: Manifest, telemetry: TelemetrySummary | None) -> dict[str, Any]:
+def _served(
+    s: Summary, manifest: Manifest, telemetry: TelemetrySummary | None
+) -> dict[str, Any]:
     """Return dyno's own keys of a serving benchmark."""
     trial = manifest.trial
     response = {
@@ -180,11 +200,17 @@ def _served(s: Summary, manifest: Manifest, telemetry: TelemetrySummary | None) 
         "itl_text": _own(s, "itl_text", "itl"),
         "itl_per_token": _own(s, "itl_per_token", "itl"),
         "response": response,
-        "bounds": {**s.bounds, **{name: d.bounds for name, d in s.latencies.items() if d.bounds}},
+        "bounds": {
+            **s.bounds,
+            **{name: d.bounds for name, d in s.latencies.items() if d.bounds},
+        },
         "freezes": msgspec.to_builtins(s.freezes),
         "unfrozen": msgspec.to_builtins(s.unfrozen),
         "steady": msgspec.to_builtins(s.steady),
-        "replicas": [{"url": trial.target.urls[r.index], **msgspec.to_builtins(r)} for r in s.replicas],
+        "replicas": [
+            {"url": trial.target.urls[r.index], **msgspec.to_builtins(r)}
+            for r in s.replicas
+        ],
         "client": msgspec.to_builtins(s.client),
     }
     if s.replay is not None:
@@ -206,12 +232,21 @@ def _own(s: Summary, stem: str, name: str) -> dict[str, Any] | None:
 
 
 def _sessions(s: SessionSummary) -> dict[str, Any]:
-    out = {name: value for name, value in msgspec.to_builtins(s).items() if name not in (*s.latencies, "turns")}
+    out = {
+        name: value
+        for name, value in msgspec.to_builtins(s).items()
+        if name not in (*s.latencies, "turns")
+    }
     for stem, d in s.latencies.items():
         out |= _flat(stem, d)
     bounds = {stem: d.bounds for stem, d in s.latencies.items() if d.bounds}
     turns = [
-        {"turn": t.turn, "completed": t.completed, "input_tokens_mean": t.input_tokens_mean, **_flat("ttft", t.ttft)}
+        {
+            "turn": t.turn,
+            "completed": t.completed,
+            "input_tokens_mean": t.input_tokens_mean,
+            **_flat("ttft", t.ttft),
+        }
         for t in s.turns
     ]
     return out | {"bounds": bounds, "turns": turns}
@@ -219,7 +254,11 @@ def _sessions(s: SessionSummary) -> dict[str, Any]:
 
 def _class(c: ClassSummary) -> dict[str, Any]:
     latencies = {"ttft": c.ttft, "tpot": c.tpot, "e2el": c.e2el}
-    out = {name: value for name, value in msgspec.to_builtins(c).items() if name not in latencies}
+    out = {
+        name: value
+        for name, value in msgspec.to_builtins(c).items()
+        if name not in latencies
+    }
     for stem, d in latencies.items():
         out |= _flat(stem, d)
     return out | {"bounds": {stem: d.bounds for stem, d in latencies.items() if d.bounds}}
@@ -228,13 +267,21 @@ def _class(c: ClassSummary) -> dict[str, Any]:
 def _reuse(s: Summary, telemetry: TelemetrySummary | None) -> dict[str, Any]:
     assert s.reuse is not None
     shares = {"possible_share": s.reuse.possible_share, "most_share": s.reuse.most_share}
-    return {**msgspec.to_builtins(s.reuse), **shares, "reported_share": reported_share(s, telemetry)}
+    return {
+        **msgspec.to_builtins(s.reuse),
+        **shares,
+        "reported_share": reported_share(s, telemetry),
+    }
 
 
 def _flat(name: str, d: Distribution | Latency) -> dict[str, Any]:
     """Return statistics by vLLM's keys: None where there is no sample, or none that is known well enough
     (`dyno.bounds`). vLLM writes 0.0, which reads as a measurement."""
-    values = {f"mean_{name}_ms": d.mean, f"median_{name}_ms": d.median, f"std_{name}_ms": d.std}
+    values = {
+        f"mean_{name}_ms": d.mean,
+        f"median_{name}_ms": d.median,
+        f"std_{name}_ms": d.std,
+    }
     values |= {f"p{p}_{name}_ms": v for p, v in d.percentiles.items()}
     return dict.fromkeys(values) if d.empty else dict(values)
 
@@ -256,7 +303,10 @@ def _detailed(records: Iterable[Record]) -> dict[str, list[Any]]:
         return [None if i in unseen else seconds(b - a) for i, (a, b) in gaps]
 
     return {
-        "input_lens": [r.prompt_tokens if r.prompt_tokens is not None else r.prompt_tokens_planned for r in rows],
+        "input_lens": [
+            r.prompt_tokens if r.prompt_tokens is not None else r.prompt_tokens_planned
+            for r in rows
+        ],
         "output_lens": [(r.output_tokens or 0) if r.error is None else 0 for r in rows],
         "ttfts": [known_s(r, timing.ttft_ns) for r in rows],
         "itls": [gaps_s(r) for r in rows],
@@ -271,7 +321,9 @@ def _detailed(records: Iterable[Record]) -> dict[str, list[Any]]:
 def filename(trial: TrialSpec, model: str, date: str) -> str:
     """Return the file's name by vLLM's rule."""
     load = trial.load
-    concurrency = f"-concurrency{load.max_concurrency}" if load.max_concurrency is not None else ""
+    concurrency = (
+        f"-concurrency{load.max_concurrency}" if load.max_concurrency is not None else ""
+    )
     if load.ramp is not None:
         what = f"ramp-up-{load.ramp}-{load.ramp_start_rps:g}qps-{load.ramp_end_rps:g}qps"
     elif load.arrivals is not None:
@@ -290,4 +342,6 @@ def save(path: Path, result: dict[str, Any], append: bool) -> None:
                 file.write(b"\n")  # as vLLM: one object a line
             file.write(data)
     except OSError as e:
-        raise StoreError(f"{path} can't be written: {e.strerror}. Choose another place with --result-dir.") from None
+        raise StoreError(
+            f"{path} can't be written: {e.strerror}. Choose another place with --result-dir."
+        ) from None

@@ -14,21 +14,48 @@ from dyno.facts.imported import Row, Scalar
 from dyno.facts.load import LOAD, ONE_WORKLOAD, Load, near, plain
 from dyno.facts.study import Place, short
 from dyno.measure.pairs import passes
-from dyno.measure.points import ASIDE, ENGINE, ModelName, input_each, load_of, named, subject
+from dyno.measure.points import (
+    ASIDE,
+    ENGINE,
+    ModelName,
+    input_each,
+    load_of,
+    named,
+    subject,
+)
 
-_WORDS = {"tensor_parallel": "tp", "pipeline_parallel": "pp", "max_num_seqs": "slots", "kv_cache_dtype": "KV"}
-_BARE = {"study", "rig", "engine", "series", "model", "quantization", "accelerator", "file", "engine_version", "dtype"}
+_WORDS = {
+    "tensor_parallel": "tp",
+    "pipeline_parallel": "pp",
+    "max_num_seqs": "slots",
+    "kv_cache_dtype": "KV",
+}
+_BARE = {
+    "study",
+    "rig",
+    "engine",
+    "series",
+    "model",
+    "quantization",
+    "accelerator",
+    "file",
+    "engine_version",
+    "dtype",
+}
 _WORDY = 40  # characters; a longer value is a sentence
 _BY_SILENCE = {"quantization", "kv_cache_dtype", "speculative"}
-_ALOUD = {"verdict", "model_bytes", "parameters", "filename", "task_version", "n_kv"}  # follows from others
+# follows from others
+_ALOUD = {"verdict", "model_bytes", "parameters", "filename", "task_version", "n_kv"}
 # Of a file's name, what is of one run alone: run2, seed7, a date; a bare number only after such a word.
 _RUNS = "run|rep|repeat|iter|iteration|trial|try|seed|r"
 _ONE_RUN = re.compile(rf"(?:{_RUNS})\d+|\d{{6,}}|copy|final|{_RUNS}", re.I)
-_ADDRESS = re.compile(r"\S+:\d+")  # a study of flags calls a server by it where it has no label
+# a study of flags calls a server by it where it has no label
+_ADDRESS = re.compile(r"\S+:\d+")
 _PLAIN = {"FP16", "F16", "FLOAT16", "BF16", "BFLOAT16", "NONE", "AUTO"}  # same as not given
 # Of a load: c8, bs64, 16qps.
 _LOAD_WORD = re.compile(
-    r"(?:c|bs|b|n|p|in|out|isl|osl|qps|rps|conc|batch|rate)?(\d+(?:\.\d+)?)(?:qps|rps|in|out|k)?", re.I
+    r"(?:c|bs|b|n|p|in|out|isl|osl|qps|rps|conc|batch|rate)?(\d+(?:\.\d+)?)(?:qps|rps|in|out|k)?",
+    re.I,
 )
 
 
@@ -42,7 +69,9 @@ class Loads:
         asked = sorted({length for length in lengths if length is not None})
         means = {length for row in rows if (length := _mean_length(row)) is not None}
         # A mean near a length that another result has is of that workload.
-        self._asked = {m: length for m in means for length in asked if near(m, length, ONE_WORKLOAD)}
+        self._asked = {
+            m: length for m in means for length in asked if near(m, length, ONE_WORKLOAD)
+        }
         self._lengths = _alike(means - self._asked.keys())
 
     def load(self, row: Row) -> Load:
@@ -102,7 +131,9 @@ def names(rows: Sequence[Row], loads: Loads) -> list[str]:
     out = [_named(f, differing) for f in facts]
     ways: tuple[Callable[[Sequence[Row]], list[str]], ...] = (
         lambda some: _by_settings(some, loads),
-        lambda some: _by_words(some, ["" if _unnamed(row) else row.label for row in some], loads),
+        lambda some: _by_words(
+            some, ["" if _unnamed(row) else row.label for row in some], loads
+        ),
         lambda some: _by_words(some, [row.section for row in some], loads),
         lambda some: _by_turn(some, loads),
         lambda some: _by_words(some, [_file_name(row) for row in some], loads),
@@ -135,8 +166,16 @@ def _repeats(rows: Sequence[Row], loads: Loads) -> bool:
     settings, stems, runs = set(), set(), set()
     for row in rows:
         values = {name: str(setting.value) for name, setting in row.settings.items()}
-        passing = {name: value for name, value in values.items() if passes(name, row.tool == "dyno")}
-        lasting = {name: value for name, value in values.items() if name not in passing and name not in _ALOUD}
+        passing = {
+            name: value
+            for name, value in values.items()
+            if passes(name, row.tool == "dyno")
+        }
+        lasting = {
+            name: value
+            for name, value in values.items()
+            if name not in passing and name not in _ALOUD
+        }
         settings.add(tuple(sorted(lasting.items())))
         stems.add(tuple(_parts(row, _file_name(row), loads)))
         runs.add((row.file, *sorted(passing.items())))
@@ -196,14 +235,18 @@ def _by_settings(rows: Sequence[Row], loads: Loads) -> list[str]:
         return longest <= _WORDY and (one_load or len(values[key]) < len(rows))
 
     taken: list[str] = []
-    for key in sorted(filter(usable, values), key=lambda k: (k not in ENGINE, len(values[k]))):
+    for key in sorted(
+        filter(usable, values), key=lambda k: (k not in ENGINE, len(values[k]))
+    ):
         if distinct([*taken, key]) > distinct(taken):
             taken.append(key)
     return [_setting_words(b, taken) for b in besides]
 
 
 def _setting_words(settings: Mapping[str, Scalar], keys: Sequence[str]) -> str:
-    return " ".join(_word(key, settings[key]) for key in keys if settings.get(key) not in (None, ""))
+    return " ".join(
+        _word(key, settings[key]) for key in keys if settings.get(key) not in (None, "")
+    )
 
 
 def _by_words(rows: Sequence[Row], texts: Sequence[str], loads: Loads) -> list[str]:
@@ -263,8 +306,13 @@ class _Identities:
 
     def facts(self, row: Row) -> dict[str, Scalar]:
         facts = self._all_facts(row)
-        if self._any_silent and len(facts) > 1 and str(facts.get("quantization", "")).upper() in _PLAIN:
-            del facts["quantization"]  # where some say nothing of it, to say that there is none is the same
+        if (
+            self._any_silent
+            and len(facts) > 1
+            and str(facts.get("quantization", "")).upper() in _PLAIN
+        ):
+            # where some say nothing of it, to say that there is none is the same
+            del facts["quantization"]
         return facts
 
     def _all_facts(self, row: Row) -> dict[str, Scalar]:
@@ -314,10 +362,15 @@ def _settings(row: Row) -> dict[str, Scalar]:
     if "model" in settings:
         settings["model"] = named(str(settings["model"])).name
     if "quantization" in settings and len(str(settings["quantization"])) <= 5:
-        settings["quantization"] = str(settings["quantization"]).upper()  # fp8 and FP8 are one
+        # fp8 and FP8 are one
+        settings["quantization"] = str(settings["quantization"]).upper()
     if settings.get("accelerators") == settings.get("tensor_parallel"):
         settings.pop("accelerators", None)
-    first = [name for name in ("engine", "model", "quantization", "accelerator") if name in settings]
+    first = [
+        name
+        for name in ("engine", "model", "quantization", "accelerator")
+        if name in settings
+    ]
     return {name: settings[name] for name in (*first, *settings)}
 
 
@@ -326,7 +379,12 @@ def _besides(row: Row) -> dict[str, Scalar]:
     out = _settings(row)
     own = row.tool == "dyno"
     for name, setting in row.settings.items():
-        if name not in LOAD and name not in ASIDE and name not in _ALOUD and not passes(name, own):
+        if (
+            name not in LOAD
+            and name not in ASIDE
+            and name not in _ALOUD
+            and not passes(name, own)
+        ):
             out[name] = setting.value
     return out
 
@@ -347,9 +405,13 @@ def _differing(facts: Sequence[Mapping[str, Scalar]]) -> list[str]:
 
 def _named(facts: Mapping[str, Scalar], differing: Sequence[str]) -> str:
     """Return the differing facts as a name; where nothing differs, the engine or the first fact."""
-    parts = [_word(key, facts[key]) for key in differing if facts.get(key) not in (None, "")]
+    parts = [
+        _word(key, facts[key]) for key in differing if facts.get(key) not in (None, "")
+    ]
     if not parts:
-        key = next((k for k in ("engine", "series", "model") if k in facts), next(iter(facts)))
+        key = next(
+            (k for k in ("engine", "series", "model") if k in facts), next(iter(facts))
+        )
         parts = [_word(key, facts[key])]
     return " ".join(dict.fromkeys(parts))
 

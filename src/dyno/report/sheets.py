@@ -17,15 +17,24 @@ _ROLES = {"server": "server", "client": "client", "offline": "offline benchmark"
           "quality": "accuracy test", "other": "command"}  # fmt: skip
 # Settings that describe an engine, in the order of a sheet.
 _NOT_SHOWN = ("revision", "enforce_eager", "accelerator", "accelerators")
-_ENGINE = [name for name in dict.fromkeys(("engine", "engine_version", *ENGINE)) if name not in _NOT_SHOWN]
+_ENGINE = [
+    name
+    for name in dict.fromkeys(("engine", "engine_version", *ENGINE))
+    if name not in _NOT_SHOWN
+]
 
 
 Facts = list[tuple[str, str]]  # lines of name and value
 
 
 def rigs(entries: Sequence[Entry], documents: Iterable[Document]) -> list[Sheet]:
-    each = ((e, _machine(row.rig)) for e in entries for row in e.rows if row.rig is not None)
-    return [*_sheets((_name(facts), facts, e) for e, facts in each), *_environments(documents)]
+    each = (
+        (e, _machine(row.rig)) for e in entries for row in e.rows if row.rig is not None
+    )
+    return [
+        *_sheets((_name(facts), facts, e) for e, facts in each),
+        *_environments(documents),
+    ]
 
 
 def _sheets(each: Iterable[tuple[str, Facts, Entry]]) -> list[Sheet]:
@@ -50,7 +59,9 @@ def _machine(rig: Rig) -> Facts:
     alike = Counter(map(_accelerator, rig.accelerators))
     facts += [("accelerators", f"{count} × {words}") for words, count in alike.items()]
     if rig.topology and len(rig.topology) > 1:
-        links = sorted({link for row in rig.topology for link in row if link and link != "X"})
+        links = sorted(
+            {link for row in rig.topology for link in row if link and link != "X"}
+        )
         facts.append(("links", ", ".join(links)))
     if rig.container:
         facts.append(("container", rig.container))
@@ -81,7 +92,10 @@ def _environments(documents: Iterable[Document]) -> Iterator[Sheet]:
         for i, settings in enumerate(d.environments):
             line = min((s.line for s in settings.values()), default=0)
             if settings:
-                facts = [(name.replace("_", " "), setting(s.value)) for name, s in settings.items()]
+                facts = [
+                    (name.replace("_", " "), setting(s.value))
+                    for name, s in settings.items()
+                ]
                 yield Sheet(f"{d.file}:{line}" if line else f"{d.file} ({i + 1})", facts)
 
 
@@ -109,28 +123,46 @@ def _engine(e: EngineFacts) -> Facts:
 
 def _settings(entry: Entry) -> Facts:
     """Return settings of a running server, or of another tool's result."""
-    return [(name.replace("_", " "), setting(entry.settings[name])) for name in _ENGINE if name in entry.settings]
+    return [
+        (name.replace("_", " "), setting(entry.settings[name]))
+        for name in _ENGINE
+        if name in entry.settings
+    ]
 
 
 def commands(
-    entries: Sequence[Entry], documents: Iterable[Document], studies: Iterable[tuple[str, str]]
+    entries: Sequence[Entry],
+    documents: Iterable[Document],
+    studies: Iterable[tuple[str, str]],
 ) -> list[CommandText]:
     """Return commands to run it again. `studies`: names and the text of their files."""
-    out = [CommandText(f"study {name}: its file, for `dyno run`", text) for name, text in studies]
+    out = [
+        CommandText(f"study {name}: its file, for `dyno run`", text)
+        for name, text in studies
+    ]
     servers: dict[tuple[str, str], dict[str, None]] = {}
     for entry in entries:
         for engine in (row.engine for row in entry.rows if row.engine is not None):
             for launch in engine.launches:
                 servers.setdefault((entry.series, _line(launch)), {})[entry.id] = None
-    out += [CommandText(f"server of {series}", text, list(ids)) for (series, text), ids in servers.items()]
+    out += [
+        CommandText(f"server of {series}", text, list(ids))
+        for (series, text), ids in servers.items()
+    ]
     for d in documents:
-        out += [CommandText(f"{_ROLES[c.role]}, {d.file}:{c.line}", c.text) for c in d.commands[:_COMMANDS]]
+        out += [
+            CommandText(f"{_ROLES[c.role]}, {d.file}:{c.line}", c.text)
+            for c in d.commands[:_COMMANDS]
+        ]
     return out
 
 
 def _line(launch: Launch) -> str:
     """Return a server's command without its ports, which differ from start to start and say nothing."""
     port = str(launch.port)
-    words = ["PORT" if word == port else word.replace(f":{port}", ":PORT") for word in launch.argv]
+    words = [
+        "PORT" if word == port else word.replace(f":{port}", ":PORT")
+        for word in launch.argv
+    ]
     env = [f"{k}={shlex.quote(v)}" for k, v in launch.env.items()]
     return " ".join([*env, shlex.join(words)])

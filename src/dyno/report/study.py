@@ -62,7 +62,9 @@ def _kind(planned: PlannedTrial) -> str:
     return "find" if planned.trial.find else planned.trial.kind
 
 
-def _table(kind: str, planned: Sequence[PlannedTrial], results: Mapping[str, Result]) -> Iterator[str]:
+def _table(
+    kind: str, planned: Sequence[PlannedTrial], results: Mapping[str, Result]
+) -> Iterator[str]:
     """Yield the table of one kind: serving and offline benchmarks report what are not columns of one table."""
     titles = columns(planned)
     rows = _lines([p for p in planned if p.place.id in results], titles, results)
@@ -71,13 +73,18 @@ def _table(kind: str, planned: Sequence[PlannedTrial], results: Mapping[str, Res
         figures = [_Figure("n", lambda row: row.entry.repeats, count), *figures]
         about += _SPREAD
     sessions = all(p.place.sessions for p in planned)
-    drawn = [_setting(title, [row.cells[i] for row in rows], sessions) for i, title in enumerate(titles)]
+    drawn = [
+        _setting(title, [row.cells[i] for row in rows], sessions)
+        for i, title in enumerate(titles)
+    ]
     for figure in figures:
         cells = figure.cells(rows)
         # A figure that no trial has, such as drafted tokens without a draft, has no column.
         if kind == "serve" or any(cell.value is not None for cell in cells):
             drawn.append((Column(figure.title, kind="figure", keep=figure.keep), cells))
-    drawn.append((Column("verdict", kind="verdict"), [Cell(row.entry.verdict) for row in rows]))
+    drawn.append(
+        (Column("verdict", kind="verdict"), [Cell(row.entry.verdict) for row in rows])
+    )
     yield from terminal(_joined(drawn), more="`dyno runs show STUDY --json`")
     yield from wrapped(about)
     if kind == "find":
@@ -107,9 +114,15 @@ def _search_lines(rows: Sequence[_TrialLine]) -> Iterator[str]:
 def _setting(title: str, texts: Sequence[str], sessions: bool) -> _Drawn:
     """Return the column of a setting that varies among the trials."""
     word = title.rpartition(".")[2]
-    numeric = all(text.replace(",", "").replace(".", "").isdigit() for text in texts if text != UNKNOWN)
+    numeric = all(
+        text.replace(",", "").replace(".", "").isdigit()
+        for text in texts
+        if text != UNKNOWN
+    )
     title = _SHORT.get(word, word).replace("req/s", "sessions/s" if sessions else "req/s")
-    return Column(title, kind="number" if numeric else "text", keep=True), [Cell(text) for text in texts]
+    return Column(title, kind="number" if numeric else "text", keep=True), [
+        Cell(text) for text in texts
+    ]
 
 
 def _finding(f: Finding, trials: str = "") -> list[str]:
@@ -117,7 +130,9 @@ def _finding(f: Finding, trials: str = "") -> list[str]:
     return [styled(f.level, verdict_style(f.level)) + first.removeprefix(f.level), *others]
 
 
-def _lines(done: Sequence[PlannedTrial], titles: Sequence[str], results: Mapping[str, Result]) -> list[_TrialLine]:
+def _lines(
+    done: Sequence[PlannedTrial], titles: Sequence[str], results: Mapping[str, Result]
+) -> list[_TrialLine]:
     """Return a line for each trial: its repeats are one entry."""
     repeats: dict[tuple[str, ...], list[PlannedTrial]] = {}
     for p in done:
@@ -132,7 +147,9 @@ def _lines(done: Sequence[PlannedTrial], titles: Sequence[str], results: Mapping
     lines = []
     for cells, same in zip(texts, repeats.values(), strict=True):
         its_results = [results[p.place.id] for p in same]
-        rows = [row_of_trial(p, result) for p, result in zip(same, its_results, strict=True)]
+        rows = [
+            row_of_trial(p, result) for p, result in zip(same, its_results, strict=True)
+        ]
         lines.append(_TrialLine(cells, of_repeats(", ".join(cells), rows), its_results))
     return lines
 
@@ -158,7 +175,9 @@ class _Figure(NamedTuple):
         best = None
         if self.better and len(sound) > 1:
             best = max(sound) if self.better == "higher" else min(sound)
-        return [self._cell(value, row, best) for value, row in zip(values, rows, strict=True)]
+        return [
+            self._cell(value, row, best) for value, row in zip(values, rows, strict=True)
+        ]
 
     def _cell(self, value: Number | None, row: _TrialLine, best: float | None) -> Cell:
         if value is None:
@@ -173,18 +192,26 @@ def _as_number(value: float | Number | None) -> Number | None:
     return value if value is None or isinstance(value, Number) else Number(value)
 
 
-_Columns = tuple[list[_Figure], str]  # the figures of one kind of benchmark, and a line about them
+# the figures of one kind of benchmark, and a line about them
+_Columns = tuple[list[_Figure], str]
 
 
 def _named(title: str, name: str, keep: bool = False) -> _Figure:
     """Return the column of a figure, by its name in facts/metric.py."""
-    return _Figure(title, lambda row: _shown(row, row.entry.figures.get(name)), better=better(name) or "", keep=keep)
+    return _Figure(
+        title,
+        lambda row: _shown(row, row.entry.figures.get(name)),
+        better=better(name) or "",
+        keep=keep,
+    )
 
 
 def _latency(title: str, stem: str, statistic: str = "p50") -> _Figure:
     """Return the column of a latency. `statistic`: mean, p50 or another percentile."""
     return _Figure(
-        f"{title}\n{statistic}", lambda row: _shown(row, row.entry.statistic(statistic, stem)), better="lower"
+        f"{title}\n{statistic}",
+        lambda row: _shown(row, row.entry.statistic(statistic, stem)),
+        better="lower",
     )
 
 
@@ -203,20 +230,36 @@ _ACCEPTED = _Figure("drafts\naccepted", lambda row: _accepted(row), percent)
 
 def _serving(rows: Sequence[_TrialLine]) -> _Columns:
     entries = [row.entry for row in rows]
-    figures = [_COMPLETED, _FAILED, _named("tok/s", "output_throughput", keep=True), _latency("TTFT", "ttft")]
+    figures = [
+        _COMPLETED,
+        _FAILED,
+        _named("tok/s", "output_throughput", keep=True),
+        _latency("TTFT", "ttft"),
+    ]
     tail = _tail([r for row in rows for r in row.results])
     if tail:
         figures.append(_latency("TTFT", "ttft", f"p{tail}"))
     figures += [_latency("TPOT", "tpot"), _named("req/s", "request_throughput")]
     if any("session_throughput" in e.figures for e in entries):
-        figures += [_named("sessions/s", "session_throughput"), _latency("session", "session")]
+        figures += [
+            _named("sessions/s", "session_throughput"),
+            _latency("session", "session"),
+        ]
         figures.append(_latency("later TTFT", "later_turn_ttft"))
     figures += [_latency("TTFT", "ttft", "mean"), _latency("TPOT", "tpot", "mean")]
     if any("mean_vllm_tpot_ms" in e.figures for e in entries):
-        figures.append(_Figure("TPOT vLLM\nmean", lambda row: _shown(row, row.entry.figures.get("mean_vllm_tpot_ms"))))
+        figures.append(
+            _Figure(
+                "TPOT vLLM\nmean",
+                lambda row: _shown(row, row.entry.figures.get("mean_vllm_tpot_ms")),
+            )
+        )
     if any(_accepted(row) is not None for row in rows):
         figures.append(_ACCEPTED._replace(keep=True))
-    return [*figures, _DURATION], "tok/s: output tokens over the whole run. Latencies in ms, from sending."
+    return [
+        *figures,
+        _DURATION,
+    ], "tok/s: output tokens over the whole run. Latencies in ms, from sending."
 
 
 def _answers(rows: Sequence[_TrialLine]) -> list[FindAnswer]:
@@ -228,23 +271,47 @@ def _searches(rows: Sequence[_TrialLine]) -> _Columns:
     answers = _answers(rows)
 
     def level(name: str) -> Callable[[_TrialLine], float | None]:
-        return lambda row: _mean(x for a in _answers([row]) if (x := getattr(a, name)) is not None)
+        return lambda row: _mean(
+            x for a in _answers([row]) if (x := getattr(a, name)) is not None
+        )
 
     def figure(metric: str) -> Callable[[_TrialLine], float | None]:
-        return lambda row: _mean(x for a in _answers([row]) if (x := find.at_highest(a, metric)) is not None)
+        return lambda row: _mean(
+            x for a in _answers([row]) if (x := find.at_highest(a, metric)) is not None
+        )
 
     def speed(row: _TrialLine) -> float | None:
-        return _mean(r.served.output_throughput for r in row.results if r.find and r.find.low is not None)
+        return _mean(
+            r.served.output_throughput
+            for r in row.results
+            if r.find and r.find.low is not None
+        )
 
     figures = [
-        _Figure(f"highest\n{find.load_unit(answers)}", level("low"), count, better="higher", keep=True),
+        _Figure(
+            f"highest\n{find.load_unit(answers)}",
+            level("low"),
+            count,
+            better="higher",
+            keep=True,
+        ),
         _Figure("misses\nat", level("high"), count, keep=True),
     ]
     for name, limit in find.limits(answers).items():
-        figures.append(_Figure(find.limit_title(limit), figure(name), percent if name == "failed" else number))
+        figures.append(
+            _Figure(
+                find.limit_title(limit),
+                figure(name),
+                percent if name == "failed" else number,
+            )
+        )
     figures += [
         _Figure("tok/s", speed, better="higher", keep=True),
-        _Figure("requests", lambda row: sum(p.sent for a in _answers([row]) for p in a.probes), count),
+        _Figure(
+            "requests",
+            lambda row: sum(p.sent for a in _answers([row]) for p in a.probes),
+            count,
+        ),
         _Figure("search\ns", lambda row: _mean(a.duration_s for a in _answers([row]))),
     ]
     about = (
@@ -259,15 +326,28 @@ def _quality(rows: Sequence[_TrialLine]) -> _Columns:
     scores = {_score_key(s): s for row in rows for s in _scores(row)}
     titles = Counter(task for task, _, _ in scores)
     figures = []
-    if len(titles) > 1 and len(scores) == len(titles) and all(map(quality.is_rate, scores.values())):
-        figures.append(_Figure("all", _mean_score(*scores), percent, better="higher", keep=True))
+    if (
+        len(titles) > 1
+        and len(scores) == len(titles)
+        and all(map(quality.is_rate, scores.values()))
+    ):
+        figures.append(
+            _Figure("all", _mean_score(*scores), percent, better="higher", keep=True)
+        )
     for key, s in scores.items():
         title = s.task
         if titles[s.task] > 1:
             variant = f"{s.metric} {s.filter}".strip()
             title = f"{s.task}\n{variant}"
         way: Literal["higher", "lower"] = "higher" if s.higher_is_better else "lower"
-        figures.append(_Figure(title, _mean_score(key), percent if quality.is_rate(s) else number, better=way))
+        figures.append(
+            _Figure(
+                title,
+                _mean_score(key),
+                percent if quality.is_rate(s) else number,
+                better=way,
+            )
+        )
     about = "all: mean of the tasks. The start of the engine that was timed answered; the first concurrency counts."
     return [*figures, _DURATION], about
 
@@ -296,7 +376,9 @@ def _part(name: str) -> Callable[[_TrialLine], Number | None]:
 
     def value(row: _TrialLine) -> Number | None:
         offline = [result.offline for result in row.results if result.offline]
-        each: list[Spread | Distribution] = list(filter(None, (getattr(summary, name) for summary in offline)))
+        each: list[Spread | Distribution] = list(
+            filter(None, (getattr(summary, name) for summary in offline))
+        )
         if not each:
             return None
         if len(each) > 1:
@@ -317,7 +399,9 @@ def _accepted(row: _TrialLine) -> float | None:
     return None if accepted is None else accepted.value
 
 
-def _peak(what: str, resource: Literal["bandwidth", "arithmetic"]) -> Callable[[_TrialLine], float | None]:
+def _peak(
+    what: str, resource: Literal["bandwidth", "arithmetic"]
+) -> Callable[[_TrialLine], float | None]:
     """Return a share of the machine's peak; the mean of the repeats."""
 
     def shares(row: _TrialLine) -> Iterator[float]:
@@ -359,7 +443,8 @@ def _batches(_: Sequence[_TrialLine]) -> _Columns:
         _DURATION,
     ]
     about = (
-        "One batch, repeated. prefill, TPOT: per request. BW used: share of the peak memory bandwidth, while decoding."
+        "One batch, repeated. prefill, TPOT: per request. BW used: share of the peak "
+        "memory bandwidth, while decoding."
     )
     return figures, about
 
@@ -395,7 +480,9 @@ def columns(planned: Sequence[PlannedTrial]) -> list[str]:
         if len({_whole(p, key) for p in planned}) > 1:
             titles.append(key)
     order = [*_NAMES, "trial"]
-    return sorted(titles or ["engine"], key=lambda title: order.index(title.partition(".")[0]))
+    return sorted(
+        titles or ["engine"], key=lambda title: order.index(title.partition(".")[0])
+    )
 
 
 def _value(planned: PlannedTrial, title: str) -> Any:
@@ -405,7 +492,9 @@ def _value(planned: PlannedTrial, title: str) -> Any:
     if title in place.settings:
         return place.settings[title]
     part, _, key = title.partition(".")  # one that doesn't vary here, and does elsewhere
-    return getattr(planned.trial if part == "trial" else getattr(planned.trial, part), key, None)
+    return getattr(
+        planned.trial if part == "trial" else getattr(planned.trial, part), key, None
+    )
 
 
 def _whole(planned: PlannedTrial, title: str) -> str:
@@ -422,7 +511,11 @@ def _cell(title: str, value: Any) -> str:
         return UNKNOWN
     if title in _NAMES:
         return str(value)
-    amount = title.startswith(("load.", "workload.")) and isinstance(value, int | float) and not isinstance(value, bool)
+    amount = (
+        title.startswith(("load.", "workload."))
+        and isinstance(value, int | float)
+        and not isinstance(value, bool)
+    )
     return count(value) if amount else short(value)
 
 
@@ -442,4 +535,6 @@ def _findings(results: Sequence[Result]) -> Iterator[str]:
             first.setdefault(finding.code, finding)
             times[finding.code] += 1
     for finding in worst_first(first.values()):
-        yield from _finding(finding, f" ({times[finding.code]} of {many(len(results), 'trial')})")
+        yield from _finding(
+            finding, f" ({times[finding.code]} of {many(len(results), 'trial')})"
+        )

@@ -30,7 +30,8 @@ class Column(msgspec.Struct, frozen=True, omit_defaults=True):
     kind: Kind = "text"
     per: bool = False  # follows the switch to one accelerator, one machine, one dollar
     keep: bool = False  # a narrow terminal shows it still
-    shown: list[str] = []  # statistics (p50, mean, p99) that a page shows this column for; []: always
+    # statistics (p50, mean, p99) that a page shows this column for; []: always
+    shown: list[str] = []
 
     @property
     def right(self) -> bool:
@@ -63,11 +64,23 @@ class Table(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def text_table(
-    titles: Sequence[str], rows: Iterable[Sequence[str | Cell]], right: Collection[int] = (), keep: Collection[int] = ()
+    titles: Sequence[str],
+    rows: Iterable[Sequence[str | Cell]],
+    right: Collection[int] = (),
+    keep: Collection[int] = (),
 ) -> Table:
     """Make a table of plain text. `right`: the columns of numbers; `keep`: those that a narrow terminal shows still."""
-    columns = [Column(t, kind="number" if i in right else "text", keep=i in keep) for i, t in enumerate(titles)]
-    return Table(columns, [Line([cell if isinstance(cell, Cell) else Cell(cell) for cell in row]) for row in rows])
+    columns = [
+        Column(t, kind="number" if i in right else "text", keep=i in keep)
+        for i, t in enumerate(titles)
+    ]
+    return Table(
+        columns,
+        [
+            Line([cell if isinstance(cell, Cell) else Cell(cell) for cell in row])
+            for row in rows
+        ],
+    )
 
 
 def failed_cell(count_: float | None) -> Cell:
@@ -95,7 +108,9 @@ def terminal(table: Table, indent: str = "", more: str = "--json") -> list[str]:
     fit, below = _fitted(columns, rows, indent)
     lines = []
     for row, style in zip(rows, styles, strict=True):
-        sides = [_Side(row[i], fit.widths[i], columns[i].right, style[i]) for i in fit.shown]
+        sides = [
+            _Side(row[i], fit.widths[i], columns[i].right, style[i]) for i in fit.shown
+        ]
         name = row[0] if below else ""
         if name:
             lines.append(indent + styled(name, style[0]))
@@ -117,9 +132,14 @@ def _heads(columns: Sequence[Column]) -> list[list[str]]:
 
 
 def _styles(table: Table) -> Iterator[list[Style]]:
-    judged = [column.kind == "verdict" or column.title in _JUDGED for column in table.columns]
+    judged = [
+        column.kind == "verdict" or column.title in _JUDGED for column in table.columns
+    ]
     for line in table.lines:
-        yield [_style(cell, by_words) for cell, by_words in zip(line.cells, judged, strict=True)]
+        yield [
+            _style(cell, by_words)
+            for cell, by_words in zip(line.cells, judged, strict=True)
+        ]
 
 
 def _hidden_words(titles: Sequence[str], more: str) -> str:
@@ -150,8 +170,14 @@ class _Fit:
             texts = [row[i] for row in rows]
             width = max(map(len, texts), default=0)
             self.widths.append(width)
-            self._least.append(width if column.right else min(width, max(_longest_word(texts), _NARROW)))
-        droppable = (i for i, column in enumerate(columns) if not column.keep and column.kind != "verdict")
+            self._least.append(
+                width if column.right else min(width, max(_longest_word(texts), _NARROW))
+            )
+        droppable = (
+            i
+            for i, column in enumerate(columns)
+            if not column.keep and column.kind != "verdict"
+        )
         self._droppable = [i for i in droppable if i > 0]  # the first names the row
         self.shown = list(range(len(columns)))
         self.hidden: list[int] = []
@@ -178,7 +204,9 @@ def _longest_word(texts: Iterable[str]) -> int:
     return max((len(word) for text in texts for word in glued(text).split(" ")), default=0)
 
 
-def _fitted(columns: Sequence[Column], rows: Sequence[Sequence[str]], indent: str) -> tuple[_Fit, str]:
+def _fitted(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], indent: str
+) -> tuple[_Fit, str]:
     """Return the columns as they fit the terminal, and the indent of what stands under a name, '' where all stands
     beside it."""
     fit = _Fit(columns, rows)
@@ -201,7 +229,11 @@ class _Side(NamedTuple):
     style: Style
 
     def folded(self) -> list[str]:
-        return [self.text] if len(self.text) <= self.width else wrapped(self.text, width=self.width)
+        return (
+            [self.text]
+            if len(self.text) <= self.width
+            else wrapped(self.text, width=self.width)
+        )
 
     def line(self, text: str) -> str:
         """Style the words, not the blanks around them."""
@@ -245,7 +277,9 @@ def markdown(table: Table, escape: Callable[[str], str] = str) -> list[str]:
 def write_csv(file: Any, rows: Iterable[Sequence[Any]]) -> None:
     """Write rows with their texts guarded against formula injection."""
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerows([guarded(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
+    writer.writerows(
+        [guarded(cell) if isinstance(cell, str) else cell for cell in row] for row in rows
+    )
 
 
 def csv_text(rows: Iterable[Sequence[Any]]) -> str:
@@ -262,7 +296,12 @@ def guarded(words: str) -> str:
 
 
 def figure_text(figure: Number) -> str:
-    exact = figure.low is None and not figure.definition and not figure.half and figure.value == round(figure.value)
+    exact = (
+        figure.low is None
+        and not figure.definition
+        and not figure.half
+        and figure.value == round(figure.value)
+    )
     return count(figure.value) if exact else number(figure.value, figure.half)
 
 

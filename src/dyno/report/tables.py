@@ -68,12 +68,18 @@ def answer(report: Report) -> Table | None:
     m = metric(standing.metric)
     drawn = [_series(entries), *_deciding(entries, m)]
     if any(c.word for c in contenders):
-        drawn.append(_Drawn(Column("leader ahead", kind="figure"), [_lead(c) for c in contenders]))
+        drawn.append(
+            _Drawn(Column("leader ahead", kind="figure"), [_lead(c) for c in contenders])
+        )
     if m.name != "score":  # a sentence has it
         drawn += _quality(entries, detectable=False)
     if m.kind != "latency":
         drawn += _first_latencies(entries)
-    drawn += [*_token_prices(entries, ("output", "total"))[:1], *_counts(entries)[1:], _verdicts(entries)]
+    drawn += [
+        *_token_prices(entries, ("output", "total"))[:1],
+        *_counts(entries)[1:],
+        _verdicts(entries),
+    ]
     same = entries[0].load.level_words if _one_level(entries) else ""
     title = ", ".join(filter(None, [standing.workload, same])) or "Contenders"
     more = f"{standing.more} more below." if standing.more else ""
@@ -86,9 +92,13 @@ def _deciding(entries: Sequence[Entry], m: Metric) -> list[_Drawn]:
     if not _one_level(entries):
         axis = entries[0].axis
         key = KEYS[axis]
-        drawn.append(_count(key.title or axis, key.unit, entries, lambda e: e.axes.get(e.axis)))
+        drawn.append(
+            _count(key.title or axis, key.unit, entries, lambda e: e.axes.get(e.axis))
+        )
     unit = "ms" if m.kind == "latency" else ""
-    return drawn + _by_meaning(m.column or m.name, unit, entries, _picked(m.name), per=m.kind == "rate")
+    return drawn + _by_meaning(
+        m.column or m.name, unit, entries, _picked(m.name), per=m.kind == "rate"
+    )
 
 
 def _one_level(entries: Sequence[Entry]) -> bool:
@@ -163,8 +173,13 @@ def _answers(answers: Sequence[FindAnswer]) -> list[_Drawn]:
         _Drawn(highest, [_highest(answer) for answer in answers]),
         _Drawn(Column("figures there"), [_probe(probe) for probe in at_low]),
         _Drawn(Column("figures above"), [_probe(probe) for probe in at_high]),
-        _texts("limited by", ["; ".join(answer.limited_by) or UNKNOWN for answer in answers]),
-        _Drawn(Column("output tok/s", kind="number"), [_cell(speed, number) for speed in speeds]),
+        _texts(
+            "limited by", ["; ".join(answer.limited_by) or UNKNOWN for answer in answers]
+        ),
+        _Drawn(
+            Column("output tok/s", kind="number"),
+            [_cell(speed, number) for speed in speeds],
+        ),
     ]
 
 
@@ -175,7 +190,11 @@ def _probe(probe: ProbeFacts | None) -> Cell:
 def _highest(answer: FindAnswer) -> Cell:
     if answer.low is None:
         return Cell(find.headline(answer))
-    interval = f"({count(answer.low)} to {count(answer.high)})" if answer.high is not None else "or more"
+    interval = (
+        f"({count(answer.low)} to {count(answer.high)})"
+        if answer.high is not None
+        else "or more"
+    )
     return Cell(count(answer.low), answer.low, interval)
 
 
@@ -203,7 +222,9 @@ def _sessions(entries: Sequence[Entry]) -> list[Table]:
     ]
     for name in _SESSIONS:
         m = metric(name)
-        drawn += _by_meaning(m.column or m.words, m.unit if m.kind == "latency" else "", own, _picked(name))
+        drawn += _by_meaning(
+            m.column or m.words, m.unit if m.kind == "latency" else "", own, _picked(name)
+        )
     for name, title in (("possible_reuse", "possible"), ("reported_reuse", "reported")):
         cells = [_cell(e.value(name), percent) for e in own]
         drawn.append(_Drawn(Column("prefix reuse", title, "number"), cells))
@@ -224,10 +245,16 @@ def _classes(entries: Sequence[Entry]) -> list[Table]:
     classes = [c for _, c in lines]
 
     def counts(title: str, pick: Callable[[ClassSummary], float | None]) -> _Drawn:
-        return _Drawn(Column(title, "requests", "number"), [_cell(pick(c), count) for c in classes])
+        return _Drawn(
+            Column(title, "requests", "number"), [_cell(pick(c), count) for c in classes]
+        )
 
-    def figures(title: str, unit: str, pick: Callable[[ClassSummary], float | None]) -> _Drawn:
-        return _Drawn(Column(title, unit, "figure"), [_cell(pick(c), number) for c in classes])
+    def figures(
+        title: str, unit: str, pick: Callable[[ClassSummary], float | None]
+    ) -> _Drawn:
+        return _Drawn(
+            Column(title, unit, "figure"), [_cell(pick(c), number) for c in classes]
+        )
 
     drawn = [
         *_who(own),
@@ -247,7 +274,13 @@ def _classes(entries: Sequence[Entry]) -> list[Table]:
     return [_table("classes", "Traffic classes", own, [d for d in drawn if d.known], about)]
 
 
-def _table(name: str, title: str, entries: Sequence[Entry], drawn: Sequence[_Drawn], about: str = "") -> Table:
+def _table(
+    name: str,
+    title: str,
+    entries: Sequence[Entry],
+    drawn: Sequence[_Drawn],
+    about: str = "",
+) -> Table:
     lines = []
     for i, entry in enumerate(entries):
         cells = [d.cells[i] for d in drawn]
@@ -277,7 +310,9 @@ def _setting(name: str, entries: Sequence[Entry]) -> _Drawn:
     key = KEYS.get(name, Key())
     cells = [_scalar(e.load.get(name)) for e in entries]
     numeric = all(cell.value is not None for cell in cells if cell is not _UNKNOWN)
-    return _Drawn(Column(key.title or name, key.unit, "number" if numeric else "text"), cells)
+    return _Drawn(
+        Column(key.title or name, key.unit, "number" if numeric else "text"), cells
+    )
 
 
 def _names(entries: Iterable[Entry]) -> list[str]:
@@ -292,7 +327,11 @@ def varying(report: Report) -> dict[RowKind, list[str]]:
 
 
 def _varying(entries: Sequence[Entry]) -> list[str]:
-    return [name for name in _names(entries) if len({str(e.load.get(name)) for e in entries}) > 1]
+    return [
+        name
+        for name in _names(entries)
+        if len({str(e.load.get(name)) for e in entries}) > 1
+    ]
 
 
 def _in_common(entries: Sequence[Entry]) -> str:
@@ -315,11 +354,17 @@ def _counts(entries: Sequence[Entry]) -> list[_Drawn]:
 
 
 def _verdicts(entries: Sequence[Entry]) -> _Drawn:
-    return _Drawn(Column("verdict", kind="verdict"), [Cell(verdict_words(e)) for e in entries])
+    return _Drawn(
+        Column("verdict", kind="verdict"), [Cell(verdict_words(e)) for e in entries]
+    )
 
 
 def verdict_words(entry: Entry) -> str:
-    return f"{entry.verdict}, no result" if entry.failure and not entry.figures else entry.verdict
+    return (
+        f"{entry.verdict}, no result"
+        if entry.failure and not entry.figures
+        else entry.verdict
+    )
 
 
 def _figures(entries: Sequence[Entry]) -> list[_Drawn]:
@@ -328,7 +373,9 @@ def _figures(entries: Sequence[Entry]) -> list[_Drawn]:
     for m in METRICS.values():
         if m.column:
             rate = m.kind == "rate"  # its title has its unit
-            drawn += _by_meaning(m.column, "" if rate else m.unit, entries, _picked(m.name), rate)
+            drawn += _by_meaning(
+                m.column, "" if rate else m.unit, entries, _picked(m.name), rate
+            )
     drawn += _by_meaning("score", "", entries, _picked("score"))
     for stem in SAMPLED:
         drawn += _latencies(entries, stem)
@@ -366,7 +413,11 @@ def _loss(q: Quality) -> Cell:
         return _UNKNOWN
     if q.change is None:
         return Cell(q.word)
-    interval = f"({points_interval(q.change.low, q.change.high)}), " if q.change.low is not None else ""
+    interval = (
+        f"({points_interval(q.change.low, q.change.high)}), "
+        if q.change.low is not None
+        else ""
+    )
     return Cell(points(q.change.value, signed=True), q.change.value, f"{interval}{q.word}")
 
 
@@ -374,10 +425,14 @@ def statistics(report: Report) -> list[str]:
     """Return those to choose from, the commonest first."""
 
     def results(name: str) -> int:
-        return sum(e.statistic(name, stem) is not None for e in report.entries for stem in SAMPLED)
+        return sum(
+            e.statistic(name, stem) is not None for e in report.entries for stem in SAMPLED
+        )
 
     counts = {name: results(name) for name in STATISTICS}
-    return [name for name in sorted(STATISTICS, key=lambda name: -counts[name]) if counts[name]]
+    return [
+        name for name in sorted(STATISTICS, key=lambda name: -counts[name]) if counts[name]
+    ]
 
 
 def _latencies(entries: Sequence[Entry], stem: str) -> list[_Drawn]:
@@ -390,14 +445,20 @@ def _latencies(entries: Sequence[Entry], stem: str) -> list[_Drawn]:
     for name in sorted(shown, key=lambda s: 50.5 if s == "mean" else float(s[1:])):
         title = metric(f"{name}_{stem}_ms").column
         for column, cells in _by_meaning(title, "ms", entries, _statistic(name, stem)):
-            drawn.append(_Drawn(msgspec.structs.replace(column, shown=sorted(shown[name])), cells))
+            drawn.append(
+                _Drawn(msgspec.structs.replace(column, shown=sorted(shown[name])), cells)
+            )
     return drawn
 
 
 def _nearest(e: Entry, stem: str) -> dict[str, str]:
     """Return the statistic that a result has in place of each that a page lets choose from."""
     tails = [f"p{p:g}" for p in reversed(_percentiles(e, stem))]
-    candidates = {"p50": ("p50", "mean"), "mean": ("mean", "p50"), "p99": ("p99", *tails, "mean", "p50")}
+    candidates = {
+        "p50": ("p50", "mean"),
+        "mean": ("mean", "p50"),
+        "p99": ("p99", *tails, "mean", "p50"),
+    }
     out = {}
     for chosen, names in candidates.items():
         name = next((n for n in names if e.statistic(n, stem) is not None), None)
@@ -413,12 +474,20 @@ def _statistic(name: str, stem: str) -> Callable[[Entry], Number | None]:
 def _percentiles(entry: Entry, stem: str) -> list[float]:
     """Return the percentiles above the middle that it has."""
     end = f"_{stem}_ms"
-    percentiles = [n[1 : -len(end)] for n in entry.figures if n.startswith("p") and n.endswith(end)]
-    return sorted(float(p) for p in percentiles if p.replace(".", "", 1).isdigit() and float(p) > 50)
+    percentiles = [
+        n[1 : -len(end)] for n in entry.figures if n.startswith("p") and n.endswith(end)
+    ]
+    return sorted(
+        float(p) for p in percentiles if p.replace(".", "", 1).isdigit() and float(p) > 50
+    )
 
 
 def _by_meaning(
-    title: str, unit: str, entries: Sequence[Entry], pick: Callable[[Entry], Number | None], per: bool = False
+    title: str,
+    unit: str,
+    entries: Sequence[Entry],
+    pick: Callable[[Entry], Number | None],
+    per: bool = False,
 ) -> list[_Drawn]:
     """Give each definition its own column, named for its tools."""
     numbers = [pick(e) for e in entries]
@@ -429,7 +498,9 @@ def _by_meaning(
     drawn = []
     for _, definitions in sorted(groups.items()):
         cells = [
-            _figure(e, n, per) if n is not None and n.definition in definitions else _UNKNOWN
+            _figure(e, n, per)
+            if n is not None and n.definition in definitions
+            else _UNKNOWN
             for e, n in zip(entries, numbers, strict=True)
         ]
         whose = f" ({_tools(definitions)})" if len(groups) > 1 else ""
@@ -439,7 +510,9 @@ def _by_meaning(
 
 def _tools(definitions: Iterable[str]) -> str:
     """Name the tools of definitions: 'vllm.ttft' is vllm's."""
-    return ", ".join(sorted(definition.split(".")[0] or "unknown" for definition in definitions))
+    return ", ".join(
+        sorted(definition.split(".")[0] or "unknown" for definition in definitions)
+    )
 
 
 def _figure(entry: Entry, figure: Number, follows: bool) -> Cell:
@@ -457,7 +530,9 @@ def _per_text(entry: Entry, value: float, mode: str) -> str:
     return f"{sign}{number(value)}"
 
 
-def _count(title: str, unit: str, entries: Sequence[Entry], pick: Callable[[Entry], float | None]) -> _Drawn:
+def _count(
+    title: str, unit: str, entries: Sequence[Entry], pick: Callable[[Entry], float | None]
+) -> _Drawn:
     return _Drawn(Column(title, unit, "number"), [_cell(pick(e), count) for e in entries])
 
 
@@ -483,16 +558,22 @@ def cost(report: Report) -> list[Table]:
     for i, (name, entries) in enumerate(by_currency.items()):
         drawn = [d for d in _costs(entries, currency(name)) if d.known]
         if entries and drawn:
-            title = f"Cost and energy, in {name}" if len(by_currency) > 1 else "Cost and energy"
+            title = (
+                f"Cost and energy, in {name}" if len(by_currency) > 1 else "Cost and energy"
+            )
             shown = [*_who(entries), *_counts(entries), _verdicts(entries), *drawn]
-            tables.append(_table(f"cost-{i}" if i else "cost", title, entries, shown, _COST_ABOUT))
+            tables.append(
+                _table(f"cost-{i}" if i else "cost", title, entries, shown, _COST_ABOUT)
+            )
     return tables
 
 
 def _by_currency(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
     """Return the timed entries of each currency; those without a price are with the first."""
     known = [e for e in entries if e.figures and e.kind != "quality" and _has_cost(e)]
-    names = list(dict.fromkeys(e.cost.currency for e in known if e.cost is not None)) or [""]
+    names = list(dict.fromkeys(e.cost.currency for e in known if e.cost is not None)) or [
+        ""
+    ]
     out: dict[str, list[Entry]] = {name: [] for name in names}
     for e in known:
         name = names[0] if e.cost is None else e.cost.currency
@@ -511,12 +592,15 @@ _COST_ABOUT = (
 
 
 def _costs(entries: Sequence[Entry], sign: str) -> list[_Drawn]:
-    def column(title: str, unit: str, values: Iterable[float | None], show: Callable[[float], str]) -> _Drawn:
+    def column(
+        title: str, unit: str, values: Iterable[float | None], show: Callable[[float], str]
+    ) -> _Drawn:
         return _Drawn(Column(title, unit, "figure"), [_cell(v, show) for v in values])
 
     def priced(title: str, field: str, unit: str) -> _Drawn:
         values = (getattr(e.cost, field) if e.cost else None for e in entries)
-        return column(title, unit, (v or None for v in values), money)  # an hour of 0: energy alone has a price
+        # an hour of 0: energy alone has a price
+        return column(title, unit, (v or None for v in values), money)
 
     drawn = []
     for mode, unit in (("accelerator", "per accelerator"), ("machine", "per machine")):
@@ -575,7 +659,11 @@ def best(report: Report) -> Table | None:
     for i, e in enumerate(chosen):
         cells = [d.cells[i] for d in drawn]
         series = report.best[i].series
-        lines.append(Line(cells, series=series) if e is None else Line(cells, e.id, series, e.verdict))
+        lines.append(
+            Line(cells, series=series)
+            if e is None
+            else Line(cells, e.id, series, e.verdict)
+        )
     title, about = "Best load", ""
     if report.target:
         title = f"Best load with {limit_words(report.target)}"
@@ -588,7 +676,12 @@ def _where_chosen(chosen: Sequence[Entry | None]) -> Iterator[_Drawn]:
     known = [e for e in chosen if e is not None]
     if not known:
         return
-    for column, cells in [*_counts(known), _verdicts(known), *_figures(known), *_prices(known)]:
+    for column, cells in [
+        *_counts(known),
+        _verdicts(known),
+        *_figures(known),
+        *_prices(known),
+    ]:
         left = iter(cells)
         yield _Drawn(column, [_UNKNOWN if e is None else next(left) for e in chosen])
 
@@ -637,9 +730,13 @@ def _affected(f: Finding, entries: Sequence[Entry]) -> list[str]:
     locations = set(f.locations)
 
     def same(own: Finding) -> bool:
-        return own.code == f.code and (own.text == f.text or bool(locations & set(own.locations)))
+        return own.code == f.code and (
+            own.text == f.text or bool(locations & set(own.locations))
+        )
 
-    return [e.id for e in entries if locations & set(e.locations) or any(map(same, e.findings))]
+    return [
+        e.id for e in entries if locations & set(e.locations) or any(map(same, e.findings))
+    ]
 
 
 def _finding(f: Finding, trials: list[str], own: set[str]) -> list[Cell]:
@@ -669,7 +766,10 @@ def _by_file(locations: Iterable[str]) -> list[str]:
             files.setdefault(file, []).append(int(line))
         else:
             files.setdefault(location, [])
-    return [f"{file}:{_ranges(sorted(set(lines)))}" if lines else file for file, lines in files.items()]
+    return [
+        f"{file}:{_ranges(sorted(set(lines)))}" if lines else file
+        for file, lines in files.items()
+    ]
 
 
 def _ranges(lines: Sequence[int]) -> str:

@@ -33,7 +33,8 @@ SMALL = {"micro": "speed", "quality": "score"}  # kinds without a load, and thei
 _PREFERRED = "p99"
 _NO_LIMIT = ("std", "min", "p100")
 
-Limits = dict[str, float]  # 'p99_ttft_ms' → maximum in milliseconds; 'failed' → maximum share
+# 'p99_ttft_ms' → maximum in milliseconds; 'failed' → maximum share
+Limits = dict[str, float]
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -63,7 +64,8 @@ def target(entries: Iterable[Entry], wanted: Iterable[Limit]) -> Target:
 def _statistic(entries: Sequence[Entry], stem: str) -> tuple[str, str]:
     """Return the statistic that a limit of a latency applies to, and why that one."""
     each = [_statistics(e, stem) for e in entries]
-    each = [names for names in each if names]  # a result without this latency can't meet a limit of it
+    # a result without this latency can't meet a limit of it
+    each = [names for names in each if names]
     if not each:
         return _PREFERRED, "no result has one"
     shared = set.intersection(*each)
@@ -71,7 +73,9 @@ def _statistic(entries: Sequence[Entry], stem: str) -> tuple[str, str]:
         return _PREFERRED, "all results with this latency have it"
     percentiles = [name for name in shared if _percent(name) is not None]
     if percentiles:
-        return max(percentiles, key=lambda name: _percent(name) or 0.0), "the highest percentile that all results have"
+        return max(
+            percentiles, key=lambda name: _percent(name) or 0.0
+        ), "the highest percentile that all results have"
     if "mean" in shared:
         return "mean", "the results share no percentile"
     return _commonest(each)
@@ -82,8 +86,14 @@ def _commonest(each: Sequence[set[str]]) -> tuple[str, str]:
     counts = Counter(name for names in each for name in names if name != "max")
     if not counts:
         return "max", "the results have nothing else"
-    most = max(counts, key=lambda name: (counts[name], name == _PREFERRED, _percent(name) or 0.0, name))
-    return most, f"{counts[most]} of {len(each)} results have it, and none is in all of them"
+    most = max(
+        counts,
+        key=lambda name: (counts[name], name == _PREFERRED, _percent(name) or 0.0, name),
+    )
+    return (
+        most,
+        f"{counts[most]} of {len(each)} results have it, and none is in all of them",
+    )
 
 
 def _statistics(entry: Entry, stem: str) -> set[str]:
@@ -148,9 +158,15 @@ def best(entries: Iterable[Entry], limits: Limits) -> list[Best]:
     out = []
     for (series, kind, load), candidates in groups.items():
         chosen = _fastest([c.entry for c in candidates if not c.why])
-        named = ", ".join(filter(None, [load.words, "" if kind == "serve" else f"offline {kind}"]))
+        named = ", ".join(
+            filter(None, [load.words, "" if kind == "serve" else f"offline {kind}"])
+        )
         silent = any(c.why == "silent" for c in candidates)
-        why = "" if chosen is not None and not silent else _why(candidates, limits, chosen is not None)
+        why = (
+            ""
+            if chosen is not None and not silent
+            else _why(candidates, limits, chosen is not None)
+        )
         out.append(Best(series, named, chosen.id if chosen is not None else None, why))
     return out
 
@@ -166,7 +182,10 @@ def counts(entry: Entry, limits: Limits) -> bool:
 
 def _candidate(entry: Entry, limits: Limits) -> _Candidate:
     values = {name: latency(entry, name) for name in limits if name != "failed"}
-    over = [math.inf if v is None or math.isnan(v) else v / limits[name] for name, v in values.items()]
+    over = [
+        math.inf if v is None or math.isnan(v) else v / limits[name]
+        for name, v in values.items()
+    ]
     missed = max(over, default=0.0)
     reasons = {
         "failed": entry.failure or not entry.figures,
@@ -176,7 +195,9 @@ def _candidate(entry: Entry, limits: Limits) -> _Candidate:
         "slow": missed > 1,
         "throughput": all(entry.value(name) is None for name in TOKEN_THROUGHPUTS),
     }
-    return _Candidate(entry, next((why for why, holds in reasons.items() if holds), ""), missed)
+    return _Candidate(
+        entry, next((why for why, holds in reasons.items() if holds), ""), missed
+    )
 
 
 def failed_share(entry: Entry) -> float:
@@ -197,7 +218,11 @@ def _fastest(entries: Sequence[Entry]) -> Entry | None:
     usable = [*by_all, *by_some]
     if not usable:
         return None
-    known = [(speed, entry) for speed, entry in zip(usable[0], entries, strict=True) if speed is not None]
+    known = [
+        (speed, entry)
+        for speed, entry in zip(usable[0], entries, strict=True)
+        if speed is not None
+    ]
     return max(known, key=lambda pair: pair[0])[1] if known else None
 
 
@@ -253,8 +278,10 @@ class Contest(msgspec.Struct):
     entries: list[Entry]  # one for each series
     left_out: list[str] = []  # series that have no result that counts under these loads
     partial: bool = False  # some were measured under other loads too
-    crossed: tuple[Entry, Entry] | None = None  # at the lowest load another one leads: that, and the leader there
-    beyond: Entry | None = None  # it has more, under a load that not all were measured under
+    # at the lowest load another one leads: that, and the leader there
+    crossed: tuple[Entry, Entry] | None = None
+    # it has more, under a load that not all were measured under
+    beyond: Entry | None = None
 
     @property
     def lower(self) -> bool:
@@ -285,12 +312,16 @@ def contests(entries: Sequence[Entry], limits: Limits) -> Iterator[Contest]:
         if e.axis and e.kind not in SMALL and counts(e, {}):
             family = families.setdefault((e.kind, e.load.workload, e.axis), {})
             family.setdefault(e.series, []).append(e)
-    for (kind, load, axis), family in sorted(families.items(), key=lambda pair: _natural(pair[0][1].words)):
+    for (kind, load, axis), family in sorted(
+        families.items(), key=lambda pair: _natural(pair[0][1].words)
+    ):
         able = _able(_sharing(family, axis), limits)
         contest = _contest(kind, load.words, able, axis) if len(able) > 1 else None
         if contest is not None:
             contest.left_out = [name for name in family if name not in able]
-            contest.partial = len({frozenset(e.axes[axis] for e in some) for some in family.values()}) > 1
+            contest.partial = (
+                len({frozenset(e.axes[axis] for e in some) for some in family.values()}) > 1
+            )
             contest.crossed = _crossed(contest, able, axis) if not limits else None
             everywhere = _able(family, limits).values()
             contest.beyond = _beyond(contest, list(chain.from_iterable(everywhere)))
@@ -310,7 +341,9 @@ def _able(family: BySeries, limits: Limits) -> BySeries:
 def _beyond(contest: Contest, entries: Sequence[Entry]) -> Entry | None:
     """Return the entry with clearly more throughput under a load that others lack: it doesn't lead."""
     most = max(entries, key=contest.value)
-    more = not contest.lower and contest.value(most) > contest.value(contest.ranked[0]) * (1 + ALIKE)
+    more = not contest.lower and contest.value(most) > contest.value(contest.ranked[0]) * (
+        1 + ALIKE
+    )
     return most if more else None
 
 
@@ -322,13 +355,21 @@ def _crossed(contest: Contest, able: BySeries, axis: str) -> tuple[Entry, Entry]
     if contest.lower or not all(lowest.values()):
         return None
     leaders = {name: _leader(some, contest.metric) for name, some in lowest.items()}
-    first, mine = max(leaders.values(), key=contest.value), leaders[contest.ranked[0].series]
-    return (first, mine) if contest.value(first) > contest.value(mine) * (1 + ALIKE) else None
+    first, mine = (
+        max(leaders.values(), key=contest.value),
+        leaders[contest.ranked[0].series],
+    )
+    return (
+        (first, mine) if contest.value(first) > contest.value(mine) * (1 + ALIKE) else None
+    )
 
 
 def _natural(text: str) -> list[tuple[int, str]]:
     """Return a key that sorts 1000 before 10000, as a reader counts."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text)]
+    return [
+        (int(part), "") if part.isdigit() else (-1, part)
+        for part in re.split(r"(\d+)", text)
+    ]
 
 
 def _sharing(family: BySeries, axis: str) -> BySeries:
@@ -340,7 +381,9 @@ def _sharing(family: BySeries, axis: str) -> BySeries:
         return names, set.intersection(*(levels[name] for name in names))
 
     loads = {v for values in levels.values() for v in values}
-    names, shared = max(map(sharing, loads), key=lambda pair: (len(pair[0]), len(pair[1]), max(pair[1])))
+    names, shared = max(
+        map(sharing, loads), key=lambda pair: (len(pair[0]), len(pair[1]), max(pair[1]))
+    )
     return {name: [e for e in family[name] if e.axes[axis] in shared] for name in names}
 
 
@@ -348,7 +391,9 @@ def _contest(kind: str, about: str, able: BySeries, axis: str) -> Contest | None
     contest = None
     speed = _shared_figure(able, THROUGHPUTS)
     if speed is not None:
-        contest = Contest(speed, kind, about, [_leader(some, speed) for some in able.values()])
+        contest = Contest(
+            speed, kind, about, [_leader(some, speed) for some in able.values()]
+        )
         if axis not in ("rate", "session_rate") or contest.lead() >= ALIKE:
             return contest
     # Where all serve what is offered, or none has a speed, who answers sooner leads: at the highest load that all have.
@@ -367,11 +412,15 @@ def _contest(kind: str, about: str, able: BySeries, axis: str) -> Contest | None
 def _shared_figure(able: BySeries, names: Sequence[str]) -> str | None:
     """Return the first of these figures that all entries have."""
     entries = list(chain.from_iterable(able.values()))
-    return next((name for name in names if all(e.value(name) is not None for e in entries)), None)
+    return next(
+        (name for name in names if all(e.value(name) is not None for e in entries)), None
+    )
 
 
 def _leader(entries: Sequence[Entry], metric: str) -> Entry:
-    return sorted(entries, key=lambda e: e.value(metric) or 0.0, reverse=better(metric) != "lower")[0]
+    return sorted(
+        entries, key=lambda e: e.value(metric) or 0.0, reverse=better(metric) != "lower"
+    )[0]
 
 
 def small_contests(entries: Sequence[Entry]) -> Iterator[Contest]:
@@ -382,6 +431,7 @@ def small_contests(entries: Sequence[Entry]) -> Iterator[Contest]:
             groups.setdefault((e.kind, e.tool, e.load), []).append(e)
     for some in groups.values():
         contest = Contest(SMALL[some[0].kind], some[0].kind, some[0].load.words, some)
-        contest.entries = list({e.series: e for e in reversed(contest.ranked)}.values())  # of a series, its best
+        # of a series, its best
+        contest.entries = list({e.series: e for e in reversed(contest.ranked)}.values())
         if len(contest.entries) > 1:
             yield contest

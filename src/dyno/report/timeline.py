@@ -18,7 +18,21 @@ from dyno.units import NS_PER_S, seconds
 BARS = 300  # of a trial
 SLICES = 100
 # Shares of the samples: dense where the tail is.
-_SHARES = [0.0, 0.01, *(i / 20 for i in range(1, 19)), 0.92, 0.94, 0.95, 0.96, 0.97, 0.98, 0.99, 0.995, 0.999, 1.0]
+_SHARES = [
+    0.0,
+    0.01,
+    *(i / 20 for i in range(1, 19)),
+    0.92,
+    0.94,
+    0.95,
+    0.96,
+    0.97,
+    0.98,
+    0.99,
+    0.995,
+    0.999,
+    1.0,
+]
 _FEWEST = 5
 
 
@@ -38,7 +52,9 @@ def quantiles(row: Row) -> dict[str, list[tuple[float, float]]]:
         values = samples_of(row, stem)
         if len(values) >= _FEWEST:
             each = np.quantile(values, _SHARES, method="inverted_cdf")
-            out[stem] = [(share, float(f"{v:.5g}")) for share, v in zip(_SHARES, each, strict=True)]
+            out[stem] = [
+                (share, float(f"{v:.5g}")) for share, v in zip(_SHARES, each, strict=True)
+            ]
     return out
 
 
@@ -59,7 +75,9 @@ def bars_of_samples(s: Samples) -> list[Bar]:
     zero = min(s.starts_s)
     errors = s.errors if len(s.errors) == len(s.starts_s) else [""] * len(s.starts_s)
     bars = []
-    for start, ttft, e2el, error in sorted(zip(s.starts_s, ttfts, e2els, errors, strict=True)):
+    for start, ttft, e2el, error in sorted(
+        zip(s.starts_s, ttfts, e2els, errors, strict=True)
+    ):
         sent = start - zero
         first = round(sent + ttft / 1e3, 4) if ttft > 0 else None
         if e2el > 0:
@@ -68,7 +86,9 @@ def bars_of_samples(s: Samples) -> list[Bar]:
             end = first
         else:
             end = round(sent, 4)
-        bars.append(Bar(round(sent, 4), first, end, error or ("empty" if first is None else "")))
+        bars.append(
+            Bar(round(sent, 4), first, end, error or ("empty" if first is None else ""))
+        )
     return _thinned(bars)
 
 
@@ -83,7 +103,11 @@ def _thinned(bars: list[Bar]) -> list[Bar]:
 
 
 def moments(
-    records: Iterable[Record], telemetry: Sequence[Sample], start_ns: int, end_ns: int, indices: Iterable[int]
+    records: Iterable[Record],
+    telemetry: Sequence[Sample],
+    start_ns: int,
+    end_ns: int,
+    indices: Iterable[int],
 ) -> list[Moment]:
     """Return power and speed over time. `start_ns`, `end_ns`: of the load, on the clock of the samples; records count
     from its start. `indices`: of the engine's accelerators. Without power there is nothing to draw."""
@@ -101,7 +125,14 @@ def moments(
         power = _total_power(watts, start_ns + int(edges[i]), start_ns + int(edges[i + 1]))
         rate = tokens[i] / width_s
         energy = power / rate if power is not None and rate > 0 else None
-        out.append(Moment(round((i + 0.5) * width_s, 3), _digits(power), _digits(rate), _digits(energy)))
+        out.append(
+            Moment(
+                round((i + 0.5) * width_s, 3),
+                _digits(power),
+                _digits(rate),
+                _digits(energy),
+            )
+        )
     return out
 
 
@@ -109,7 +140,9 @@ def _power(telemetry: Sequence[Sample], indices: Iterable[int]) -> list[Series]:
     """Return the power of each accelerator over time, where it was sampled at least twice."""
     out = []
     for i in indices:
-        series = Series((s for s in telemetry if s.source == "accelerator" and s.index == i), "power_w")
+        series = Series(
+            (s for s in telemetry if s.source == "accelerator" and s.index == i), "power_w"
+        )
         if len(series.times) > 1:
             out.append(series)
     return out
@@ -132,10 +165,16 @@ def _tokens(records: Iterable[Record], edges: np.ndarray) -> np.ndarray:
     for r in records:
         if r.error is None and r.chunk_ns:
             tokens = r.output_tokens if r.output_tokens is not None else len(r.chunk_ns)
-            weights = np.array(r.chunk_tokens, dtype=float) if r.chunk_tokens else np.ones(len(r.chunk_ns))
+            weights = (
+                np.array(r.chunk_tokens, dtype=float)
+                if r.chunk_tokens
+                else np.ones(len(r.chunk_ns))
+            )
             if len(weights) != len(r.chunk_ns) or not weights.sum():
                 weights = np.ones(len(r.chunk_ns))
-            out += np.histogram(timing.likely_ns(r), edges, weights=weights * (tokens / weights.sum()))[0]
+            out += np.histogram(
+                timing.likely_ns(r), edges, weights=weights * (tokens / weights.sum())
+            )[0]
     return out
 
 

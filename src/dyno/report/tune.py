@@ -23,7 +23,9 @@ _QUOTED = re.compile(r'(?<=: ")(.+)(?="\.)', re.DOTALL)
 
 def lines(answer: TuneAnswer) -> Iterator[str]:
     """Yield the answer, as printed. Commands stay in one line, to be pasted."""
-    yield from wrapped(f"Best setting of {answer.engine} by {answer.spec.words}{_target(answer)}:")
+    yield from wrapped(
+        f"Best setting of {answer.engine} by {answer.spec.words}{_target(answer)}:"
+    )
     for line in (*_headline(answer), *filter(None, [_ENDED.get(answer.ended)])):
         yield from wrapped(line, "  ", "    ")
     if answer.commands:
@@ -35,7 +37,12 @@ def lines(answer: TuneAnswer) -> Iterator[str]:
     if effects := answer.effects():
         yield from ("", "Effect of each setting", *_effects(answer, effects))
     if len(front := answer.front()) > 1:
-        yield from ("", *wrapped("Pareto front: no other setting has both more throughput and a lower p99 TTFT"))
+        yield from (
+            "",
+            *wrapped(
+                "Pareto front: no other setting has both more throughput and a lower p99 TTFT"
+            ),
+        )
         yield from _front(front)
     if refused := list(_refused(answer)):
         yield from ("", "Not the best, and why", *refused)
@@ -71,7 +78,11 @@ def _headline(answer: TuneAnswer) -> Iterator[str]:
         yield _without_gain(answer, best)
         return
     yield f"{change(gain.change)} against the default{_interval(gain)}"
-    each = "one more run of each" if gain.repeats == 1 else f"mean of {gain.repeats} interleaved repeats of each"
+    each = (
+        "one more run of each"
+        if gain.repeats == 1
+        else f"mean of {gain.repeats} interleaved repeats of each"
+    )
     yield f"{_value(answer, gain.best)}; default: {_value(answer, gain.default)} ({each})"
     yield from _doubts(answer, gain)
 
@@ -79,7 +90,11 @@ def _headline(answer: TuneAnswer) -> Iterator[str]:
 def _interval(gain: TuneGain) -> str:
     if gain.enough_repeats is not None:
         return " (too few repeats)"
-    return f" (95 % interval: {change(gain.low)} to {change(gain.high)})" if gain.low is not None else ""
+    return (
+        f" (95 % interval: {change(gain.low)} to {change(gain.high)})"
+        if gain.low is not None
+        else ""
+    )
 
 
 def _no_best(answer: TuneAnswer) -> Iterator[str]:
@@ -99,7 +114,11 @@ def _doubts(answer: TuneAnswer, gain: TuneGain) -> Iterator[str]:
     if gain.low is None or gain.high is None:
         yield "The gain has no interval: set confirm_repeats to 3 or more."
     elif gain.enough_repeats is not None:
-        enough = f" About {count(rounded_up(gain.enough_repeats))} would do." if gain.enough_repeats else ""
+        enough = (
+            f" About {count(rounded_up(gain.enough_repeats))} would do."
+            if gain.enough_repeats
+            else ""
+        )
         yield f"The repeats differ too much to show a gain. Raise confirm_repeats or seconds.{enough}"
     elif gain.low <= 0 <= gain.high:
         yield "The interval includes no difference: the default may be as good. Raise confirm_repeats or seconds."
@@ -110,7 +129,9 @@ def _doubts(answer: TuneAnswer, gain: TuneGain) -> Iterator[str]:
 def _no_other(answer: TuneAnswer) -> str:
     if answer.refused_in_repeats:
         return "that is better has good repeats"
-    return "is better" if any(t.state != "discarded" for t in answer.trials) else "was started"
+    return (
+        "is better" if any(t.state != "discarded" for t in answer.trials) else "was started"
+    )
 
 
 def _without_gain(answer: TuneAnswer, best: TuneTrial) -> str:
@@ -119,8 +140,16 @@ def _without_gain(answer: TuneAnswer, best: TuneTrial) -> str:
         mean = f"{_value(answer, sum(values) / len(values))} (mean of {many(len(values), 'repeat')})"
         return f"{mean}. The gain is unknown: the default has no repeat that counts."
     default = answer.default.judged
-    known = "the default has no result" if default is None else f"default: {_value(answer, default)}"
-    why = ": there was no time for them (--budget)" if answer.unconfirmed and answer.budget_s else ""
+    known = (
+        "the default has no result"
+        if default is None
+        else f"default: {_value(answer, default)}"
+    )
+    why = (
+        ": there was no time for them (--budget)"
+        if answer.unconfirmed and answer.budget_s
+        else ""
+    )
     return f"{_value(answer, best.judged)}; {known} (not confirmed by repeats{why})"
 
 
@@ -141,13 +170,20 @@ def _value(answer: TuneAnswer, value: float | None) -> str:
 def _ranked(answer: TuneAnswer) -> list[TuneTrial]:
     known = [t for t in [answer.default, *answer.trials] if t.value is not None]
     sign = 1 if answer.spec.lower else -1
-    return sorted(known, key=lambda t: (bool(t.objection), t.long_value is None, sign * (t.judged or 0)))
+    return sorted(
+        known,
+        key=lambda t: (bool(t.objection), t.long_value is None, sign * (t.judged or 0)),
+    )
 
 
 def _settings(answer: TuneAnswer, ranked: list[TuneTrial]) -> list[str]:
     columns = _columns(answer)
     rows = [[show(trial) for show in columns.values()] for trial in ranked]
-    right = [i for i, title in enumerate(columns) if title not in ("setting", "result", "load", "verdict")]
+    right = [
+        i
+        for i, title in enumerate(columns)
+        if title not in ("setting", "result", "load", "verdict")
+    ]
     return terminal(text_table(list(columns), rows, right, keep=range(3)))
 
 
@@ -178,17 +214,32 @@ def _result(answer: TuneAnswer, trial: TuneTrial) -> str:
 
 def _load(answer: TuneAnswer, trial: TuneTrial) -> str:
     """Return the load that all figures of a row are of."""
-    return "search" if answer.spec.objective == "load" and trial.load == "short" else trial.load
+    return (
+        "search"
+        if answer.spec.objective == "load" and trial.load == "short"
+        else trial.load
+    )
 
 
-def _effects(answer: TuneAnswer, effects: dict[str, dict[str, tuple[float, int]]]) -> list[str]:
+def _effects(
+    answer: TuneAnswer, effects: dict[str, dict[str, tuple[float, int]]]
+) -> list[str]:
     rows = []
     for key, by_value in effects.items():
         name = key  # in its first row
-        for value, (median, settings) in sorted(by_value.items(), key=lambda item: _order(item[0])):
+        for value, (median, settings) in sorted(
+            by_value.items(), key=lambda item: _order(item[0])
+        ):
             rows.append([name, value, _value(answer, median), count(settings)])
             name = ""
-    return terminal(text_table(["setting", "value", f"median {answer.unit}", "settings"], rows, [2, 3], keep=range(3)))
+    return terminal(
+        text_table(
+            ["setting", "value", f"median {answer.unit}", "settings"],
+            rows,
+            [2, 3],
+            keep=range(3),
+        )
+    )
 
 
 def _order(value: str) -> tuple[float, str]:
@@ -199,8 +250,15 @@ def _order(value: str) -> tuple[float, str]:
 
 
 def _front(front: list[TuneTrial]) -> list[str]:
-    rows = [[words(t.setting), number(t.throughput), number(t.p99_ttft_ms), t.load] for t in front]
-    return terminal(text_table(["setting", "tok/s", "p99 TTFT (ms)", "load"], rows, [1, 2], keep=range(3)))
+    rows = [
+        [words(t.setting), number(t.throughput), number(t.p99_ttft_ms), t.load]
+        for t in front
+    ]
+    return terminal(
+        text_table(
+            ["setting", "tok/s", "p99 TTFT (ms)", "load"], rows, [1, 2], keep=range(3)
+        )
+    )
 
 
 def _refused(answer: TuneAnswer) -> Iterator[str]:
@@ -208,7 +266,9 @@ def _refused(answer: TuneAnswer) -> Iterator[str]:
     reasons = _reasons(answer)
     for reason, trials in list(reasons.items())[:_SHOWN]:
         more = f" and {many(len(trials) - 3, 'more setting')}" if len(trials) > 3 else ""
-        yield from wrapped("; ".join(words(t.setting) for t, _ in trials[:3]) + more, "  ", "    ")
+        yield from wrapped(
+            "; ".join(words(t.setting) for t, _ in trials[:3]) + more, "  ", "    "
+        )
         yield from wrapped(reason, "    ")
         if log := trials[0][1]:
             yield f"    Log: {log}"
@@ -249,7 +309,9 @@ def _cut(text: str, most: int) -> str:
 def _sum(answer: TuneAnswer) -> str:
     states = [t.state for t in answer.trials]
     each = ", ".join(
-        f"{states.count(state)} {state}" for state in ("measured", "failed", "discarded") if state in states
+        f"{states.count(state)} {state}"
+        for state in ("measured", "failed", "discarded")
+        if state in states
     )
     whole = f" of {count(answer.possible)}" if answer.possible else ""
     budget = f" of {duration(answer.budget_s)} (--budget)" if answer.budget_s else ""

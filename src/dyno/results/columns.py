@@ -27,8 +27,10 @@ class Meaning(msgspec.Struct, frozen=True):
     figure: bool = True
     # To the figure's unit: milliseconds, seconds, bytes. None: the title names none, so a cell has to.
     scale: float | None = 1.0
-    test: str = ""  # pp or tg: a speed of reading prompts, or of making tokens, as llama-bench calls them
-    behind: str = ""  # words behind each number of the column that define it: '256.1 output tok/s'
+    # pp or tg: a speed of reading prompts, or of making tokens, as llama-bench calls them
+    test: str = ""
+    # words behind each number of the column that define it: '256.1 output tok/s'
+    behind: str = ""
     load: tuple[tuple[str, int], ...] = ()  # that the title names: 'Output tok/s (c32)'
 
 
@@ -53,7 +55,8 @@ _KEYS: Final = {key: Meaning(m.name) for m in METRICS.values() for key in m.keys
     "end_to_end_latency": Meaning("mean_e2el_ms", scale=1e3),
     "avg_latency": Meaning("mean_latency_ms", scale=1e3),
     "spec_decode_acceptance_rate": Meaning("acceptance_rate", scale=0.01),
-    "results_num_completed_requests_per_min": Meaning("request_throughput", scale=1 / 60),  # LLMPerf's
+    # LLMPerf's
+    "results_num_completed_requests_per_min": Meaning("request_throughput", scale=1 / 60),
     "request_rate": Meaning("rate", figure=False),
     "model_id": Meaning("model", figure=False),
     "tokenizer_id": Meaning("tokenizer", figure=False),
@@ -62,23 +65,48 @@ _KEYS: Final = {key: Meaning(m.name) for m in METRICS.values() for key in m.keys
 _LLMPERF: Final = re.compile(
     r"results_(ttft|end_to_end_latency|inter_token_latency)_s_(?:(mean|min|max|stddev)|quantiles_(p\d{1,2}))"
 )
-_COUNTS: Final = {title: m.name for m in METRICS.values() for title in (*m.labels, *m.titles) if "(" not in title}
-_SETTING_UNITS: Final = {"rate": ("req/s", "rps", "qps"), "input_len": ("tokens",), "output_len": ("tokens",)}
-_SECONDS: Final = ("duration", "benchmark duration", "elapsed time", "elapsed", "test duration", "run duration")
+_COUNTS: Final = {
+    title: m.name
+    for m in METRICS.values()
+    for title in (*m.labels, *m.titles)
+    if "(" not in title
+}
+_SETTING_UNITS: Final = {
+    "rate": ("req/s", "rps", "qps"),
+    "input_len": ("tokens",),
+    "output_len": ("tokens",),
+}
+_SECONDS: Final = (
+    "duration",
+    "benchmark duration",
+    "elapsed time",
+    "elapsed",
+    "test duration",
+    "run duration",
+)
 _COST: Final = re.compile(
     r"(?:cost |price |usd )*(?:per |usd ?/ ?)?(?:usd ?/ ?)?(?:1 ?m|1 million|million|m) ?"
     r"(?:output |total )?tok(?:en)?s?(?: usd)?"
 )
 # Units that are words of their own in the middle of a title.
 _RATES: Final = (
-    (re.compile(r"\b(?:tok|toks|token|tokens|t)\s*(?:/|per)\s*(?:s|sec|secs|second)\b"), " tok/s "),
-    (re.compile(r"\b(?:req|reqs|request|requests)\s*(?:/|per)\s*(?:s|sec|secs|second)\b"), " req/s "),
+    (
+        re.compile(r"\b(?:tok|toks|token|tokens|t)\s*(?:/|per)\s*(?:s|sec|secs|second)\b"),
+        " tok/s ",
+    ),
+    (
+        re.compile(
+            r"\b(?:req|reqs|request|requests)\s*(?:/|per)\s*(?:s|sec|secs|second)\b"
+        ),
+        " req/s ",
+    ),
     (re.compile(r"\btps\b"), " tok/s "),
     (re.compile(r"\btoks?[ ]s(?:ec)?\b"), " tok/s "),  # out_tok_s
     (re.compile(r"\breqs?[ ]s(?:ec)?\b"), " req/s "),
 )
 _LOADED: Final = re.compile(
-    r"\s*(?:[(\[]\s*(?:(c|conc|concurrency)|(bs|batch|batch size|b))\s*[=:]?\s*(\d{1,5})\s*[)\]])\s*$", re.I
+    r"\s*(?:[(\[]\s*(?:(c|conc|concurrency)|(bs|batch|batch size|b))\s*[=:]?\s*(\d{1,5})\s*[)\]])\s*$",
+    re.I,
 )
 _PROMPTS: Final = ("prompt", "prefill", "pp", "prompt processing", "prompt eval", "prompt eval rate", "prefill rate",
                    "prefill speed", "prompt speed", "pp speed", "prompt processing speed")  # fmt: skip
@@ -97,7 +125,9 @@ _CHINESE: Final = (
     ("中位数", " median "), ("中位", " median "), ("输入", " input "), ("输出", " output "), ("请求", " request "),
     ("总", " total "), ("模型", " model "),
 )  # fmt: skip
-_BETTER_NOTE: Final = re.compile(r"[(\[]?\b(?:lower|higher|smaller|larger|less|more) is better\b[)\]]?|[↑↓⬆⬇▲▼]")
+_BETTER_NOTE: Final = re.compile(
+    r"[(\[]?\b(?:lower|higher|smaller|larger|less|more) is better\b[)\]]?|[↑↓⬆⬇▲▼]"
+)
 _PERCENTILE: Final = re.compile(
     r"\b(?:p ?(\d{1,2}(?:\.\d+)?)|(\d{1,2}(?:\.\d+)?)(?:st|nd|rd|th|%)(?: ?percentile)?)(?![\w.])"
 )
@@ -118,7 +148,11 @@ def meaning(title: str) -> Meaning | None:
     if match := _LOADED.search(key):
         column = meaning(key[: match.start()])
         load = ("concurrency" if match[1] else "batch_size", int(match[3]))
-        return None if column is None or not column.figure else msgspec.structs.replace(column, load=(load,))
+        return (
+            None
+            if column is None or not column.figure
+            else msgspec.structs.replace(column, load=(load,))
+        )
     words, unit = _split(title)
     for read in (_setting, _throughput, _latency, _count, _amount):
         if (column := read(words, unit)) is not None:
@@ -148,7 +182,11 @@ def _split(title: str) -> tuple[str, str]:
     if len(units) > 1:
         return text, ""  # 'TPOT (ms) (excl. 1st)': not a plain unit
     unit = ""
-    if units and _is_word(units[0]) and re.search(r"(?:tok|req)/s", text.replace(f"({units[0]})", "")):
+    if (
+        units
+        and _is_word(units[0])
+        and re.search(r"(?:tok|req)/s", text.replace(f"({units[0]})", ""))
+    ):
         text = _UNIT.sub(f" {units[0]} ", text)  # 'tok/s (decode)', 'tok/s (avg)'
     elif units:
         unit, text = units[0], _UNIT.sub(" ", text)
@@ -164,7 +202,9 @@ def _split(title: str) -> tuple[str, str]:
 
 def _normalized(title: str) -> str:
     """Return a title in lower case and English, with one spelling of rates."""
-    text = unicodedata.normalize("NFKC", title).lower().replace("μ", "µ").replace("$", " usd ")
+    text = (
+        unicodedata.normalize("NFKC", title).lower().replace("μ", "µ").replace("$", " usd ")
+    )
     if not text.isascii():
         for chinese, english in _CHINESE:
             text = text.replace(chinese, english)
@@ -187,7 +227,12 @@ def _unit_in_words(text: str) -> tuple[str, str]:
 
 
 def _is_word(text: str) -> bool:
-    return text in _STATISTICS or text in _PROMPTS or text in _TOKENS or bool(_PERCENTILE.fullmatch(text))
+    return (
+        text in _STATISTICS
+        or text in _PROMPTS
+        or text in _TOKENS
+        or bool(_PERCENTILE.fullmatch(text))
+    )
 
 
 def _take_statistic(words: str) -> tuple[str | None, str]:
@@ -216,7 +261,11 @@ def _throughput(words: str, unit: str) -> Meaning | None:
     if unit == "req/s":
         if words in ("goodput", "request goodput"):
             return Meaning("request_goodput")
-        return Meaning("request_throughput") if words in ("", "throughput", "request throughput") else None
+        return (
+            Meaning("request_throughput")
+            if words in ("", "throughput", "request throughput")
+            else None
+        )
     if unit != "tok/s":
         return None
     how, counted = _take_statistic(words)
@@ -229,7 +278,18 @@ def _throughput(words: str, unit: str) -> Meaning | None:
 def _token_throughput(words: set[str]) -> Meaning | None:
     """Return whose tokens a rate counts, by the words beside it."""
     peak = bool(words & {"peak", "max", "maximum"})
-    plain = words - {"throughput", "token", "tokens", "tok", "mean", "avg", "average", "peak", "max", "maximum"}
+    plain = words - {
+        "throughput",
+        "token",
+        "tokens",
+        "tok",
+        "mean",
+        "avg",
+        "average",
+        "peak",
+        "max",
+        "maximum",
+    }
     if plain and plain <= {"output", "generated", "out"}:
         return Meaning("peak_output_throughput" if peak else "output_throughput")
     if peak:
@@ -238,7 +298,8 @@ def _token_throughput(words: set[str]) -> Meaning | None:
         return Meaning("input_throughput")
     if plain == {"total"}:
         return Meaning("total_token_throughput")
-    return Meaning("speed") if plain <= {"aggregate", "aggregated"} else None  # of which tokens is unknown
+    # of which tokens is unknown
+    return Meaning("speed") if plain <= {"aggregate", "aggregated"} else None
 
 
 def _count(words: str, unit: str) -> Meaning | None:
@@ -252,12 +313,21 @@ def _count(words: str, unit: str) -> Meaning | None:
 def _amount(words: str, unit: str) -> Meaning | None:
     if words in ("acceptance rate", "draft acceptance rate", "mean acceptance rate"):
         return Meaning("acceptance_rate", scale=0.01 if unit in ("%", "percent") else None)
-    if words in ("power", "average power", "avg power", "mean power") and unit in ("w", "watt", "watts"):
+    if words in ("power", "average power", "avg power", "mean power") and unit in (
+        "w",
+        "watt",
+        "watts",
+    ):
         return Meaning("power_w")
-    if words in ("vram", "gpu memory", "peak memory", "peak vram", "peak gpu memory") and unit in TO_BYTES:
+    if (
+        words in ("vram", "gpu memory", "peak memory", "peak vram", "peak gpu memory")
+        and unit in TO_BYTES
+    ):
         return Meaning("memory_bytes", scale=TO_BYTES[unit])
     whole = re.sub(r"per ?1m", "per 1m", f"{words} {unit}".strip())
-    is_cost = ("usd" in whole or "cost" in whole) and "tok" in whole and _COST.fullmatch(whole)
+    is_cost = (
+        ("usd" in whole or "cost" in whole) and "tok" in whole and _COST.fullmatch(whole)
+    )
     return Meaning("cost_per_million_tokens") if is_cost else None
 
 
@@ -265,7 +335,9 @@ def _setting(words: str, unit: str) -> Meaning | None:
     whole = f"{words} {unit}".strip()
     titles = {**TITLES, **names.version_titles()}
     name = titles.get(words) or titles.get(whole)
-    if name is None or (unit and whole not in titles and unit not in _SETTING_UNITS.get(name, ())):
+    if name is None or (
+        unit and whole not in titles and unit not in _SETTING_UNITS.get(name, ())
+    ):
         return None
     return Meaning(name, figure=False)
 
@@ -285,7 +357,9 @@ _DEVICES: Final = re.compile(
     re.I,
 )
 _TOKENS_PER_S: Final = re.compile(r"(?:tok|toks|token|tokens|t)/(?:s|sec|second)|tps")
-_REQUESTS_PER_S: Final = re.compile(r"(?:req|reqs|request|requests|r)/(?:s|sec|second)|rps|qps")
+_REQUESTS_PER_S: Final = re.compile(
+    r"(?:req|reqs|request|requests|r)/(?:s|sec|second)|rps|qps"
+)
 _MOST_DEVICES: Final = 64
 _WIDEST_SETTING: Final = 200  # characters of a cell that may still be a setting
 
@@ -337,7 +411,19 @@ def plain(text: str) -> str:
 
 
 def _blank(text: str) -> bool:
-    return text.strip().lower() in ("", "-", "—", "–", "n/a", "na", "nan", "none", "null", "tbd", "?")
+    return text.strip().lower() in (
+        "",
+        "-",
+        "—",
+        "–",
+        "n/a",
+        "na",
+        "nan",
+        "none",
+        "null",
+        "tbd",
+        "?",
+    )
 
 
 def settings_of(name: str, text: str, line: int) -> dict[str, Setting]:
@@ -345,13 +431,18 @@ def settings_of(name: str, text: str, line: int) -> dict[str, Setting]:
     text = text.strip()
     if _blank(text) or len(text) > _WIDEST_SETTING:
         return {}
-    if name == "accelerator" and text.isdecimal() and 0 < int(text[:6]) <= _MOST_DEVICES:  # 'GPUs'; '3060' is a name
+    # 'GPUs'; '3060' is a name
+    if name == "accelerator" and text.isdecimal() and 0 < int(text[:6]) <= _MOST_DEVICES:
         return {"accelerators": Setting(int(text), line, "column")}
     if name == "accelerator":
-        return {"accelerator": Setting(shown(name, text), line, "column"), **devices(text, line)}
+        return {
+            "accelerator": Setting(shown(name, text), line, "column"),
+            **devices(text, line),
+        }
     if name == "backend" and names.pattern().search(text):
         name = "engine"
-    if name == "engine" and (known := names.spellings().get(text.lower())):  # one name, however it is written
+    # one name, however it is written
+    if name == "engine" and (known := names.spellings().get(text.lower())):
         return {name: Setting(known, line, "column")}
     if name == "model_bytes":
         number = printed(text)
@@ -370,9 +461,18 @@ def _scalar(name: str, text: str) -> Scalar:
     if name in ("input_len", "output_len"):
         text = re.sub(r"\s*tok(?:en)?s$", "", text)
     number = printed(text)
-    if number is None or number.unit or number.deviation is not None or re.search(r"[^\d.,eE+-]", text):
+    if (
+        number is None
+        or number.unit
+        or number.deviation is not None
+        or re.search(r"[^\d.,eE+-]", text)
+    ):
         return shown(name, text)
-    return int(number.value) if number.value == int(number.value) and abs(number.value) < 1e15 else number.value
+    return (
+        int(number.value)
+        if number.value == int(number.value) and abs(number.value) < 1e15
+        else number.value
+    )
 
 
 def devices(text: str, line: int) -> dict[str, Setting]:

@@ -34,7 +34,11 @@ def read(file: str, data: bytes) -> Document | None:
     header = [title.strip() for title in rows[0]]
     titles = [title for title in header if title]
     if not titles or any(printed(title) for title in titles):
-        return Document(file, "csv", unread=[*unread, Unread(lines[0], "CSV without a header line", "table")])
+        return Document(
+            file,
+            "csv",
+            unread=[*unread, Unread(lines[0], "CSV without a header line", "table")],
+        )
     if llama_bench.is_header(header):
         results, wrong = llama_bench.texts(header, rows[1:], lines[1:], file, "csv")
         return Document(file, "llama-bench csv", results, unread=unread + wrong)
@@ -45,19 +49,36 @@ def read(file: str, data: bytes) -> Document | None:
 def _document(file: str, table: DocumentTable, unread: list[Unread]) -> Document:
     """Return the results of a table. `unread`: lines that were left out of it."""
     if tables.of_requests(table):
-        return Document(file, "csv", unread=[*unread, Unread(table.line, "one line per request, no summary", "table")])
+        return Document(
+            file,
+            "csv",
+            unread=[
+                *unread,
+                Unread(table.line, "one line per request, no summary", "table"),
+            ],
+        )
     results = tables.rows_of(table, 0, file, "csv")
     unread += tables.unread(table, results)
     if not results:
-        return Document(file, "csv", unread=unread or [Unread(table.line, "no known columns")])
+        return Document(
+            file, "csv", unread=unread or [Unread(table.line, "no known columns")]
+        )
     stem = PurePath(file).stem
-    results = [row if row.label else msgspec.structs.replace(row, label=stem) for row in results]
+    results = [
+        row if row.label else msgspec.structs.replace(row, label=stem) for row in results
+    ]
     return Document(file, "csv", results, tables=[table], unread=unread)
 
 
 def _without_secrets(header: list[str], rows: list[list[str]]) -> list[list[DocumentCell]]:
     hidden = [is_secret(title) for title in header]
-    return [[DocumentCell(_open(secret, cell)) for secret, cell in zip(hidden, row, strict=False)] for row in rows]
+    return [
+        [
+            DocumentCell(_open(secret, cell))
+            for secret, cell in zip(hidden, row, strict=False)
+        ]
+        for row in rows
+    ]
 
 
 def _open(secret: bool, cell: str) -> str:
@@ -76,7 +97,13 @@ def _separator(text: str, commented: bool) -> str | None:
     title, so there the titles of columns have to be known."""
     for separator in ("\t", ",", ";"):
         try:
-            first = [row for row in islice(csv.reader(io.StringIO(text), delimiter=separator), _LOOKED_AT) if row]
+            first = [
+                row
+                for row in islice(
+                    csv.reader(io.StringIO(text), delimiter=separator), _LOOKED_AT
+                )
+                if row
+            ]
         except csv.Error:
             continue
         if len(first) >= 2 and _is_table(first, len(text) >= 200_000, commented):
@@ -119,7 +146,9 @@ def _fits(row: list[str], width: int) -> bool:
     return len(row) >= width and not any(cell.strip() for cell in row[width:])
 
 
-def _cells(text: str, separator: str, first: int) -> tuple[list[list[str]], list[int], list[Unread]]:
+def _cells(
+    text: str, separator: str, first: int
+) -> tuple[list[list[str]], list[int], list[Unread]]:
     """Return rows with as many cells as the header has, their lines, and what was left out."""
     rows: list[list[str]] = []
     lines: list[int] = []
@@ -139,15 +168,22 @@ def _cells(text: str, separator: str, first: int) -> tuple[list[list[str]], list
         if not any(cell.strip() for cell in row):
             continue
         if rows and rows[0][:2] == tables.AIPERF:
-            row += [""] * (len(rows[0]) - len(row))  # its metrics of one value, 'Metric,Value', follow as short lines
+            # its metrics of one value, 'Metric,Value', follow as short lines
+            row += [""] * (len(rows[0]) - len(row))
         if rows and not _fits(row, len(rows[0])):
             # An unquoted comma has moved the rest: no cell of it can be trusted.
             if len(unread) < 50:
-                part: Literal["", "lines"] = "lines" if any(printed(cell) for cell in row) else ""
-                unread.append(Unread(line, f"{len(row)} cells, but {len(rows[0])} titles", part))
+                part: Literal["", "lines"] = (
+                    "lines" if any(printed(cell) for cell in row) else ""
+                )
+                unread.append(
+                    Unread(line, f"{len(row)} cells, but {len(rows[0])} titles", part)
+                )
             continue
         rows.append(row)
         lines.append(line)
         cells += len(row)
-    unread.append(Unread(lines[-1], "the file is too large; the rest was not read", "lines"))
+    unread.append(
+        Unread(lines[-1], "the file is too large; the rest was not read", "lines")
+    )
     return rows, lines, unread

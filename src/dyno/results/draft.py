@@ -18,7 +18,8 @@ from dyno.results.printed import half
 from dyno.secrets import shown
 
 Read = tuple[list[Row], list[Unread]]
-Paths = Mapping[str, str]  # from a path, 'config.backend.model', to a name; the first that has a value counts
+# from a path, 'config.backend.model', to a name; the first that has a value counts
+Paths = Mapping[str, str]
 Form = Literal["json", "csv", "sql"]
 T = TypeVar("T")
 _NAMED: Final = 6  # metrics that a remark names
@@ -31,10 +32,14 @@ _PERCENTILE: Final = re.compile(r"p\d+(\.\d+)?")
 
 
 class Draft:
-    def __init__(self, kind: RowKind, tool: str, file: str, source: Value | int, form: Form = "json") -> None:
+    def __init__(
+        self, kind: RowKind, tool: str, file: str, source: Value | int, form: Form = "json"
+    ) -> None:
         """`source`: the object that is read, or its line."""
         self.kind, self.tool, self.file, self.form = kind, tool, file, form
-        self.line, self.end = (source, source) if isinstance(source, int) else (source.line, source.end)
+        self.line, self.end = (
+            (source, source) if isinstance(source, int) else (source.line, source.end)
+        )
         self.figures: dict[str, Figure] = {}
         self.settings: dict[str, Setting] = {}
         self.samples: Samples | None = None
@@ -48,7 +53,9 @@ class Draft:
 
     # ---- figures ----
 
-    def figure(self, name: str, value: Value | None, scale: float = 1.0, means: str = "") -> None:
+    def figure(
+        self, name: str, value: Value | None, scale: float = 1.0, means: str = ""
+    ) -> None:
         """Add a figure if the value is a number; else list it as unread."""
         if value is None or value.null or name in self.figures:
             return
@@ -56,13 +63,17 @@ class Draft:
         if number is None:
             self.unread.append(Unread(value.line, f"{name} is not a number", "lines"))
             return
-        self.figures[name] = Figure(number * scale, value.line, _rounding(value.digits) * abs(scale), means)
+        self.figures[name] = Figure(
+            number * scale, value.line, _rounding(value.digits) * abs(scale), means
+        )
 
     def read_figures(self, value: Value, paths: Paths) -> None:
         for path, name in paths.items():
             self.figure(name, value.find(path))
 
-    def latency(self, statistic: str, stem: str, value: Value | None, scale: float = 1.0) -> None:
+    def latency(
+        self, statistic: str, stem: str, value: Value | None, scale: float = 1.0
+    ) -> None:
         self.figure(f"{statistic}_{stem}_ms", value, scale, definition(self.tool, stem))
 
     def read_keys(self, value: Value, pattern: re.Pattern[str], scale: float = 1.0) -> None:
@@ -70,7 +81,12 @@ class Draft:
         for key, field in value.fields.items():
             if match := pattern.fullmatch(key):
                 statistic, stem = match["statistic"], match["stem"]
-                self.latency(_STATISTICS.get(statistic, statistic), stem_named(stem) or stem, field, scale)
+                self.latency(
+                    _STATISTICS.get(statistic, statistic),
+                    stem_named(stem) or stem,
+                    field,
+                    scale,
+                )
 
     def read_spreads(self, value: Value, paths: Paths, scale: float = 1.0) -> None:
         """Read latencies that are an object of statistics each. `paths`: to their stems."""
@@ -123,12 +139,17 @@ class Draft:
             return []
         items = value.decoded(kind)
         if items is None:
-            self.unread.append(Unread(value.line, f"the list {name} has unexpected items", "lines"))
+            self.unread.append(
+                Unread(value.line, f"the list {name} has unexpected items", "lines")
+            )
         return items or []
 
     def times_ms(self, value: Value | None, name: str) -> list[float]:
         """Convert a list of seconds. dyno's own files have null where a time is unknown."""
-        return [math.nan if s is None else 1e3 * s for s in self.decoded(list[float | None], value, name)]
+        return [
+            math.nan if s is None else 1e3 * s
+            for s in self.decoded(list[float | None], value, name)
+        ]
 
     def gaps_ms(self, value: Value | None, name: str) -> tuple[list[float], list[float]]:
         """Convert a list of seconds for each request: all of them, and the sum of each. Each list is released before
@@ -145,7 +166,9 @@ class Draft:
                 pooled.extend(gaps)
                 sums.append(sum(gaps) if len(gaps) == len(seconds) else math.nan)
         except msgspec.MsgspecError:
-            self.unread.append(Unread(value.line, f"the list {name} has unexpected items", "lines"))
+            self.unread.append(
+                Unread(value.line, f"the list {name} has unexpected items", "lines")
+            )
             return [], []
         return pooled, sums
 
@@ -169,7 +192,13 @@ class Draft:
         )
 
 
-def scored(tool: str, file: str, line: int, test: tuple[str, str, str], scores: Sequence[tuple[str, float]]) -> Draft:
+def scored(
+    tool: str,
+    file: str,
+    line: int,
+    test: tuple[str, str, str],
+    scores: Sequence[tuple[str, float]],
+) -> Draft:
     """Return the row of a quality test from its single items. `test`: task, metric and filter. `scores`: by item."""
     draft = Draft("quality", tool, file, line)
     values = [score for _, score in scores]

@@ -60,7 +60,11 @@ class Lines:
     def line(self, offset: int) -> int:
         offset = min(max(offset, 0), len(self.data))
         block = offset // _BLOCK
-        return self.first + self._before[block] + self.data.count(b"\n", block * _BLOCK, offset)
+        return (
+            self.first
+            + self._before[block]
+            + self.data.count(b"\n", block * _BLOCK, offset)
+        )
 
     def offset(self, raw: msgspec.Raw | bytes) -> int:
         """Return a view's offset in the data."""
@@ -103,7 +107,9 @@ class Value:
         if self.size == 0 or self._first() != 0x7B:
             return {}
         decoded = self._decoded(_FIELDS)
-        return {k: self._inside(v) for k, v in decoded.items()} if decoded is not None else {}
+        return (
+            {k: self._inside(v) for k, v in decoded.items()} if decoded is not None else {}
+        )
 
     @property
     def is_object(self) -> bool:
@@ -128,7 +134,9 @@ class Value:
         return self.get(*path.split("."))
 
     def first(self, paths: Sequence[str]) -> "Value | None":
-        return next((value for path in paths if (value := self.find(path)) is not None), None)
+        return next(
+            (value for path in paths if (value := self.find(path)) is not None), None
+        )
 
     def each(self, path: str) -> "Iterator[Value]":
         """Yield the items of the list at a path."""
@@ -219,7 +227,11 @@ def values(data: bytes) -> Values | None:
             return None
         if result.broken > _BROKEN or result.mended >= _MENDED_MOST:
             result.unread.append(
-                Unread(lines.line(start), "too many errors; the rest of the file was not read", "lines")
+                Unread(
+                    lines.line(start),
+                    "too many errors; the rest of the file was not read",
+                    "lines",
+                )
             )
             break
         following = _next(data, start)
@@ -260,14 +272,19 @@ def _skip(data: bytes, start: int) -> int:
 
 def _next(data: bytes, start: int) -> int:
     """Return where the next value may begin: a line that opens one."""
-    match = _NEXT.search(data, start + 1)  # one search: a bracket that never comes is not looked for at every line
+    # one search: a bracket that never comes is not looked for at every line
+    match = _NEXT.search(data, start + 1)
     return match.start() if match else len(data)
 
 
 def _begins(data: bytes, start: int) -> bool:
     """Return whether a broken value nevertheless is JSON: an object's first key, or a list of objects."""
     head = data[start : start + 4096]
-    return bool(re.match(rb'(?:\[\s*)?\{\s*(?:"(?:[^"\\\n]|\\.)*"\s*(?::|\Z)|\Z)|(?:[\[{]\s*){50}', head))
+    return bool(
+        re.match(
+            rb'(?:\[\s*)?\{\s*(?:"(?:[^"\\\n]|\\.)*"\s*(?::|\Z)|\Z)|(?:[\[{]\s*){50}', head
+        )
+    )
 
 
 def _mend(piece: bytes, break_at: int, line: int, result: Values) -> None:
@@ -277,13 +294,17 @@ def _mend(piece: bytes, break_at: int, line: int, result: Values) -> None:
         result.broken += 1
         return
     if len(piece) > _MENDED:
-        result.unread.append(Unread(lines.line(break_at), "invalid JSON, too large to repair", "lines"))
+        result.unread.append(
+            Unread(lines.line(break_at), "invalid JSON, too large to repair", "lines")
+        )
         result.broken += 1
         return
     if b"NaN" in piece or b"Infinity" in piece:
         first = _NAN.search(piece)
         if first is not None:
-            result.unread.append(Unread(lines.line(first.start()), "NaN is not a number; excluded"))
+            result.unread.append(
+                Unread(lines.line(first.start()), "NaN is not a number; excluded")
+            )
         piece = _NAN.sub(b"null", _INFINITE.sub(rb'"\1inf"', piece))
         lines = Lines(piece, line)
         end, broken = _one(memoryview(piece))
@@ -295,11 +316,17 @@ def _mend(piece: bytes, break_at: int, line: int, result: Values) -> None:
     end, broken = _one(memoryview(whole)) if whole else (0, 0)
     if whole and broken is None and end == len(whole):
         result.unread.append(
-            Unread(lines.line(min(break_at, len(piece))), "invalid JSON from here; the part before was read", "lines")
+            Unread(
+                lines.line(min(break_at, len(piece))),
+                "invalid JSON from here; the part before was read",
+                "lines",
+            )
         )
         result.values.append(Value(msgspec.Raw(memoryview(whole)), Lines(whole, line)))
         return
-    result.unread.append(Unread(lines.line(min(break_at, len(piece))), "not valid JSON", "lines"))
+    result.unread.append(
+        Unread(lines.line(min(break_at, len(piece))), "not valid JSON", "lines")
+    )
     result.broken += 1
 
 

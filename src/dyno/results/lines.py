@@ -6,13 +6,16 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-LONGEST = 32_768  # characters of a line that are looked at; progress bars and dumps may have megabytes
+# characters of a line that are looked at; progress bars and dumps may have megabytes
+LONGEST = 32_768
 _PART = 1 << 20  # bytes that are made text at once
 _EMPTY = 3  # lines in a row that say that something is over
 _PAINT = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _FRACTION = re.compile(rb"(?<![\d.])\d+\.\d+(?![\d.])")
-_MEASURED = re.compile(rb"\d\s?(?:tok(?:en)?s?\s?/\s?s|t/s|tps|req(?:uest)?s?\s?/\s?s|ms|it/s)(?![\w-])", re.I)
+_MEASURED = re.compile(
+    rb"\d\s?(?:tok(?:en)?s?\s?/\s?s|t/s|tps|req(?:uest)?s?\s?/\s?s|ms|it/s)(?![\w-])", re.I
+)
 _STRAY = re.compile(r"[\udc80-\udcff]")
 _MANGLED = re.compile(
     r"[ÂÃâðï][\x80-\xbf\u0152\u0153\u0160\u0161\u0178\u017d\u017e\u0192\u02c6\u02dc\u2013-\u203a\u20ac\u2122]"
@@ -20,7 +23,11 @@ _MANGLED = re.compile(
 
 
 # What Windows-1252 shows for bytes where Latin-1 has control characters.
-_TO_BYTES = {ord(bytes([b]).decode("cp1252")): b for b in range(0x80, 0xA0) if b not in (0x81, 0x8D, 0x8F, 0x90, 0x9D)}
+_TO_BYTES = {
+    ord(bytes([b]).decode("cp1252")): b
+    for b in range(0x80, 0xA0)
+    if b not in (0x81, 0x8D, 0x8F, 0x90, 0x9D)
+}
 
 
 class TextLine(NamedTuple):
@@ -43,12 +50,18 @@ def holds_numbers(data: bytes) -> bool:
     return len(_FRACTION.findall(data)) > 1 or _MEASURED.search(data) is not None
 
 
-def lines(data: bytes | mmap.mmap, first: int = 1, start: int = 0, stop: int | None = None) -> Iterator[TextLine]:
+def lines(
+    data: bytes | mmap.mmap, first: int = 1, start: int = 0, stop: int | None = None
+) -> Iterator[TextLine]:
     """Decode UTF-8, or a line that isn't as Windows-1252. A progress bar is seen in its last state; of empty lines in a
     row, the first few. `first`: the number of the line at `start`."""
     number, empty, stop = first, 0, len(data) if stop is None else stop
     while start < stop:
-        end = data.rfind(b"\n", start, start + _PART) + 1 or data.find(b"\n", start + _PART) + 1 or stop
+        end = (
+            data.rfind(b"\n", start, start + _PART) + 1
+            or data.find(b"\n", start + _PART) + 1
+            or stop
+        )
         end = min(end, stop)
         part = data[start:end].decode("utf-8", errors="surrogateescape")
         for text in part.removesuffix("\n").split("\n"):
@@ -83,11 +96,17 @@ def clean(text: str) -> str:
 def _whole(text: str) -> str:
     """Bytes that were not UTF-8: another encoding's letters, or the rest of a cut letter."""
     raw = text.encode("utf-8", errors="surrogateescape")
-    return raw.decode("cp1252" if _STRAY.sub("", text).isascii() else "utf-8", errors="replace")
+    return raw.decode(
+        "cp1252" if _STRAY.sub("", text).isascii() else "utf-8", errors="replace"
+    )
 
 
 def repaired(text: str) -> str:
     """Return UTF-8 that was read as Windows-1252 and saved again as it was: 'Â±' is '±'. Else the text as it is."""
     raw = text.translate(_TO_BYTES).encode("latin-1", errors="replace")
     mended = raw.decode("utf-8", errors="replace")
-    return mended if mended.count("\ufffd") <= text.count("\ufffd") + len(text) // 50 + 1 else text
+    return (
+        mended
+        if mended.count("\ufffd") <= text.count("\ufffd") + len(text) // 50 + 1
+        else text
+    )

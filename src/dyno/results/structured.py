@@ -25,7 +25,12 @@ from dyno.results.tools import (
 
 _PREAMBLE: Final = 64 << 10
 _JSON_LINE: Final = re.compile(rb'^(?:\[\s*(?=\{)|\{\s*(?="))', re.M)
-_BEHIND: Final = ("llama-bench json", "llama-batched-bench jsonl", "vllm serve json", "sglang jsonl")
+_BEHIND: Final = (
+    "llama-bench json",
+    "llama-batched-bench jsonl",
+    "vllm serve json",
+    "sglang jsonl",
+)
 _STRANGE: Final = "JSON from an unknown tool"
 _MOST: Final = 100  # remarks on one file that are kept
 
@@ -52,7 +57,11 @@ KINDS: Final = (
     Kind("lm-eval json", lm_eval.is_results, lm_eval.results),
     Kind("lm-eval samples", lm_eval.is_sample, lm_eval.samples, whole=True),
     Kind("mmlu-pro json", mmlu_pro.is_answer, mmlu_pro.answers, whole=True),
-    Kind("inference-benchmarker json", inference_benchmarker.is_report, inference_benchmarker.reports),
+    Kind(
+        "inference-benchmarker json",
+        inference_benchmarker.is_report,
+        inference_benchmarker.reports,
+    ),
     Kind("inferencex json", vllm.is_inferencex, vllm.inferencex),
     Kind("llmperf json", llmperf.is_summary, llmperf.summary),
     Kind("inference-perf json", inference_perf.is_stage, inference_perf.stages),
@@ -78,11 +87,20 @@ def read(file: str, data: bytes) -> Document | None:
 def _behind(file: str, data: bytes) -> Document | None:
     """Read JSON of a known kind behind other output of the program, up to the end of the file."""
     match = _JSON_LINE.search(data[:_PREAMBLE])
-    if match is None or b"\n```" in data[: match.start()] or b"Benchmark Result" in data[: match.start()]:
+    if (
+        match is None
+        or b"\n```" in data[: match.start()]
+        or b"Benchmark Result" in data[: match.start()]
+    ):
         return None
     blank = b"\n" * data.count(b"\n", 0, match.start())  # its lines keep their numbers
     document = _json(file, blank + data[match.start() :])
-    if document is None or not document.rows or document.format not in _BEHIND or len(document.unread) > 2:
+    if (
+        document is None
+        or not document.rows
+        or document.format not in _BEHIND
+        or len(document.unread) > 2
+    ):
         return None
     return document
 
@@ -109,7 +127,9 @@ def _json(file: str, data: bytes) -> Document | None:
         rows += more
         unread += wrong
     if known:
-        unread += [Unread(value.line, _STRANGE, "lines") for value in strange if value.size > 2]
+        unread += [
+            Unread(value.line, _STRANGE, "lines") for value in strange if value.size > 2
+        ]
     else:
         line = content.values[0].line if content.values else 1
         unread.append(Unread(line, _STRANGE, "file" if holds_numbers(data) else ""))
@@ -117,7 +137,9 @@ def _json(file: str, data: bytes) -> Document | None:
     return Document(file, next(iter(known), "json"), rows, unread=_capped(unread))
 
 
-def _by_kind(values: Iterable[Value]) -> tuple[dict[str, tuple[Kind, list[Value]]], list[Value]]:
+def _by_kind(
+    values: Iterable[Value],
+) -> tuple[dict[str, tuple[Kind, list[Value]]], list[Value]]:
     """Return the objects of each kind by its format, and those of no known kind."""
     known: dict[str, tuple[Kind, list[Value]]] = {}
     strange: list[Value] = []
@@ -146,4 +168,7 @@ def _capped(unread: list[Unread]) -> list[Unread]:
     unread = sorted(unread, key=lambda u: u.line)
     if len(unread) <= _MOST:
         return unread
-    return [*unread[:_MOST], Unread(unread[_MOST].line, f"and {len(unread) - _MOST} more", "lines")]
+    return [
+        *unread[:_MOST],
+        Unread(unread[_MOST].line, f"and {len(unread) - _MOST} more", "lines"),
+    ]

@@ -7,7 +7,15 @@ from typing import Final, Literal
 
 import msgspec
 
-from dyno.facts.imported import DocumentCell, DocumentTable, Figure, Row, RowKind, Setting, Unread
+from dyno.facts.imported import (
+    DocumentCell,
+    DocumentTable,
+    Figure,
+    Row,
+    RowKind,
+    Setting,
+    Unread,
+)
 from dyno.facts.load import LENGTHS, LEVELS
 from dyno.facts.metric import SPEEDS
 from dyno.results import columns
@@ -22,7 +30,8 @@ Form = Literal["table", "csv"]
 _WHO: Final = ("engine", "backend", "model", "accelerator", "quantization", "dtype")
 # Titles of figures that have no name here.
 _MEASURED: Final = re.compile(
-    r"tok/s|/s\b|throughput|tput|latency|util|\btps\b|ttft|tpot|\bitl\b|[(\[](?:ms|s|%|sec|us|µs)[)\]]", re.I
+    r"tok/s|/s\b|throughput|tput|latency|util|\btps\b|ttft|tpot|\bitl\b|[(\[](?:ms|s|%|sec|us|µs)[)\]]",
+    re.I,
 )
 # No result where nothing else was measured: they may as well be a machine's or a kernel's.
 _BESIDE: Final = ("memory_bytes", "power_w", "duration_s", "cost_per_million_tokens")
@@ -30,7 +39,8 @@ _LOADS: Final = (*LEVELS, *LENGTHS)
 _ASKED: Final = (*_LOADS, "num_prompts", "seed", "dataset", "date", "price_per_hour")
 # A column of words that names configurations.
 _CALLED: Final = re.compile(
-    r"config(?:uration)?|method|mode|variant|setup|system|approach|strategy|scheduler|optimi[sz]ation|feature", re.I
+    r"config(?:uration)?|method|mode|variant|setup|system|approach|strategy|scheduler|optimi[sz]ation|feature",
+    re.I,
 )
 # Words that make another figure of a title, before or after it; they don't name a configuration.
 _OTHER: Final = re.compile(
@@ -56,12 +66,17 @@ _EACH: Final = re.compile(
     re.I,
 )
 _BEHIND: Final = re.compile(r"(.+?)\s*[(\[]\s*([^()\[\]]{1,40}?)\s*[)\]]")
-_GUESSED: Final = re.compile(r"mtp|eagle|draft|medusa|specul|(?<!no-)(?<!no )\bspec\b|n-?gram|dflash", re.I)
+_GUESSED: Final = re.compile(
+    r"mtp|eagle|draft|medusa|specul|(?<!no-)(?<!no )\bspec\b|n-?gram|dflash", re.I
+)
 _LLMPERF: Final = {"mean_input_tokens": "input_len", "mean_output_tokens": "output_len"}
-_FORMS: Final = ("llama-bench", "llama-benchy", "llama-batched-bench", "lm-eval")  # whose tables have fixed columns
+# whose tables have fixed columns
+_FORMS: Final = ("llama-bench", "llama-benchy", "llama-batched-bench", "lm-eval")
 _WORDS_BEHIND: Final = re.compile(r"\d[\d,]*(?:\.\d+)?\s((?:\S+\s){1,3}\S+/s(?:ec)?)")
 _LOOKED_AT: Final = 20  # lines of a table that are searched for unread figures
-_PER: Final = re.compile(r"(?:per|/)\s?(?:gpu|device|card|accelerator|user|request|stream)\b", re.I)
+_PER: Final = re.compile(
+    r"(?:per|/)\s?(?:gpu|device|card|accelerator|user|request|stream)\b", re.I
+)
 _NAMED: Final = 6  # titles that a remark names
 _FIGURES: Final = 2  # numbers outside the first column that make a table one of figures
 _NUMERIC: Final = re.compile(
@@ -138,7 +153,9 @@ def _unread_columns(table: DocumentTable, left: list[str]) -> Iterator[Unread]:
         return
     meanings = dict(zip(table.header, _meanings(table)[0], strict=True))
     unitless = all(_lacks_unit(meanings.get(title)) for title in left)
-    yield Unread(table.line, "no unit" if unitless else "meaning unknown", "columns", _titles(left))
+    yield Unread(
+        table.line, "no unit" if unitless else "meaning unknown", "columns", _titles(left)
+    )
 
 
 def _lacks_unit(column: Meaning | None) -> bool:
@@ -156,13 +173,19 @@ def _unread_cells(table: DocumentTable, results: Sequence[Row]) -> Iterator[Unre
                 continue
             if _NUMERIC.match(cell.text) and figure(cell, column, line, "") is None:
                 words = f"{title}: {cell.text}"
-                yield Unread(line, "number in an unknown form", "lines", shown("", words[:_WIDEST]))
+                yield Unread(
+                    line, "number in an unknown form", "lines", shown("", words[:_WIDEST])
+                )
 
 
 def _unread_table(table: DocumentTable) -> Unread:
     """Return why no result came of a table with figures."""
     meanings, _ = _meanings(table)
-    lost = [i for i, title in enumerate(table.header) if _is_lost(title, _down(table, i), meanings[i])]
+    lost = [
+        i
+        for i, title in enumerate(table.header)
+        if _is_lost(title, _down(table, i), meanings[i])
+    ]
     unitless = [i for i in lost if _lacks_unit(meanings[i])]
     why = "no known columns"
     if unitless:
@@ -180,7 +203,9 @@ def columns_left(table: DocumentTable, results: Sequence[Row]) -> tuple[list[str
     short = _first_lines(table)
     if results[0].line == table.line and results[0].tool not in _FORMS:
         return _metrics_left(short, table.rows)
-    measured = [i for i, title in enumerate(short.header) if _measures(title, _down(short, i))]
+    measured = [
+        i for i, title in enumerate(short.header) if _measures(title, _down(short, i))
+    ]
     if results[0].tool in _FORMS:
         return [], len(measured)
     meanings, _ = _meanings(short)
@@ -194,7 +219,9 @@ def columns_left(table: DocumentTable, results: Sequence[Row]) -> tuple[list[str
     return left, len(measured)
 
 
-def _metrics_left(table: DocumentTable, rows: Sequence[list[DocumentCell]]) -> tuple[list[str], int]:
+def _metrics_left(
+    table: DocumentTable, rows: Sequence[list[DocumentCell]]
+) -> tuple[list[str], int]:
     """Return the lines with numbers whose metric is unknown, and how many have numbers."""
     measured = [row for row in filter(None, rows) if _measures(row[0].text, row[1:])]
     left = [row[0].text for row in measured if _metric(table, row, []) is None]
@@ -205,7 +232,9 @@ def _may_be_figures(title: str, cells: list[DocumentCell]) -> bool:
     """Return whether whole numbers are below a title that names no setting dyno knows of: 'ok', 'secs' and 'gen toks',
     not 'num_gpus'."""
     texts = [cell.text.strip() for cell in cells if cell.text.strip()]
-    return all(map(_NUMERIC.fullmatch, texts)) and not _LOADLIKE.search(title.replace("_", " "))
+    return all(map(_NUMERIC.fullmatch, texts)) and not _LOADLIKE.search(
+        title.replace("_", " ")
+    )
 
 
 def _first_lines(table: DocumentTable) -> DocumentTable:
@@ -227,7 +256,9 @@ def _is_lost(title: str, cells: list[DocumentCell], column: Meaning | None) -> b
     """Return whether numbers were measured, and none of them was read."""
     if not _measures(title, cells):
         return False
-    return column is None or (column.figure and not any(figure(cell, column, 1, "") for cell in cells))
+    return column is None or (
+        column.figure and not any(figure(cell, column, 1, "") for cell in cells)
+    )
 
 
 def _measures(title: str, cells: list[DocumentCell]) -> bool:
@@ -253,7 +284,9 @@ def _counts_as_figure(table: DocumentTable, row: list[DocumentCell], i: int) -> 
     if len(row[i].text) > _LONGEST or not _NUMERIC.match(row[i].text):
         return False
     titles = (table.header[i] if i < len(table.header) else "", row[0].text)
-    return not any(_GIVEN.fullmatch(title.strip()) or _is_setting(title) for title in titles)
+    return not any(
+        _GIVEN.fullmatch(title.strip()) or _is_setting(title) for title in titles
+    )
 
 
 def _is_setting(title: str) -> bool:
@@ -282,9 +315,17 @@ def _column(title: str, header: list[str], cells: list[DocumentCell]) -> Meaning
     match = _BEHIND.fullmatch(title.strip())
     if match and (test := llama_bench.titled(match[2])):
         column = columns.meaning(match[1])  # 'Prefill tok/s (pp128)'
-        return msgspec.structs.replace(column, test=test) if column is not None and column.name == "speed" else None
+        return (
+            msgspec.structs.replace(column, test=test)
+            if column is not None and column.name == "speed"
+            else None
+        )
     column = _among(title, header) or _of_cells(title, cells)
-    if column is not None and column.name == "total_token_throughput" and _is_of_all_devices(header):
+    if (
+        column is not None
+        and column.name == "total_token_throughput"
+        and _is_of_all_devices(header)
+    ):
         return Meaning("speed")
     return column
 
@@ -293,7 +334,9 @@ def _among(title: str, header: list[str]) -> Meaning | None:
     """Return the meaning of a title that depends on the others."""
     if title == "num_requests" and "total_num_tokens" in header:
         return Meaning("completed")  # of vLLM offline, where none can fail
-    if title == "tokens_per_second" and not {"total_num_tokens", "batch_size"} & set(header):
+    if title == "tokens_per_second" and not {"total_num_tokens", "batch_size"} & set(
+        header
+    ):
         return Meaning("speed")
     if title in _LLMPERF and any(other.startswith("results_ttft_s_") for other in header):
         return Meaning(_LLMPERF[title], figure=False)
@@ -303,7 +346,9 @@ def _among(title: str, header: list[str]) -> Meaning | None:
 def _is_of_all_devices(header: list[str]) -> bool:
     """Return whether 'tok/s total' is beside 'tok/s per GPU': the sum over devices, not of input and output tokens."""
     titles = [title.lower() for title in header]
-    return any(_PER.search(title) for title in titles) and not any("output" in t or "input" in t for t in titles)
+    return any(_PER.search(title) for title in titles) and not any(
+        "output" in t or "input" in t for t in titles
+    )
 
 
 def _of_cells(title: str, cells: list[DocumentCell]) -> Meaning | None:
@@ -331,14 +376,20 @@ def _is_timing(column: Meaning) -> bool:
 
 def _behind(cells: list[DocumentCell]) -> Meaning | None:
     """Return the meaning of a column that is behind each of its numbers: '256.1 output tok/s'."""
-    words = {match[1] for cell in cells if (match := _WORDS_BEHIND.fullmatch(cell.text[:_WIDEST].strip()))}
+    words = {
+        match[1]
+        for cell in cells
+        if (match := _WORDS_BEHIND.fullmatch(cell.text[:_WIDEST].strip()))
+    }
     column = columns.meaning(next(iter(words))) if len(words) == 1 else None
     if column is None or not column.figure or column.name not in SPEEDS:
         return None
     return msgspec.structs.replace(column, behind=words.pop())
 
 
-def _beside(table: DocumentTable, meanings: list[Meaning | None]) -> dict[int, tuple[str, Meaning]]:
+def _beside(
+    table: DocumentTable, meanings: list[Meaning | None]
+) -> dict[int, tuple[str, Meaning]]:
     """Return columns that have one figure of several configurations: 'fp16 (tok/s)' beside 'AWQ (tok/s)', 't/s (main)'
     beside 't/s (PR)'."""
     beside: dict[int, tuple[str, Meaning]] = {}
@@ -350,7 +401,11 @@ def _beside(table: DocumentTable, meanings: list[Meaning | None]) -> dict[int, t
     figures = Counter(column.name + column.test for _, column in beside.values())
     if len(figures) == len(beside) > 1 and _configurations(beside) == 1:
         return beside  # 'ROCm pp512' beside 'ROCm tg128'
-    several = {i: (name, column) for i, (name, column) in beside.items() if figures[column.name + column.test] > 1}
+    several = {
+        i: (name, column)
+        for i, (name, column) in beside.items()
+        if figures[column.name + column.test] > 1
+    }
     return several if _configurations(several) > 1 else {}
 
 
@@ -362,7 +417,9 @@ def _configurations(beside: dict[int, tuple[str, Meaning]]) -> int:
 def _named(title: str) -> tuple[str, Meaning] | None:
     """Return the configuration and the figure that a title names, if it names both."""
     words = (title if " " in title.strip() else title.replace("_", " ")).split()
-    tries = [(" ".join(words[:n]), " ".join(words[n:])) for n in range(1, min(5, len(words)))]
+    tries = [
+        (" ".join(words[:n]), " ".join(words[n:])) for n in range(1, min(5, len(words)))
+    ]
     if match := _BEHIND.fullmatch(title.strip()):
         tries.append((match[2], match[1]))
     for name, rest in tries:
@@ -378,9 +435,15 @@ def _named(title: str) -> tuple[str, Meaning] | None:
 def _by_unit(title: str, cells: list[DocumentCell]) -> tuple[str, Meaning] | None:
     """Return the configuration that a title names where every cell is in tokens/s: 'Vulkan' beside 'ROCm'."""
     name = title.strip()
-    if not name or not any("/" in cell.text for cell in cells[:_LOOKED_AT]) or _OTHER.search(name):
+    if (
+        not name
+        or not any("/" in cell.text for cell in cells[:_LOOKED_AT])
+        or _OTHER.search(name)
+    ):
         return None
-    units = {rate(number.unit) for cell in cells if (number := printed(cell.text)) is not None}
+    units = {
+        rate(number.unit) for cell in cells if (number := printed(cell.text)) is not None
+    }
     return (shown("", name), Meaning("speed")) if units == {"tok/s"} else None
 
 
@@ -405,7 +468,9 @@ def _figures_in(table: DocumentTable, meanings: list[Meaning | None]) -> bool:
 _Group = tuple[str, tuple[tuple[str, int], ...], str]
 
 
-def _by_line(table: DocumentTable, meanings: list[Meaning | None], names: list[str], blank: Row) -> Iterator[Row]:
+def _by_line(
+    table: DocumentTable, meanings: list[Meaning | None], names: list[str], blank: Row
+) -> Iterator[Row]:
     """Yield the results of each line, where columns are figures."""
     tool = _tool(table.header)
     words = _word_columns(table, meanings)
@@ -425,7 +490,13 @@ def _by_line(table: DocumentTable, meanings: list[Meaning | None], names: list[s
         if not label and cells and 0 not in words and _may_name(meanings[0]):
             label = shown(table.header[0], plain(cells[0].text))
         whole = msgspec.structs.replace(
-            blank, tool=tool, line=line, end=line, settings=settings, label=label, series=", ".join(who)
+            blank,
+            tool=tool,
+            line=line,
+            end=line,
+            settings=settings,
+            label=label,
+            series=", ".join(who),
         )
         for group, figures in _together(_groups(cells, meanings, names, whole)):
             yield from _result(_of_group(whole, group, figures), group[2], table.header)
@@ -441,7 +512,9 @@ def _groups(
             continue
         value = figure(cell, column, row.line, row.tool)
         if value is not None:
-            groups.setdefault((name, column.load, column.test), {}).setdefault(column.name, value)
+            groups.setdefault((name, column.load, column.test), {}).setdefault(
+                column.name, value
+            )
     return groups
 
 
@@ -475,14 +548,18 @@ def _may_name(first: Meaning | None) -> bool:
 def _result(row: Row, test: str, header: list[str]) -> Iterator[Row]:
     """Yield a speed of its test, or a result of the kind that its figures make it; none where nothing was measured."""
     if test:
-        yield msgspec.structs.replace(row, settings=row.settings | _test(test, row, row.line))
+        yield msgspec.structs.replace(
+            row, settings=row.settings | _test(test, row, row.line)
+        )
     elif _is_result(row.figures, row.settings):
         kind, figures = _kind(row.figures, row.settings, header)
         tested = row.settings | _tested(figures, row.settings)
         yield msgspec.structs.replace(row, kind=kind, figures=figures, settings=tested)
 
 
-def _together(groups: dict[_Group, dict[str, Figure]]) -> list[tuple[_Group, dict[str, Figure]]]:
+def _together(
+    groups: dict[_Group, dict[str, Figure]],
+) -> list[tuple[_Group, dict[str, Figure]]]:
     """Merge groups: where one load alone is named, figures without one beside it have the same."""
     loads = {load for _, load, _ in groups if load}
     if len(loads) != 1 or any(name for name, _, _ in groups):
@@ -499,8 +576,17 @@ def _test(test: str, row: Row, line: int) -> dict[str, Setting]:
     tokens, it is 'decode'."""
     if test not in ("pp", "tg"):
         return llama_bench.test_settings(test, line)
-    words = " ".join([row.label, *(str(s.value) for s in row.settings.values() if isinstance(s.value, str))])
-    if _may_be_several(row, "batch_size") or _may_be_several(row, "concurrency") or _GUESSED.search(words):
+    words = " ".join(
+        [
+            row.label,
+            *(str(s.value) for s in row.settings.values() if isinstance(s.value, str)),
+        ]
+    )
+    if (
+        _may_be_several(row, "batch_size")
+        or _may_be_several(row, "concurrency")
+        or _GUESSED.search(words)
+    ):
         test = "prefill" if test == "pp" else "decode"
     return {"test": Setting(test, line, "column")}
 
@@ -536,7 +622,9 @@ def _are_sentences_or_paths(words: list[str]) -> bool:
 def _is_result(figures: dict[str, Figure], settings: dict[str, Setting]) -> bool:
     """Return whether a figure was measured. A latency alone needs a load."""
     loaded = any(name in settings for name in _LOADS)
-    return any(name not in _BESIDE and (loaded or stem_of(name) != "latency") for name in figures)
+    return any(
+        name not in _BESIDE and (loaded or stem_of(name) != "latency") for name in figures
+    )
 
 
 def _tested(figures: dict[str, Figure], settings: dict[str, Setting]) -> dict[str, Setting]:
@@ -568,7 +656,9 @@ def _by_column(table: DocumentTable, blank: Row) -> Iterator[Row]:
         yield from _by_configuration(table, meanings, blank)
 
 
-def _by_configuration(table: DocumentTable, meanings: list[Meaning | None], blank: Row) -> Iterator[Row]:
+def _by_configuration(
+    table: DocumentTable, meanings: list[Meaning | None], blank: Row
+) -> Iterator[Row]:
     """Yield the results of each column that isn't calculated from others."""
     for i, title in enumerate(table.header):
         if i > 0 and not _compares(title):
@@ -577,20 +667,30 @@ def _by_configuration(table: DocumentTable, meanings: list[Meaning | None], blan
 
 def _lists_metrics(table: DocumentTable, known: list[Meaning]) -> bool:
     """Return whether the title of the first column announces metrics, and one is a speed or a latency."""
-    if not table.header or table.header[0].strip().lower() not in ("metric", "metrics", "指标"):
+    if not table.header or table.header[0].strip().lower() not in (
+        "metric",
+        "metrics",
+        "指标",
+    ):
         return False
     return any(_is_timing(column) for column in known)
 
 
-def _metric(table: DocumentTable, row: list[DocumentCell], titles: list[str]) -> Meaning | None:
+def _metric(
+    table: DocumentTable, row: list[DocumentCell], titles: list[str]
+) -> Meaning | None:
     """Return the meaning of a line, where metrics are rows."""
     title = row[0].text.strip()
-    if table.header[:2] == AIPERF and (name := _AIPERF_COUNTS.get(_UNIT_BEHIND.sub("", title).lower())):
+    if table.header[:2] == AIPERF and (
+        name := _AIPERF_COUNTS.get(_UNIT_BEHIND.sub("", title).lower())
+    ):
         return Meaning(name)
     return _column(title, titles, row[1:])
 
 
-def _configuration(table: DocumentTable, meanings: list[Meaning | None], i: int, blank: Row) -> Iterator[Row]:
+def _configuration(
+    table: DocumentTable, meanings: list[Meaning | None], i: int, blank: Row
+) -> Iterator[Row]:
     """Yield the results of one column, where metrics are rows."""
     figures: dict[str, Figure] = {}
     speeds: list[tuple[str, Figure]] = []
@@ -608,9 +708,15 @@ def _configuration(table: DocumentTable, meanings: list[Meaning | None], i: int,
     title = table.header[i]
     for name, setting in devices(title, table.line).items():
         settings.setdefault(name, setting)
-    label = "" if title.strip().lower() in ("value", "values", "result", "results") else shown("", plain(title))
+    label = (
+        ""
+        if title.strip().lower() in ("value", "values", "result", "results")
+        else shown("", plain(title))
+    )
     if (load := _AT_LOAD.fullmatch(title.strip())) is not None:
-        settings.setdefault("concurrency", Setting(int(load[1] or load[2]), table.line, "column"))
+        settings.setdefault(
+            "concurrency", Setting(int(load[1] or load[2]), table.line, "column")
+        )
         label = ""
     row = msgspec.structs.replace(blank, settings=settings, label=label, series=label)
     if _is_result(figures, settings):
@@ -622,7 +728,10 @@ def _configuration(table: DocumentTable, meanings: list[Meaning | None], i: int,
 
 
 def _by_statistic(
-    table: DocumentTable, meanings: list[Meaning | None], statistics: list[str | None], blank: Row
+    table: DocumentTable,
+    meanings: list[Meaning | None],
+    statistics: list[str | None],
+    blank: Row,
 ) -> Iterator[Row]:
     """Yield the one result of a table with metrics as rows and statistics as columns."""
     figures: dict[str, Figure] = {}
@@ -679,7 +788,11 @@ def _word_columns(table: DocumentTable, meanings: list[Meaning | None]) -> set[i
     """Return columns of unknown titles that become settings: words and whole numbers. A fraction was measured."""
     out = set()
     for i, column in enumerate(meanings):
-        if column is not None or not table.header[i].strip() or _MEASURED.search(table.header[i]):
+        if (
+            column is not None
+            or not table.header[i].strip()
+            or _MEASURED.search(table.header[i])
+        ):
             continue
         texts = [cell.text.strip() for cell in _down(table, i)]
         if any(texts) and not any(_is_measured(text) for text in texts):
@@ -689,7 +802,9 @@ def _word_columns(table: DocumentTable, meanings: list[Meaning | None]) -> set[i
 
 def _is_measured(text: str) -> bool:
     number = printed(text)
-    return number is not None and bool(number.unit or number.deviation is not None or re.search(r"\d\.\d", text))
+    return number is not None and bool(
+        number.unit or number.deviation is not None or re.search(r"\d\.\d", text)
+    )
 
 
 def _kind(
@@ -700,15 +815,26 @@ def _kind(
     if _tested(figures, settings):
         return "micro", figures
     streams = {stem_of(name) for name in figures} & {"ttft", "tpot", "itl"}
-    if streams or "concurrency" in settings or "rate" in settings or "request_goodput" in figures:
+    if (
+        streams
+        or "concurrency" in settings
+        or "rate" in settings
+        or "request_goodput" in figures
+    ):
         return "serve", figures
-    if "batch_size" not in settings and not {"tokens_per_second", "total_num_tokens"} <= set(header):
+    if "batch_size" not in settings and not {
+        "tokens_per_second",
+        "total_num_tokens",
+    } <= set(header):
         return "serve", figures
     out = {}
     for name, value in figures.items():
         statistic, _, stem = name.removesuffix("_ms").partition("_")
         if stem in ("e2el", "latency") and name.endswith("_ms"):
-            name, value = f"{statistic}_latency_ms", msgspec.structs.replace(value, definition="offline.latency")
+            name, value = (
+                f"{statistic}_latency_ms",
+                msgspec.structs.replace(value, definition="offline.latency"),
+            )
         elif name == "total_token_throughput":
             value = msgspec.structs.replace(value, definition="offline.throughput")
         out[name] = value
@@ -721,12 +847,24 @@ def _tool(titles: list[str]) -> str:
     keys = set(titles)
     if {"mean_e2e_latency_ms", "total_throughput"} & keys and "mean_ttft_ms" in keys:
         return "sglang"
-    if {"request_throughput", "total_token_throughput", "mean_ttft_ms", "mean_tpot_ms"} <= keys:
+    if {
+        "request_throughput",
+        "total_token_throughput",
+        "mean_ttft_ms",
+        "mean_tpot_ms",
+    } <= keys:
         return "vllm"
-    if "results_ttft_s_mean" in keys or any(key.startswith("results_ttft_s_quantiles_") for key in keys):
+    if "results_ttft_s_mean" in keys or any(
+        key.startswith("results_ttft_s_quantiles_") for key in keys
+    ):
         return "llmperf"
     if {"elapsed_time", "num_requests", "total_num_tokens", "tokens_per_second"} <= keys:
         return "vllm"
     words = {title.strip().rstrip(":") for title in titles}
-    block = {"Successful requests", "Request throughput (req/s)", "Mean TTFT (ms)", "Mean TPOT (ms)"}
+    block = {
+        "Successful requests",
+        "Request throughput (req/s)",
+        "Mean TTFT (ms)",
+        "Mean TPOT (ms)",
+    }
     return "vllm" if block <= words and "Total Token throughput (tok/s)" in words else ""

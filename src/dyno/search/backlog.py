@@ -21,12 +21,17 @@ def grows(requests: Requests, from_s: float, now_s: float) -> bool:
     """Return whether the backlog grows without end: more and more in flight, because requests take longer and longer.
 
     In a server that only fills, requests take as long as before: lengths that vary never count as growth."""
-    return _growth(requests, from_s, now_s) > _SURE and longer(requests, from_s, now_s) > _LONGER
+    return (
+        _growth(requests, from_s, now_s) > _SURE
+        and longer(requests, from_s, now_s) > _LONGER
+    )
 
 
 def swells(requests: Requests, from_s: float, now_s: float) -> bool:
     """Return whether it may grow: then a rate is not shown to be served."""
-    return _growth(requests, from_s, now_s) > _MAYBE and longer(requests, from_s, now_s) > 1.0
+    return (
+        _growth(requests, from_s, now_s) > _MAYBE and longer(requests, from_s, now_s) > 1.0
+    )
 
 
 def _growth(requests: Requests, from_s: float, now_s: float) -> float:
@@ -35,12 +40,15 @@ def _growth(requests: Requests, from_s: float, now_s: float) -> float:
     if now_s <= from_s:
         return 0.0
     open_ = in_flight(requests, np.linspace(from_s, now_s, _PARTS + 1))
-    sent = int(np.searchsorted(requests.sent, now_s) - np.searchsorted(requests.sent, from_s))
+    sent = int(
+        np.searchsorted(requests.sent, now_s) - np.searchsorted(requests.sent, from_s)
+    )
     more = np.diff(open_).astype(float)
     if more.sum() < _LEAST * sent:
         return 0.0
     # By how much neighbouring parts differ: a server that fills at first, then serves more, is no noise.
-    each = max(float((np.diff(more) ** 2).mean()) / 2, 2 * sent / _PARTS)  # arrivals and ends at random, at least
+    # arrivals and ends at random, at least
+    each = max(float((np.diff(more) ** 2).mean()) / 2, 2 * sent / _PARTS)
     half = more[_PARTS // 2 :]
     throughout = more.sum() / np.sqrt(_PARTS * each)
     later = np.sqrt(2) * half.sum() / np.sqrt(len(half) * each)
@@ -57,7 +65,11 @@ def longer(requests: Requests, from_s: float, now_s: float) -> float:
     usual = float(np.median(took[early]))
     late = (requests.sent >= d) & (requests.sent <= now_s - usual)
     if late.sum() < 8:  # what is open is older than usual
-        late = (requests.sent >= d - usual) & (requests.sent <= now_s - usual) & (requests.sent >= a)
+        late = (
+            (requests.sent >= d - usual)
+            & (requests.sent <= now_s - usual)
+            & (requests.sent >= a)
+        )
     if late.sum() < 8:
         return 0.0
     x, y = (took[early] > usual).mean(), (took[late] > usual).mean()

@@ -5,7 +5,8 @@ import numpy as np
 FEWEST_BATCHES = 8
 _EQUAL = 1e-12  # of the mean square: a variance that is none
 _STILL_GROWING = 1.3  # from one batch size to the next: there is no plateau yet
-_MOST_BEYOND = 2.5  # times what the largest batches show: their own variance is known from a few of them
+# times what the largest batches show: their own variance is known from a few of them
+_MOST_BEYOND = 2.5
 
 
 def _variance(values: np.ndarray, degrees: int) -> float:

@@ -15,9 +15,11 @@ from dyno.facts.find import Weighed
 from dyno.facts.limits import Limit
 from dyno.measure.statistics import beta_share, quantile, two_sided
 
-_WITHIN = 1.0  # differences between two probes, that what requests of one probe have in common is worth
+# differences between two probes, that what requests of one probe have in common is worth
+_WITHIN = 1.0
 _POWER = 0.84  # standard errors more: with these, four of five searches show it
-_NONE_FAILED = 4.0  # requests without a failure, for a factor of e: no number of them shows that none ever fails
+# requests without a failure, for a factor of e: no number of them shows that none ever fails
+_NONE_FAILED = 4.0
 
 
 Late = Literal["few", "many"]
@@ -30,18 +32,26 @@ class Variation(NamedTuple):
     degrees: float  # of freedom
 
 
-def doubt_of_meeting(limit: Limit, probes: Sequence[Weighed], variation: Variation) -> float:
+def doubt_of_meeting(
+    limit: Limit, probes: Sequence[Weighed], variation: Variation
+) -> float:
     """Return the probability that a load which just misses its limit looks as good as these probes, or better."""
     return _doubt(limit, probes, [-w.margin_high for w in probes], variation, "few")
 
 
-def doubt_of_missing(limit: Limit, probes: Sequence[Weighed], variation: Variation) -> float:
+def doubt_of_missing(
+    limit: Limit, probes: Sequence[Weighed], variation: Variation
+) -> float:
     """Return the probability that a load which just meets its limit looks as bad as these probes, or worse."""
     return _doubt(limit, probes, [w.margin_low for w in probes], variation, "many")
 
 
 def _doubt(
-    limit: Limit, probes: Sequence[Weighed], distances: Sequence[float], variation: Variation, what: Late
+    limit: Limit,
+    probes: Sequence[Weighed],
+    distances: Sequence[float],
+    variation: Variation,
+    what: Late,
 ) -> float:
     """Return the doubt. `distances`: from the limit, on the side that is to be shown. `what`: few late requests, or
     many."""
@@ -61,7 +71,9 @@ def allowed(limit: Limit) -> float | None:
     return None if limit.percentile is None else 1 - limit.percentile / 100
 
 
-def _doubt_by_figure(distances: Sequence[float], probes: Sequence[Weighed], variation: Variation) -> float:
+def _doubt_by_figure(
+    distances: Sequence[float], probes: Sequence[Weighed], variation: Variation
+) -> float:
     squares = [max(variation.spread, w.error or 0.0) ** 2 for w in probes]
     weights = [1 / square for square in squares]
     total = sum(weights)
@@ -71,7 +83,8 @@ def _doubt_by_figure(distances: Sequence[float], probes: Sequence[Weighed], vari
     return two_sided(mean * math.sqrt(total), variation.degrees) / 2
 
 
-@lru_cache(maxsize=4096)  # a search asks again after each probe; most loads have none that is new
+# a search asks again after each probe; most loads have none that is new
+@lru_cache(maxsize=4096)
 def _doubt_by_requests(share: float, probes: tuple[Weighed, ...], what: Late) -> float:
     worth = sum(w.worth for w in probes)
     if worth <= 0:
@@ -104,7 +117,12 @@ def requests_wanted(limit: Limit, probes: Sequence[Weighed], error: float) -> fl
     if distance * worth < 1:  # one more, or one fewer, and they are
         return math.inf
     alike = _dispersion(late, probes, mean, worth)
-    return alike * share * (1 - share) * ((quantile(1 - error, math.inf) + _POWER) / distance) ** 2
+    return (
+        alike
+        * share
+        * (1 - share)
+        * ((quantile(1 - error, math.inf) + _POWER) / distance) ** 2
+    )
 
 
 def _doubt_of_none(failed: float, worth: float, what: Late) -> float:
@@ -114,12 +132,16 @@ def _doubt_of_none(failed: float, worth: float, what: Late) -> float:
     return 1.0 if failed else math.exp(-worth / _NONE_FAILED)
 
 
-def _dispersion(late: Sequence[float], probes: Sequence[Weighed], mean: float, worth: float) -> float:
+def _dispersion(
+    late: Sequence[float], probes: Sequence[Weighed], mean: float, worth: float
+) -> float:
     """Return how many requests are worth one: by how much probes differ, and by who is late within each while there are
     few. (In a batch that repeats, neighbours are alike, and its shares are not.)"""
     if not 0 < mean < 1:
         return 1.0
     within = sum(w.factor * w.worth for w in probes) / worth
-    squares = sum(w.worth * (each - mean) ** 2 for each, w in zip(late, probes, strict=True))
+    squares = sum(
+        w.worth * (each - mean) ** 2 for each, w in zip(late, probes, strict=True)
+    )
     total = squares / (mean * (1 - mean)) + _WITHIN * within
     return max(total / (len(probes) - 1 + _WITHIN), 1.0)

@@ -11,7 +11,16 @@ from msgspec.structs import replace
 
 from dyno import secrets
 from dyno.errors import TargetError
-from dyno.facts.find import Ended, FindAnswer, FindSpec, LimitFigure, ProbeFacts, ProbeLook, SearchTime, StoredProbe
+from dyno.facts.find import (
+    Ended,
+    FindAnswer,
+    FindSpec,
+    LimitFigure,
+    ProbeFacts,
+    ProbeLook,
+    SearchTime,
+    StoredProbe,
+)
 from dyno.facts.finding import Finding
 from dyno.facts.limits import Limit
 from dyno.facts.study import Place
@@ -44,15 +53,25 @@ _MAKING = 0.25  # of a probe's time, to make its prompts
 _MORE = 1.3  # prompts, times those that are expected to be sent
 _AGAIN = 2  # times a void or disturbed probe is repeated
 _LEAST_LEFT_S = 1.0
-_CLIFF = 3.0  # times as much, between the highest load that meets the target and the lowest that misses it
-_LATE_SENDS = 0.1  # of a request's length: later than this, the load is not the one that was asked for
-_UNSEEN_GAPS = 0.05  # share of chunks whose arrival isn't known, with a limit of gaps between chunks
+# times as much, between the highest load that meets the target and the lowest that misses it
+_CLIFF = 3.0
+# of a request's length: later than this, the load is not the one that was asked for
+_LATE_SENDS = 0.1
+# share of chunks whose arrival isn't known, with a limit of gaps between chunks
+_UNSEEN_GAPS = 0.05
 # What makes a probe's timings, whatever they are of, worthless. The rest is for the limits to judge: a latency that is
 # known within bounds only is judged by its bounds.
 _CLIENT = ("client.limits", "client.process_lost", "client.late_loop", "client.busy")
-_FAILURES = ("requests.failed", "requests.none_completed", "requests.cut_short", "requests.skipped")
-_OVERLOADED = ("429", "503", "timeout")  # kinds of failure by which a server says that a load is too high
-_VARIES = 0.1  # standard deviation of the log of a figure, between probes of one load, that is worth a remark
+_FAILURES = (
+    "requests.failed",
+    "requests.none_completed",
+    "requests.cut_short",
+    "requests.skipped",
+)
+# kinds of failure by which a server says that a load is too high
+_OVERLOADED = ("429", "503", "timeout")
+# standard deviation of the log of a figure, between probes of one load, that is worth a remark
+_VARIES = 0.1
 _OTHERS_CORES = 0.15  # of the cores, used by other programs
 
 
@@ -82,11 +101,26 @@ class _ProbeWatcher(Watcher):
 
 
 class Finder:
-    def __init__(self, trial: TrialSpec, spec: FindSpec, folder: Path, watcher: Watcher, stop: Stop) -> None:
-        self.trial, self.spec, self.folder, self.watcher, self.stop = trial, spec, folder, watcher, stop
+    def __init__(
+        self, trial: TrialSpec, spec: FindSpec, folder: Path, watcher: Watcher, stop: Stop
+    ) -> None:
+        self.trial, self.spec, self.folder, self.watcher, self.stop = (
+            trial,
+            spec,
+            folder,
+            watcher,
+            stop,
+        )
         low, high, start = spec.range
         self.whole = spec.over == "concurrency"
-        self.search = Search(spec.limits, low, high, whole=self.whole, resolution=spec.resolution, start=start)
+        self.search = Search(
+            spec.limits,
+            low,
+            high,
+            whole=self.whole,
+            resolution=spec.resolution,
+            start=start,
+        )
         self.probes: list[ProbeFacts] = []
         self.repeated = 0
         self._findings: dict[str, Finding] = {}  # about the server's answers
@@ -96,13 +130,17 @@ class Finder:
         self._before_s = 0.0  # of a search that was cut off
         self._stored: list[StoredProbe] = []
         for probe in read_optional(self._probes_path, list[StoredProbe]) or []:
-            self._before_s = max(self._before_s, probe.facts.began_s + probe.facts.duration_s)
+            self._before_s = max(
+                self._before_s, probe.facts.began_s + probe.facts.duration_s
+            )
             self._learn(probe)
         self._began = time.monotonic()
         self._prompt_s = 0.0  # to make one
         self.estimate: SearchTime | None = None
         percentiles = [limit.percentile or 50.0 for limit in spec.limits]
-        self._percentiles = sorted({*trial.percentiles, *(p for p in percentiles if 0 < p < 100)})
+        self._percentiles = sorted(
+            {*trial.percentiles, *(p for p in percentiles if 0 < p < 100)}
+        )
 
     @property
     def _probes_path(self) -> Path:
@@ -128,14 +166,22 @@ class Finder:
                 self.stop.request()
         answer = self._answer(ended)
         write(self.folder / "find.json", pretty(answer))
-        if self.spec.confirm_s and answer.low is not None and ended not in ("interrupted", "server gone"):
+        if (
+            self.spec.confirm_s
+            and answer.low is not None
+            and ended not in ("interrupted", "server gone")
+        ):
             answer = self._confirmed(session, answer, answer.low)
             write(self.folder / "find.json", pretty(answer))
         return answer
 
     def _search(self, session: Session) -> Ended:
         while True:
-            step = self.search.next(self.left_s, self.spent_s) if self.left_s > _LEAST_LEFT_S else None
+            step = (
+                self.search.next(self.left_s, self.spent_s)
+                if self.left_s > _LEAST_LEFT_S
+                else None
+            )
             if step is None:
                 return self._how_it_ended()
             if why := self._try(session, step):
@@ -186,7 +232,8 @@ class Finder:
         """Say why a probe doesn't count, whatever its target; '' where it does."""
         if not result.served.completed and not self._overloaded(result):
             return next(
-                (f.text for f in result.findings if f.code == "requests.none_completed"), "No request completed."
+                (f.text for f in result.findings if f.code == "requests.none_completed"),
+                "No request completed.",
             )
         void = [f for f in result.findings if f.level == "void" and f.code not in _FAILURES]
         void = [f for f in void if not f.code.startswith(("correctness.", "client."))]
@@ -196,8 +243,14 @@ class Finder:
         """Return whether all requests failed because the load is too high: a lower one was served, or the server says
         so."""
         served_before = any(p.throughput for p in self.probes)
-        kinds = [kind for kind, failed in result.served.failures.items() if failed and kind != "interrupted"]
-        return served_before or (bool(kinds) and all(any(word in kind for word in _OVERLOADED) for kind in kinds))
+        kinds = [
+            kind
+            for kind, failed in result.served.failures.items()
+            if failed and kind != "interrupted"
+        ]
+        return served_before or (
+            bool(kinds) and all(any(word in kind for word in _OVERLOADED) for kind in kinds)
+        )
 
     def _probe(
         self, session: Session, step: ProbeStep, confirm_s: float | None = None
@@ -206,13 +259,16 @@ class Finder:
         trial = self._trial(step, confirm_s)
         stop = Stop()
         watcher = _ProbeWatcher(self.watcher, stop, min(step.last_s, max(self.left_s, 1.0)))
-        session = replace(session, watcher=watcher, stop=stop, tested=self._tried > self._tried_before + 1)
+        session = replace(
+            session, watcher=watcher, stop=stop, tested=self._tried > self._tried_before + 1
+        )
         self.watcher.phase(self._words(step, confirm_s))
         began = time.monotonic()
         prepared = prepare(trial, session)
         self._prompt_s = (time.monotonic() - began) / trial.workload.num_prompts
         run = create(self.folder, f"{self._tried:02d}-{prepared.trial.load.slug}")
-        if not self._probes_path.exists():  # from its first probe on, the folder is that of a search
+        # from its first probe on, the folder is that of a search
+        if not self._probes_path.exists():
             write(self._probes_path, pretty(self._stored))
         if session.fleet:
             run.write_engine(session.fleet.facts)
@@ -259,7 +315,9 @@ class Finder:
             known = f"below {count(high)}; "
         left = f"; at most {rough_time(max(self.left_s, 1.0))} left"
         if self.estimate is not None:
-            about_s = min(max(self.estimate.most_s - self.spent_s, step.most_s), self.left_s)
+            about_s = min(
+                max(self.estimate.most_s - self.spent_s, step.most_s), self.left_s
+            )
             left = f"; about {rough_time(max(about_s, 1.0))} left"
         again = "again " if self.search.probes_at(step.level) else ""
         text = f"Probe {self._tried}: {known}trying {self.spec.over} {count(step.level)}{unit} {again}".rstrip()
@@ -276,7 +334,12 @@ class Finder:
         first = self._tried == self._tried_before + 1
         requests = self._requests(step, confirm_s)
         warmups = self.trial.workload.num_warmups or 8
-        workload = replace(self.trial.workload, num_prompts=requests, seed=seed, num_warmups=warmups if first else 0)
+        workload = replace(
+            self.trial.workload,
+            num_prompts=requests,
+            seed=seed,
+            num_warmups=warmups if first else 0,
+        )
         load = replace(self.trial.load, seed=seed, duration_s=confirm_s)
         if self.spec.over == "concurrency":
             load = replace(load, max_concurrency=int(step.level))
@@ -284,7 +347,11 @@ class Finder:
             load = replace(load, request_rate_rps=step.level)
         checked = self.trial.correctness_check and not self._checked
         return replace(
-            self.trial, workload=workload, load=load, percentiles=self._percentiles, correctness_check=checked
+            self.trial,
+            workload=workload,
+            load=load,
+            percentiles=self._percentiles,
+            correctness_check=checked,
         )
 
     def _requests(self, step: ProbeStep, confirm_s: float | None) -> int:
@@ -292,16 +359,32 @@ class Finder:
         level, time_s = step.level, confirm_s or self.search.expected_s(step)
         if not self.whole:
             needed = level * time_s * _MORE + FEWEST
-            least = level * self.search.ready_s(step) * _MORE + 2 * FEWEST  # fewer would show nothing
+            # fewer would show nothing
+            least = level * self.search.ready_s(step) * _MORE + 2 * FEWEST
         else:
-            rates = [p.look.rate * _faster(level / p.level) for p in self.search.probes if p.look.rate]
+            rates = [
+                p.look.rate * _faster(level / p.level)
+                for p in self.search.probes
+                if p.look.rate
+            ]
             per_s = max(rates, default=0.0)
             least = max(level * (FILL_ENDS + WAVES + 1) + FEWEST, per_s * 2 * LEAST_S)
-            needed = max(per_s * time_s * _MORE, least) if per_s else max(_FIRST_REQUESTS, 2 * least)
+            needed = (
+                max(per_s * time_s * _MORE, least)
+                if per_s
+                else max(_FIRST_REQUESTS, 2 * least)
+            )
         quickly = time_s * _MAKING / self._prompt_s if self._prompt_s else math.inf
         return int(min(max(min(needed, quickly), least), _PROMPTS_MOST)) + 1
 
-    def _add(self, outcome: Outcome, look: ProbeLook, step: ProbeStep, took_s: float, began_s: float) -> None:
+    def _add(
+        self,
+        outcome: Outcome,
+        look: ProbeLook,
+        step: ProbeStep,
+        took_s: float,
+        began_s: float,
+    ) -> None:
         self._learn(StoredProbe(self._facts(outcome, look, step, took_s, began_s), look))
         write(self._probes_path, pretty(self._stored))
 
@@ -309,9 +392,18 @@ class Finder:
         facts = probe.facts
         self._stored.append(probe)
         self.probes.append(facts)
-        self.search.add(Probe(facts.level, probe.look, facts.brief, facts.duration_s, facts.began_s))
+        self.search.add(
+            Probe(facts.level, probe.look, facts.brief, facts.duration_s, facts.began_s)
+        )
 
-    def _facts(self, outcome: Outcome, look: ProbeLook, step: ProbeStep, took_s: float, began_s: float) -> ProbeFacts:
+    def _facts(
+        self,
+        outcome: Outcome,
+        look: ProbeLook,
+        step: ProbeStep,
+        took_s: float,
+        began_s: float,
+    ) -> ProbeFacts:
         served = outcome.result.served
         return ProbeFacts(
             level=step.level,
@@ -320,7 +412,10 @@ class Finder:
             requests=look.count,
             sent=served.sent,
             duration_s=took_s,
-            figures=[LimitFigure(limit, _value(look, i), None) for i, limit in enumerate(self.spec.limits)],
+            figures=[
+                LimitFigure(limit, _value(look, i), None)
+                for i, limit in enumerate(self.spec.limits)
+            ],
             run=outcome.run.path.name,
             queue_grew=look.grows,
             length_s=look.length_s,
@@ -335,7 +430,9 @@ class Finder:
         assert self.spec.confirm_s is not None
         step = ProbeStep(level, False, self.spec.confirm_s)
         try:
-            outcome, look, took_s = self._probe(session, step, confirm_s=self.spec.confirm_s)
+            outcome, look, took_s = self._probe(
+                session, step, confirm_s=self.spec.confirm_s
+            )
         except KeyboardInterrupt:
             self.stop.request()
         except TargetError:
@@ -412,7 +509,9 @@ def _shortages(sampled: TelemetrySummary) -> Iterator[str]:
         waiting = engine.waiting_mean or 0
         if waiting >= 1:
             yield f"{count(round(waiting))} requests waiting in the server, on average"
-    busy = [a.use_mean_percent for a in sampled.accelerators if a.use_mean_percent is not None]
+    busy = [
+        a.use_mean_percent for a in sampled.accelerators if a.use_mean_percent is not None
+    ]
     if busy and max(busy) > 90:
         yield f"accelerators {max(busy):.0f} % busy"
 
@@ -465,7 +564,10 @@ def _value(look: ProbeLook, i: int) -> float | None:
 def _judged(probe: ProbeFacts, search: Search) -> ProbeFacts:
     """Return the probe with what all probes of its load show."""
     sides = search.sides(probe.level)
-    figures = [LimitFigure(f.limit, f.value, side) for f, side in zip(probe.figures, sides, strict=True)]
+    figures = [
+        LimitFigure(f.limit, f.value, side)
+        for f, side in zip(probe.figures, sides, strict=True)
+    ]
     return replace(probe, outcome=search.outcome(probe.level), figures=figures)
 
 
@@ -474,15 +576,28 @@ def _cliff(below: ProbeFacts, above: ProbeFacts) -> str:
     if above.level / below.level > 1.5:
         return ""
     for one, other in zip(below.figures, above.figures, strict=True):
-        if one.value and other.value and other.value > _CLIFF * one.value and other.within is False:
+        if (
+            one.value
+            and other.value
+            and other.value > _CLIFF * one.value
+            and other.within is False
+        ):
             times = f"{other.value / one.value:.0f} times"
             where = f"between {count(below.level)} and {count(above.level)}"
-            return f"{one.limit.words.partition(' ≤')[0]} jumps to {times} its value {where}"
+            return (
+                f"{one.limit.words.partition(' ≤')[0]} jumps to {times} its value {where}"
+            )
     return ""
 
 
 def find(
-    trial: TrialSpec, spec: FindSpec, *, folder: Path, headers: dict[str, str], watcher: Watcher, stop: Stop
+    trial: TrialSpec,
+    spec: FindSpec,
+    *,
+    folder: Path,
+    headers: dict[str, str],
+    watcher: Watcher,
+    stop: Stop,
 ) -> FindAnswer:
     secrets.learn(hidden(trial, headers))
     plan = plan_of(trial)
@@ -494,21 +609,35 @@ def find(
         return Finder(trial, spec, folder, watcher, stop).run(session)
 
 
-def measure_trial(run: Run, session: Session, trial: TrialSpec, place: Place) -> Outcome | None:
+def measure_trial(
+    run: Run, session: Session, trial: TrialSpec, place: Place
+) -> Outcome | None:
     """Search in a study's trial. Its result is that of the run at the highest load within the target. None: it was cut
     off, and continues with what its probes have shown."""
     assert trial.find is not None
-    answer = Finder(replace(trial, find=None), trial.find, run.path, session.watcher, session.stop).run(session)
+    answer = Finder(
+        replace(trial, find=None), trial.find, run.path, session.watcher, session.stop
+    ).run(session)
     if answer.ended in ("interrupted", "server gone") or session.stop.requested:
         return None
-    best = answer.confirmed or answer.at_level(answer.low) or min(answer.probes, key=lambda p: p.level, default=None)
+    best = (
+        answer.confirmed
+        or answer.at_level(answer.low)
+        or min(answer.probes, key=lambda p: p.level, default=None)
+    )
     if best is None:
-        raise TargetError(f"No load could be measured: {answer.void or 'no probe was completed.'}")
+        raise TargetError(
+            f"No load could be measured: {answer.void or 'no probe was completed.'}"
+        )
     probe = Run(run.path / best.run)
     for path in probe.path.iterdir():
         if path.is_file() and path not in (probe.manifest_path, probe.summary_path):
             shutil.copy2(path, run.path)
-    manifest = replace(probe.manifest(), trial=replace(probe.manifest().trial, find=trial.find), place=place)
+    manifest = replace(
+        probe.manifest(),
+        trial=replace(probe.manifest().trial, find=trial.find),
+        place=place,
+    )
     run.write_manifest(manifest)
     result = replace(probe.result(), find=answer)
     run.write_result(result)

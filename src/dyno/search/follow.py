@@ -62,7 +62,9 @@ class FollowTask(msgspec.Struct, frozen=True):
 
     def judge(self, search: Search) -> Judge:
         wave = int(self.step.level) if self.whole else 0
-        return Judge(self.limits, wave, turn_shares(self.turns), search.alike_nearby(self.step.level))
+        return Judge(
+            self.limits, wave, turn_shares(self.turns), search.alike_nearby(self.step.level)
+        )
 
     def turn(self, index: int) -> int:
         return self.turns[index % len(self.turns)] if self.turns else 0
@@ -97,7 +99,9 @@ class Following:
                 self._zero_ns = at_ns if self._zero_ns is None else self._zero_ns
                 self.now_s, self._clock_s = self._clock_s, seconds(at_ns - self._zero_ns)
             elif kind == SENT and self._zero_ns is not None:
-                self.timeline.begin(exchange, seconds(at_ns - self._zero_ns), self.task.turn(exchange))
+                self.timeline.begin(
+                    exchange, seconds(at_ns - self._zero_ns), self.task.turn(exchange)
+                )
                 self._events[exchange] = 0
             elif kind == READ and exchange in self._events and self._zero_ns is not None:
                 self._events[exchange] += payload.count(_EVENT)
@@ -150,7 +154,9 @@ def main() -> None:
             return
     read = following.frames(frames(path, more_to_come=more_to_come))
     # Records of requests that ended come with the next clock frame; those that are open never come.
-    for record in decode.records(_ticking(read, following), task.lengths, PROTOCOLS[task.backend]):
+    for record in decode.records(
+        _ticking(read, following), task.lengths, PROTOCOLS[task.backend]
+    ):
         following.take(record)
 
 

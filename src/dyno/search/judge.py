@@ -25,16 +25,19 @@ OPEN_LENGTHS, OPEN_LEAST_S = 5.0, 6.0
 ROUGH_FEWEST = 6
 ROUGH = 2.5  # a probe that only shows where to look is shorter by this factor
 TAIL = 5  # requests beyond a percentile
-INDEPENDENT, OPEN_INDEPENDENT = 4, 8  # independent requests, by what neighbours have in common
+# independent requests, by what neighbours have in common
+INDEPENDENT, OPEN_INDEPENDENT = 4, 8
 FILL_ENDS, FILL_LENGTHS = 2, 2.0
-OPEN_FILL_LENGTHS, OPEN_FILL = 3.0, 0.25  # lengths, or share of the time, that an empty server fills
+# lengths, or share of the time, that an empty server fills
+OPEN_FILL_LENGTHS, OPEN_FILL = 3.0, 0.25
 _FAR = 100.0  # times its limit: a failed request has not kept it
 # Of the time that counts: a limit's time is waited for, but no longer than these shares of it.
 _WAITED_FOR, _WAIT_SHARE = 0.6, 0.25
 _WAIT_LENGTHS = 5.0  # a limit that is many lengths away is waited for so long
 _HANGS = 3.0  # lengths after which the tokens of an open request may well never come
 _LOST = 10.0  # lengths after which an open request may well be one that fails
-_TURNS_LEAST = 0.4  # of its share of the load, that a turn must have among the requests that count
+# of its share of the load, that a turn must have among the requests that count
+_TURNS_LEAST = 0.4
 _FAR_OVER = 0.7  # log of a figure over its limit
 _HALVES = 16  # requests from which on the second half is looked at alone
 _LEAST_VALUE = 1e-3  # of the limit: lower figures count as this
@@ -69,7 +72,11 @@ class Judge:
     turn in the whole load. `alike_nearby`: how many requests were worth one in other probes of such a load."""
 
     def __init__(
-        self, limits: Sequence[Limit], wave: int, turns: Sequence[float] = (), alike_nearby: float = 1.0
+        self,
+        limits: Sequence[Limit],
+        wave: int,
+        turns: Sequence[float] = (),
+        alike_nearby: float = 1.0,
     ) -> None:
         self.limits, self.wave = limits, wave
         self._turns = np.array(turns)
@@ -85,21 +92,27 @@ class Judge:
         ended = int((r.end <= now_s).sum())
         if not ended:
             return ProbeLook(now_s, now_s, now_s, 0, 0.0, False)
-        length_s = float((np.minimum(r.end, now_s) - r.sent).sum()) / ended  # open ones count with their age
+        # open ones count with their age
+        length_s = float((np.minimum(r.end, now_s) - r.sent).sum()) / ended
         begun = self._start(r, now_s, self._from(r, now_s, length_s))
         from_s = begun.ends_s
         first = int(np.searchsorted(r.sent, from_s))
         count = sent_count - first
         window_s = now_s - from_s
         grows = self._grows(r, now_s)
-        ended_s = float((r.end - r.sent)[r.end <= now_s].mean())  # in overload, those that are open grow old
+        # in overload, those that are open grow old
+        ended_s = float((r.end - r.sent)[r.end <= now_s].mean())
         rough = self._is_rough(count, window_s, min(length_s, ended_s))
-        ready = self._is_ready(count, window_s, length_s) and self._turns_are_there(r, first)
+        ready = self._is_ready(count, window_s, length_s) and self._turns_are_there(
+            r, first
+        )
         filled = not self.wave and window_s >= max(OPEN_LEAST_S, ended_s)
         weighed: list[Weighed] = []
         if rough or grows or filled:
             self._begins = begun.lasts
-            weighed = [self._weigh(r, limit, first, now_s, length_s) for limit in self.limits]
+            weighed = [
+                self._weigh(r, limit, first, now_s, length_s) for limit in self.limits
+            ]
         ready = ready or (filled and self._far_over(weighed))
         return ProbeLook(
             now_s=now_s,
@@ -147,17 +160,25 @@ class Judge:
         server, and never looks like that again."""
         begun = float(r.sent[0])
         if not self.wave:
-            return begun + max(min(OPEN_FILL_LENGTHS * length_s, (now_s - begun) / 3), OPEN_FILL * (now_s - begun))
+            return begun + max(
+                min(OPEN_FILL_LENGTHS * length_s, (now_s - begun) / 3),
+                OPEN_FILL * (now_s - begun),
+            )
         wanted = FILL_ENDS * self.wave
         if len(r.end) <= wanted:
             return now_s
-        return max(float(np.partition(r.end, wanted - 1)[wanted - 1]), begun + FILL_LENGTHS * length_s)
+        return max(
+            float(np.partition(r.end, wanted - 1)[wanted - 1]),
+            begun + FILL_LENGTHS * length_s,
+        )
 
     def _start(self, r: Requests, now_s: float, filled_s: float) -> start.Start:
         """Return until when a closed loop still begins: its requests are sent together and part only slowly."""
         if not self.wave:
             return start.Start(filled_s, lasts=False)
-        columns = [r.columns[limit.metric].high for limit in self.limits if limit.stem != "failed"]
+        columns = [
+            r.columns[limit.metric].high for limit in self.limits if limit.stem != "failed"
+        ]
         known = (r.sent >= filled_s) & (r.end <= now_s) & ~r.failed
         starts = [start.ends(r.sent[known], column[known], self.wave) for column in columns]
         ends_s = max((each.ends_s for each in starts), default=filled_s)
@@ -171,12 +192,18 @@ class Judge:
         shares = seen / (len(r.sent) - first)
         return bool((shares >= _TURNS_LEAST * self._turns).all())
 
-    def _weigh(self, r: Requests, limit: Limit, first: int, now_s: float, length_s: float) -> Weighed:
+    def _weigh(
+        self, r: Requests, limit: Limit, first: int, now_s: float, length_s: float
+    ) -> Weighed:
         window_s = now_s - (float(r.sent[first]) if first < len(r.sent) else now_s)
         wait_s = 3 * length_s
         if limit.stem in ("ttft", "e2el") and limit.percentile is not None:
             wait_s = limit.most / 1e3
-        last = int(np.searchsorted(r.sent, now_s - min(wait_s, _WAIT_SHARE * window_s), side="right"))
+        last = int(
+            np.searchsorted(
+                r.sent, now_s - min(wait_s, _WAIT_SHARE * window_s), side="right"
+            )
+        )
         part = _part(r, first, max(last, first))
         if limit.stem == "failed":
             return self._failures(part, limit, now_s, length_s)
@@ -196,7 +223,11 @@ class Judge:
         age_ms = (now_s - r.sent) * 1e3
         timed = limit.stem in ("ttft", "e2el")
         if timed:  # an open request takes as long as it is old, at least
-            most = 2 * age_ms if limit.percentile is None else 2 * np.maximum(age_ms, limit.most)
+            most = (
+                2 * age_ms
+                if limit.percentile is None
+                else 2 * np.maximum(age_ms, limit.most)
+            )
             least = age_ms
         else:  # how quick its tokens come isn't known yet; a request that hangs has none
             open_ = open_ & (age_ms > _HANGS * length_s * 1e3)
@@ -205,9 +236,12 @@ class Judge:
         late_high = np.where(open_, 1.0, _late(column, column.high, limit))
         late_low = np.where(open_, least > limit.most, _late(column, column.low, limit))
         counts = known | open_ if timed or limit.percentile is not None else known
-        if not self._failures_judged and limit.percentile is not None:  # a failed request has not kept its limit
+        # a failed request has not kept its limit
+        if not self._failures_judged and limit.percentile is not None:
             high, low = (np.where(failed, _FAR * limit.most, each) for each in (high, low))
-            late_high, late_low = (np.where(failed, 1.0, each) for each in (late_high, late_low))
+            late_high, late_low = (
+                np.where(failed, 1.0, each) for each in (late_high, late_low)
+            )
             counts = counts | failed
         if not counts.any():
             return _Values(*[np.zeros(0)] * 5)
@@ -218,7 +252,9 @@ class Judge:
         if column.low is column.high and not open_.any():
             late = late_high[counts]
             return _Values(known_high, known_high, late, late, weights)
-        return _Values(known_high, low[counts], late_high[counts], late_low[counts], weights)
+        return _Values(
+            known_high, low[counts], late_high[counts], late_low[counts], weights
+        )
 
     def _turn_weights(self, r: Requests, counts: np.ndarray) -> np.ndarray:
         """Return the weight of each request. Turns count as in the whole load, however many of each a probe happened to
@@ -227,7 +263,9 @@ class Judge:
             return np.ones(int(counts.sum()))
         turn = np.minimum(r.turn[counts], len(self._turns) - 1)
         seen = np.bincount(turn, minlength=len(self._turns)) / len(turn)
-        each: np.ndarray = np.where(seen > 0, self._turns / np.maximum(seen, 1e-9), 0.0)[turn]
+        each: np.ndarray = np.where(seen > 0, self._turns / np.maximum(seen, 1e-9), 0.0)[
+            turn
+        ]
         return each
 
     # ---- a percentile: a share of late requests ----
@@ -242,7 +280,8 @@ class Judge:
         high, low = ordered.quantile(p, upper=True), low_ordered.quantile(p, upper=False)
         late_high = float((v.late_high * v.weights).mean())
         late_low = float((v.late_low * v.weights).mean())
-        if count >= _HALVES and (not self.wave or self._begins):  # what gets worse is not yet as bad as it will be
+        # what gets worse is not yet as bad as it will be
+        if count >= _HALVES and (not self.wave or self._begins):
             half = _later_half(v)
             high = max(high, _Ordered(half.high, half.weights).quantile(p, upper=True))
             late_high = max(late_high, float((half.late_high * half.weights).mean()))
@@ -272,7 +311,9 @@ class Judge:
     def _alike(self, took: np.ndarray, p: float) -> float:
         """Return how many neighbours are worth one, by who is above the figure itself and above the median."""
         wave = max(self.wave, 1)
-        return max(together((took > top).astype(float), wave) for top in _quantiles(took, (0.5, p)))
+        return max(
+            together((took > top).astype(float), wave) for top in _quantiles(took, (0.5, p))
+        )
 
     # ---- a mean ----
 
@@ -301,7 +342,9 @@ class Judge:
 
     # ---- failed requests ----
 
-    def _failures(self, r: Requests, limit: Limit, now_s: float, length_s: float) -> Weighed:
+    def _failures(
+        self, r: Requests, limit: Limit, now_s: float, length_s: float
+    ) -> Weighed:
         ended = r.end <= now_s
         lost = ~ended & (now_s - r.sent > _LOST * length_s)
         failed = (r.failed & ended).astype(float)
@@ -330,7 +373,11 @@ class Judge:
 
 def window_s_of(limits: Sequence[Limit], open_loop: bool, length_s: float) -> float:
     """Return how long requests must count: in an open loop long enough for a queue to show."""
-    timed = [limit.most / 1e3 for limit in limits if limit.stem in ("ttft", "e2el") and limit.percentile]
+    timed = [
+        limit.most / 1e3
+        for limit in limits
+        if limit.stem in ("ttft", "e2el") and limit.percentile
+    ]
     waited_s = min(max(timed, default=0.0) / _WAITED_FOR, _WAIT_LENGTHS * length_s)
     if open_loop:
         return max(OPEN_LEAST_S, OPEN_LENGTHS * length_s, waited_s)
@@ -411,14 +458,18 @@ def _margin(value: float, limit: Limit) -> float:
     return math.log(max(value / limit.most, _LEAST_VALUE))
 
 
-def _seen(r: Requests, column: LimitColumn, limit: Limit, now_s: float) -> tuple[LimitColumn, np.ndarray]:
+def _seen(
+    r: Requests, column: LimitColumn, limit: Limit, now_s: float
+) -> tuple[LimitColumn, np.ndarray]:
     """Return a latency as far as it is known at a time, and which requests may still get one."""
     if limit.stem != "ttft":
         return column, r.end > now_s
     come = (r.first <= now_s) & (r.end > now_s) & np.isnan(column.high)
     if come.any():  # by its first bytes, at the latest
         at_most = (r.first - r.sent) * 1e3
-        column = LimitColumn(np.where(come, at_most, column.low), np.where(come, at_most, column.high))
+        column = LimitColumn(
+            np.where(come, at_most, column.low), np.where(come, at_most, column.high)
+        )
     return column, (r.first > now_s) & (r.end > now_s)
 
 

@@ -28,16 +28,28 @@ def possible(axes: Mapping[str, TuneAxis]) -> int | None:
     """Return how many settings there are. None: a range of numbers with a point has no end of them."""
     if any(axis.least is not None and not axis.whole for axis in axes.values()):
         return None
-    return math.prod(len(a.values) or int((a.most or 0) - (a.least or 0)) + 1 for a in axes.values())
+    return math.prod(
+        len(a.values) or int((a.most or 0) - (a.least or 0)) + 1 for a in axes.values()
+    )
 
 
 class Proposer:
-    def __init__(self, path: Path, axes: Mapping[str, TuneAxis], *, lower: bool, seed: int, trials: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        axes: Mapping[str, TuneAxis],
+        *,
+        lower: bool,
+        seed: int,
+        trials: int,
+    ) -> None:
         try:
             import optuna
             from optuna.storages.journal import JournalFileBackend
         except ImportError:
-            raise UsageError("`dyno tune` needs Optuna, which isn't installed: pip install 'llm-dyno[tune]'.") from None
+            raise UsageError(
+                "`dyno tune` needs Optuna, which isn't installed: pip install 'llm-dyno[tune]'."
+            ) from None
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._states = optuna.trial.TrialState
         self._axes, self._path = axes, path
@@ -47,17 +59,25 @@ class Proposer:
         with self._writing(), self._reading():
             storage = optuna.storages.JournalStorage(JournalFileBackend(str(path)))
             self._study = optuna.create_study(
-                study_name="tune", storage=storage, direction="minimize" if lower else "maximize", load_if_exists=True
+                study_name="tune",
+                storage=storage,
+                direction="minimize" if lower else "maximize",
+                load_if_exists=True,
             )
             known = self._study.get_trials(deepcopy=False)
-            proposed = [(trial.number, self._setting(trial.params)) for trial in known if self._counts(trial)]
+            proposed = [
+                (trial.number, self._setting(trial.params))
+                for trial in known
+                if self._counts(trial)
+            ]
         # Another seed than before: the same one would propose again what it proposed first.
         self._study.sampler = optuna.samplers.TPESampler(
             seed=seed + len(known), n_startup_trials=startup, multivariate=True
         )
         self._rng = random.Random(seed + len(known))
         self._numbers: dict[str, int] = {}
-        self.earlier: list[Setting] = []  # proposed before this dyno was started; perhaps not measured
+        # proposed before this dyno was started; perhaps not measured
+        self.earlier: list[Setting] = []
         for number, setting in proposed:
             if key_of(setting) not in self._numbers:
                 self.earlier.append(setting)
@@ -67,7 +87,9 @@ class Proposer:
         """Whether a trial of the journal is a setting of this search, and not a copy."""
         if trial.state == self._states.COMPLETE:
             msgspec.convert(trial.values, tuple[float])  # the sampler sorts by it
-        return bool(trial.params.keys() == self._axes.keys() and trial.state != self._states.FAIL)
+        return bool(
+            trial.params.keys() == self._axes.keys() and trial.state != self._states.FAIL
+        )
 
     def _setting(self, raw: Mapping[str, Any]) -> Setting:
         return {name: self._value(name, value) for name, value in raw.items()}
@@ -104,11 +126,14 @@ class Proposer:
                     return None
                 self._study.enqueue_trial(drawn)
             trial = self._study.ask()
-            setting = self._setting({name: self._suggest(trial, name) for name in self._axes})
+            setting = self._setting(
+                {name: self._suggest(trial, name) for name in self._axes}
+            )
             if key_of(setting) not in self._numbers:
                 self._numbers[key_of(setting)] = trial.number
                 return setting
-            self._study.tell(trial, state=self._states.FAIL)  # a copy: the sampler ignores it
+            # a copy: the sampler ignores it
+            self._study.tell(trial, state=self._states.FAIL)
         return None
 
     def tell(self, setting: Setting, value: float | None) -> None:
@@ -138,7 +163,8 @@ class Proposer:
         axis = self._axes[name]
         if axis.values:
             return axis.values[raw]
-        return raw if axis.whole else float(f"{raw:.4g}")  # no more digits than anyone would set
+        # no more digits than anyone would set
+        return raw if axis.whole else float(f"{raw:.4g}")
 
     def _drawn(self) -> dict[str, Any] | None:
         """Draw one of the settings that were not proposed yet, where they can be listed."""

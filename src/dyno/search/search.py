@@ -19,7 +19,12 @@ import numpy as np
 from dyno.facts.find import Outcome, ProbeLook
 from dyno.facts.limits import Limit
 from dyno.measure.statistics import quantile
-from dyno.search.evidence import Variation, doubt_of_meeting, doubt_of_missing, requests_wanted
+from dyno.search.evidence import (
+    Variation,
+    doubt_of_meeting,
+    doubt_of_missing,
+    requests_wanted,
+)
 from dyno.search.judge import LEAST_S, OPEN_FILL, ROUGH, window_s_of
 
 ERROR = 0.05  # that the interval doesn't contain the answer
@@ -34,23 +39,32 @@ _AT_IT = 0.1  # a margin by which the crossing is found
 _VARIES, _VARIES_WORTH = 0.05, 3.0
 _OPEN_VARIES = 0.07  # the same in an open loop: queues vary more
 _COMPARED = 1.2  # a margin up to which probes of one load show how much probes differ
-_SINGLE, _DOUBLE = 0.7, 0.35  # margins at which one probe is enough, or two: half or twice the limit; 70 or 140 % of it
+# margins at which one probe is enough, or two: half or twice the limit; 70 or 140 % of it
+_SINGLE, _DOUBLE = 0.7, 0.35
 _VISITS = 3  # of a load near the target
-_BETWEEN_S, _BETWEEN = 40.0, 0.15  # from the first probe of an end to the last; of a short search, this share
-_APART_S = 8.0  # probes that begin later than this after one another see another state of the server
+# from the first probe of an end to the last; of a short search, this share
+_BETWEEN_S, _BETWEEN = 40.0, 0.15
+# probes that begin later than this after one another see another state of the server
+_APART_S = 8.0
 _FIRST_TRIES = (1, 4)  # probes for each end, at first: as many as there is time for
 _TRIES = (3, 4, 6, 8, 12)  # for a narrower one
-_BEGUN, _MOST_TRIES = 0.1, 6  # doubt with which a load is nearly certain; probes of it, at most
-_AMPLE = 10  # probes that the time left is for: then an end may be near the crossing at once
-_STUCK, _OUTWARD = 5, 1.5  # probes of a load that still is undecided; times as far to go then
+# doubt with which a load is nearly certain; probes of it, at most
+_BEGUN, _MOST_TRIES = 0.1, 6
+# probes that the time left is for: then an end may be near the crossing at once
+_AMPLE = 10
+# probes of a load that still is undecided; times as far to go then
+_STUCK, _OUTWARD = 5, 1.5
 _SURPLUS = 1.2  # times as far as it must be
-_NEARER = 0.75  # of the distance of an end from the crossing: what a narrower one must reach
+# of the distance of an end from the crossing: what a narrower one must reach
+_NEARER = 0.75
 _FARTHEST = 3.0  # log of a load over the crossing
 _FEW_STEPS = 8.0  # whole loads up to which the next one is far
-_SAME = 0.3  # of the distance from the crossing: loads nearer to each other than this are one
+# of the distance from the crossing: loads nearer to each other than this are one
+_SAME = 0.3
 _PROBE_SHARE = 0.125  # of the time left: what one probe may take
 _WORTH = 0.5  # of the time spent: what a narrower interval may cost
-_NARROW, _WORTH_S = 0.3, 60.0  # log of the interval: narrower ones may take as long as the search so far, or a minute
+# log of the interval: narrower ones may take as long as the search so far, or a minute
+_NARROW, _WORTH_S = 0.3, 60.0
 _WIDE = 2.0  # one end over the other: the time that is left is for this
 _CLOSE_ENOUGH = 0.14  # log of the interval: narrower ones must be cheap
 _MOST_ERROR = 0.3  # of a margin: few failed requests say little about their share
@@ -59,9 +73,11 @@ _LINE, _LEAST_SLOPE = 0.5, 0.2  # margins near the target; by how much they rise
 _TOO_NEAR = 0.04  # a margin that takes very long
 _FAR = 0.35  # a margin that a brief probe need not look at closely
 _CLOSE = 0.12  # an error of the margin with which a brief probe ends
-_DIFFERS, _DIFFERS_AFTER, _LONGEST = 2.0, 3, 4.0  # times what is assumed; degrees of freedom; times as long
+# times what is assumed; degrees of freedom; times as long
+_DIFFERS, _DIFFERS_AFTER, _LONGEST = 2.0, 3, 4.0
 _UNEVEN = (1.0, 1.4, 0.8)  # lengths of probes: not in step with what the server does
-_LONG_S, _LONG_SHARE = 6.0, 0.02  # that a probe near the target lasts; of a short search, this share
+# that a probe near the target lasts; of a short search, this share
+_LONG_S, _LONG_SHARE = 6.0, 0.02
 _OPEN_S, _OPEN_MOST_S = 8.0, 20.0  # the same in an open loop: a queue takes its time
 _UNKNOWN_S = 10.0  # that a probe lasts at least, before one has shown it
 
@@ -164,7 +180,11 @@ class Search:
 
     @_remembered
     def _ready(self, low: float, high: float) -> list[Probe]:
-        return [p for p in self.probes if low <= p.level <= high and p.look.ready and p.look.weighed]
+        return [
+            p
+            for p in self.probes
+            if low <= p.level <= high and p.look.ready and p.look.weighed
+        ]
 
     @_remembered
     def meets(self, level: float) -> Shown:
@@ -201,10 +221,14 @@ class Search:
         return best
 
     def _limit_met(self, i: int, probes: Sequence[Probe]) -> float:
-        return doubt_of_meeting(self.limits[i], [p.look.weighed[i] for p in probes], self.variation())
+        return doubt_of_meeting(
+            self.limits[i], [p.look.weighed[i] for p in probes], self.variation()
+        )
 
     def _limit_missed(self, i: int, probes: Sequence[Probe]) -> float:
-        return doubt_of_missing(self.limits[i], [p.look.weighed[i] for p in probes], self.variation())
+        return doubt_of_missing(
+            self.limits[i], [p.look.weighed[i] for p in probes], self.variation()
+        )
 
     def _seen_again(self, probes: Sequence[Probe], level: float, below: bool) -> bool:
         """Return whether probes near the target were made at different times: a server may change. More often where
@@ -223,9 +247,17 @@ class Search:
         """Return whether a load looks better than a lower one, or worse than a higher one."""
         for other in self._levels:
             if below:
-                odd = other < level and self._ready(other, other) and self.margin(other) > margin
+                odd = (
+                    other < level
+                    and self._ready(other, other)
+                    and self.margin(other) > margin
+                )
             else:
-                odd = other > level and self._ready(other, other) and self.margin(other) < margin
+                odd = (
+                    other > level
+                    and self._ready(other, other)
+                    and self.margin(other) < margin
+                )
             if odd:
                 return True
         return False
@@ -293,7 +325,10 @@ class Search:
         """Estimate by the probes of one load, and by what is assumed before there are several."""
         seen, degrees = self.seen_variation()
         total = degrees + _VARIES_WORTH
-        return Variation(math.sqrt((degrees * seen**2 + _VARIES_WORTH * self._assumed() ** 2) / total), total)
+        return Variation(
+            math.sqrt((degrees * seen**2 + _VARIES_WORTH * self._assumed() ** 2) / total),
+            total,
+        )
 
     def _assumed(self) -> float:
         return (_VARIES if self.whole else _OPEN_VARIES) * max(self.slope(), 1.0)
@@ -301,13 +336,18 @@ class Search:
     @_remembered
     def seen_variation(self) -> Variation:
         """Estimate by the probes alone: of one load, and of loads whose margins fall where they should rise."""
-        near = [x for x in self._levels if self._ready(x, x) and abs(self.margin(x)) < _COMPARED]
+        near = [
+            x for x in self._levels if self._ready(x, x) and abs(self.margin(x)) < _COMPARED
+        ]
         squares, degrees = 0.0, 0
         for level in near:
             margins = [p.look.margin for p in self._ready(level, level)]
             squares += float(np.var(margins)) * len(margins)
             degrees += len(margins) - 1
-        means, counts = [self.margin(x) for x in near], [len(self._ready(x, x)) for x in near]
+        means, counts = (
+            [self.margin(x) for x in near],
+            [len(self._ready(x, x)) for x in near],
+        )
         fit = monotone(means, counts)
         squares += sum(n * (m - f) ** 2 for n, m, f in zip(counts, means, fit, strict=True))
         degrees += len(near) - len(set(fit.tolist()))
@@ -319,7 +359,10 @@ class Search:
     def met(self) -> float | None:
         """The highest load that was shown to meet the target, below all that miss it."""
         missed = self.missed or math.inf
-        return max((x for x in self._levels if x < missed and self.shown(x) == "meets"), default=None)
+        return max(
+            (x for x in self._levels if x < missed and self.shown(x) == "meets"),
+            default=None,
+        )
 
     @property
     def missed(self) -> float | None:
@@ -335,10 +378,14 @@ class Search:
     @_remembered
     def interval(self, error: float = _EACH) -> Interval:
         """Return the loads between which the highest load within the target is."""
-        highs, lows = self._levels_shown("misses", error), self._levels_shown("meets", error)
+        highs, lows = (
+            self._levels_shown("misses", error),
+            self._levels_shown("meets", error),
+        )
         high = min(highs, default=math.inf)
         low = max((x for x in lows if x < high), default=0.0)
-        above = max((x for x in lows if x > high), default=0.0)  # they contradict each other
+        # they contradict each other
+        above = max((x for x in lows if x > high), default=0.0)
         high = min((x for x in highs if x > above), default=math.inf)
         return Interval(low, high, 1 - (ERROR if error <= _EACH else 2 * error))
 
@@ -405,7 +452,10 @@ class Search:
 
     def _served(self) -> float:
         """Return the highest rate that was served, where requests piled up: the answer is below."""
-        return min((_OVERSHOOT * p.look.rate for p in self.probes if p.look.grows), default=math.inf)
+        return min(
+            (_OVERSHOOT * p.look.rate for p in self.probes if p.look.grows),
+            default=math.inf,
+        )
 
     def _brief(self, level: float, left_s: float) -> ProbeStep:
         most_s = max(min(1.5 * self._least_s(level), left_s / 3), LEAST_S)
@@ -419,8 +469,12 @@ class Search:
         if not self.whole:  # the steeper figures rise, the longer a queue takes to show
             usual_s = min(_OPEN_S * max(self.slope(), 1.0), _OPEN_MOST_S)
         usual_s *= self._longer()
-        least_s = max(least_s, min(usual_s, self.budget_s * _LONG_SHARE * usual_s / _LONG_S))
-        return ProbeStep(level, False, most_s * uneven, least_s=min(least_s * uneven, most_s))
+        least_s = max(
+            least_s, min(usual_s, self.budget_s * _LONG_SHARE * usual_s / _LONG_S)
+        )
+        return ProbeStep(
+            level, False, most_s * uneven, least_s=min(least_s * uneven, most_s)
+        )
 
     def _longer(self) -> float:
         """Return how many times as long a probe lasts where probes differ much: a longer one averages over what
@@ -432,7 +486,9 @@ class Search:
 
     def alike_nearby(self, level: float) -> float:
         """Return how many requests were worth one in probes of such a load."""
-        near = [p.look for p in self.probes if p.look.ready and 0.6 <= p.level / level <= 1.6]
+        near = [
+            p.look for p in self.probes if p.look.ready and 0.6 <= p.level / level <= 1.6
+        ]
         each = [w.alike for look in near for w in look.weighed]
         return float(np.median(each)) if each else 1.0
 
@@ -445,19 +501,27 @@ class Search:
         window_s = window_s_of(self.limits, not self.whole, nearest.look.length_s)
         if not self.whole:
             return 1.1 * window_s / (1 - OPEN_FILL)
-        return 1.1 * (nearest.look.from_s + window_s) * math.sqrt(max(level / nearest.level, 1.0))
+        return (
+            1.1
+            * (nearest.look.from_s + window_s)
+            * math.sqrt(max(level / nearest.level, 1.0))
+        )
 
     def _upwards(self, last: float, left_s: float) -> ProbeStep | None:
         if last < self.most:
             near = self.margin(last) > _NEAR
-            return self._brief(min(last * (_SMALL_STEP if near else _STEP), self.most), left_s)
+            return self._brief(
+                min(last * (_SMALL_STEP if near else _STEP), self.most), left_s
+            )
         return None if self.shown(self.most) == "meets" else self._long(self.most, left_s)
 
     def _downwards(self, last: float, left_s: float) -> ProbeStep | None:
         if last > self.least:
             step = _SMALL_STEP if last / self.least <= 8 else _STEP
             return self._brief(max(last / step, self.least), left_s)
-        return None if self.shown(self.least) == "misses" else self._long(self.least, left_s)
+        return (
+            None if self.shown(self.least) == "misses" else self._long(self.least, left_s)
+        )
 
     def expected_s(self, step: ProbeStep) -> float:
         """Return how long a probe will probably take."""
@@ -500,7 +564,9 @@ class Search:
         nearest = max if below else min
         return nearest(nearly, default=None)
 
-    def _tighten(self, met: float, missed: float, left_s: float, spent_s: float) -> ProbeStep | None:
+    def _tighten(
+        self, met: float, missed: float, left_s: float, spent_s: float
+    ) -> ProbeStep | None:
         """Return a load nearer to the crossing than an end, if it can be shown in a time that it is worth."""
         if self._narrow_enough(met, missed):
             return None
@@ -509,9 +575,12 @@ class Search:
         if pending and self._probe_s() <= most_s:
             longest_ago = min(pending, key=lambda x: self.probes_at(x)[-1].began_s)
             return self._long(longest_ago, left_s)
-        gains = itertools.chain(self._gains(met, missed, most_s), self._gains_again(met, missed, most_s))
+        gains = itertools.chain(
+            self._gains(met, missed, most_s), self._gains_again(met, missed, most_s)
+        )
         best = max(gains, default=None)
-        if best is None and missed / met > _WIDE and left_s > self._probe_s():  # it may need fewer than expected
+        # it may need fewer than expected
+        if best is None and missed / met > _WIDE and left_s > self._probe_s():
             best = max(self._gains_again(met, missed, math.inf), default=None)
         return self._long(best.level, left_s) if best else None
 
@@ -528,11 +597,17 @@ class Search:
     def _gains_again(self, met: float, missed: float, most_s: float) -> "Iterator[_Gain]":
         """Yield the same for the loads between the ends that were tried."""
         for level in self._levels:
-            gain = self._gain_again(met, missed, most_s, level) if met < level < missed else None
+            gain = (
+                self._gain_again(met, missed, most_s, level)
+                if met < level < missed
+                else None
+            )
             if gain is not None:
                 yield gain
 
-    def _gain(self, met: float, missed: float, most_s: float, below: bool, tries: int) -> "_Gain | None":
+    def _gain(
+        self, met: float, missed: float, most_s: float, below: bool, tries: int
+    ) -> "_Gain | None":
         """Return what a nearer end gains each second if it takes `tries` probes. None: it isn't nearer, or takes too
         long."""
         known = met if below else missed
@@ -547,10 +622,16 @@ class Search:
             return None
         return _Gain(abs(math.log(known / level)) / cost_s, level)
 
-    def _gain_again(self, met: float, missed: float, most_s: float, level: float) -> "_Gain | None":
+    def _gain_again(
+        self, met: float, missed: float, most_s: float, level: float
+    ) -> "_Gain | None":
         """Return the same for a load that was tried, by its margin. None: that is too small, or takes too long."""
         margin, visited = self.margin(level), len(self._ready(level, level))
-        if abs(margin) < _TOO_NEAR or self.outcome(level) != "undecided" or visited >= _MOST_TRIES:
+        if (
+            abs(margin) < _TOO_NEAR
+            or self.outcome(level) != "undecided"
+            or visited >= _MOST_TRIES
+        ):
             return None
         tries = max(self._tries(margin), self._visits(margin))
         cost_s = max(tries - visited, 1) * self._probe_s()
@@ -561,7 +642,10 @@ class Search:
 
     def _pending(self, level: float) -> bool:
         """Return whether a load is certain but for another visit."""
-        return any(shown.doubt <= _EACH and not shown.again for shown in (self.meets(level), self.misses(level)))
+        return any(
+            shown.doubt <= _EACH and not shown.again
+            for shown in (self.meets(level), self.misses(level))
+        )
 
     def _worth_s(self, wide: float, left_s: float, spent_s: float) -> float:
         """Return how long a narrower interval may take: the wider it is, the more it is worth."""
@@ -578,21 +662,36 @@ class Search:
         those that were not, after several."""
         spread, degrees = self.variation()
         spread = max(spread, self._usual_error())
-        margin = _SURPLUS * quantile(1 - _EACH, degrees + tries - 1) * spread / math.sqrt(tries)
+        margin = (
+            _SURPLUS * quantile(1 - _EACH, degrees + tries - 1) * spread / math.sqrt(tries)
+        )
         crossing = self.crossing()
-        farther = max((_OUTWARD * abs(math.log(x / crossing)) for x in self._stuck(below)), default=0.0)
-        return min(max(margin / max(self.slope(), 0.2), self.resolution / 2, farther), _FARTHEST)
+        farther = max(
+            (_OUTWARD * abs(math.log(x / crossing)) for x in self._stuck(below)),
+            default=0.0,
+        )
+        return min(
+            max(margin / max(self.slope(), 0.2), self.resolution / 2, farther), _FARTHEST
+        )
 
     @_remembered
     def _usual_error(self) -> float:
-        errors = [_error_of(p.look) for p in self.probes if p.look.ready and abs(p.look.margin) < _SINGLE]
+        errors = [
+            _error_of(p.look)
+            for p in self.probes
+            if p.look.ready and abs(p.look.margin) < _SINGLE
+        ]
         return float(np.median(errors)) if errors else 0.0
 
     @_remembered
     def _stuck(self, below: bool) -> list[float]:
         """Return the loads on a side of the crossing that several probes have not decided."""
         side = self._side(below)
-        return [x for x in side if len(self._ready(x, x)) >= _STUCK and self.outcome(x) == "undecided"]
+        return [
+            x
+            for x in side
+            if len(self._ready(x, x)) >= _STUCK and self.outcome(x) == "undecided"
+        ]
 
     def _side(self, below: bool) -> list[float]:
         """Return the loads that were tried on a side of the crossing."""
@@ -663,13 +762,20 @@ class Search:
         if not (margins < 0).any() or not (margins >= 0).any():
             return None
         x = np.log(np.array(self._levels))
-        worth = np.array([sum(_weight(p.look) for p in self.probes_at(level)) for level in self._levels])
+        worth = np.array(
+            [sum(_weight(p.look) for p in self.probes_at(level)) for level in self._levels]
+        )
         weights = worth * np.exp(-((margins / _LINE) ** 2))
         nearest = np.argsort(np.abs(margins))[:2]
         weights[nearest] = np.maximum(weights[nearest], 1e-3 * worth[nearest])
-        middle, height = np.average(x, weights=weights), np.average(margins, weights=weights)
+        middle, height = (
+            np.average(x, weights=weights),
+            np.average(margins, weights=weights),
+        )
         across = float(np.average((x - middle) ** 2, weights=weights))
-        slope = float(np.average((x - middle) * (margins - height), weights=weights)) / max(across, 1e-12)
+        slope = float(np.average((x - middle) * (margins - height), weights=weights)) / max(
+            across, 1e-12
+        )
         if slope < _LEAST_SLOPE:
             return None
         return _MarginLine(slope, float(middle - height / slope))
@@ -704,7 +810,10 @@ class Search:
 
     def _least_more_s(self, levels: Sequence[float]) -> float:
         """Return how long the quickest of these loads takes to be decided. Infinity: all are too near the target."""
-        return min((self._more_s(x) for x in levels if abs(self.margin(x)) > _TOO_NEAR), default=math.inf)
+        return min(
+            (self._more_s(x) for x in levels if abs(self.margin(x)) > _TOO_NEAR),
+            default=math.inf,
+        )
 
     def _more_s(self, level: float) -> float:
         """Return how long a load still takes to be decided, by its margin and by how much probes differ."""
@@ -759,8 +868,12 @@ def _margin(probes: Sequence[Probe]) -> float:
     looks = [p.look for p in probes if p.look.weighed]
     weights = [look.now_s - look.from_s + 1e-3 for look in looks]
     total = sum(weights)
-    columns = zip(*(look.weighed for look in looks), strict=True)  # of each limit, all probes
-    means = (sum(w.margin * weight for w, weight in zip(column, weights, strict=True)) / total for column in columns)
+    # of each limit, all probes
+    columns = zip(*(look.weighed for look in looks), strict=True)
+    means = (
+        sum(w.margin * weight for w, weight in zip(column, weights, strict=True)) / total
+        for column in columns
+    )
     return max(means, default=0.0)
 
 

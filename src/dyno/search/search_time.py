@@ -6,7 +6,16 @@ import msgspec
 
 from dyno.facts.find import FindSpec, SearchTime
 from dyno.measure.statistics import samples_needed
-from dyno.search.judge import FEWEST, FILL_ENDS, LEAST_S, LENGTHS, OPEN_FILL_LENGTHS, OPEN_LEAST_S, OPEN_LENGTHS, WAVES
+from dyno.search.judge import (
+    FEWEST,
+    FILL_ENDS,
+    LEAST_S,
+    LENGTHS,
+    OPEN_FILL_LENGTHS,
+    OPEN_LEAST_S,
+    OPEN_LENGTHS,
+    WAVES,
+)
 
 _STEP = 4.0  # from a load to the next while the answer is bracketed
 _VISITS = 4  # of the two ends, each twice
@@ -31,8 +40,14 @@ def search_time(spec: FindSpec, pace: Pace) -> SearchTime:
     longs_least, longs_most = 2, _VISITS + 4
     if spec.over == "concurrency":
         width = int(high - low)  # whole loads: of a few, no more than these can be tried
-        briefs_least, briefs_most = min(briefs_least, width + 1), min(briefs_most, 2 * width + 2)
-        longs_least, longs_most = min(longs_least, width + 1), min(longs_most, 2 * width + 2)
+        briefs_least, briefs_most = (
+            min(briefs_least, width + 1),
+            min(briefs_most, 2 * width + 2),
+        )
+        longs_least, longs_most = (
+            min(longs_least, width + 1),
+            min(longs_most, 2 * width + 2),
+        )
     probe_s = _probe_s(spec, pace)
     least_s = (briefs_least + longs_least) * probe_s
     most_s = briefs_most * _LONG * probe_s + longs_most * _HARD * probe_s
@@ -51,8 +66,14 @@ def _probe_s(spec: FindSpec, pace: Pace) -> float:
     needed = max(samples_needed(limit.percentile or 50.0) for limit in spec.limits)
     length_s = pace.length_s
     if spec.over == "rate":
-        load_s = OPEN_FILL_LENGTHS * length_s + max(OPEN_LEAST_S, OPEN_LENGTHS * length_s, needed / start / _STEP)
+        load_s = OPEN_FILL_LENGTHS * length_s + max(
+            OPEN_LEAST_S, OPEN_LENGTHS * length_s, needed / start / _STEP
+        )
         return pace.start_s + load_s + pace.prompt_s * start * load_s
     rate = start * _STEP / length_s
     requests = max(FEWEST, needed, WAVES * start * _STEP) + FILL_ENDS * start * _STEP
-    return pace.start_s + max(requests / rate, LEAST_S, LENGTHS * length_s) + pace.prompt_s * requests
+    return (
+        pace.start_s
+        + max(requests / rate, LEAST_S, LENGTHS * length_s)
+        + pace.prompt_s * requests
+    )

@@ -14,7 +14,8 @@ import numpy as np
 _LEAST_BATCH, _FEWEST = 5, 8  # requests of a batch, batches
 _MOST = 0.5  # of the batches, that a start may take
 _LEAST = 1e-6  # ms: a latency of none
-_DIFFER, _LEAST_DIFFERENCE = 2.0, 0.02  # standard errors, and log of a latency, by which halves differ
+# standard errors, and log of a latency, by which halves differ
+_DIFFER, _LEAST_DIFFERENCE = 2.0, 0.02
 
 
 class Start(NamedTuple):
@@ -30,7 +31,11 @@ def ends(sent_s: np.ndarray, latencies_ms: np.ndarray, wave: int) -> Start:
     count = len(latencies_ms) // size
     if count < _FEWEST:
         return Start(-math.inf, lasts=False)
-    means = np.log(np.maximum(latencies_ms[: count * size], _LEAST)).reshape(count, size).mean(axis=1)
+    means = (
+        np.log(np.maximum(latencies_ms[: count * size], _LEAST))
+        .reshape(count, size)
+        .mean(axis=1)
+    )
     last = int(_MOST * count)
     cut = int(np.argmin(_errors_of_rests(means, last)))
     ends_s = float(sent_s[cut * size]) if cut else -math.inf

@@ -13,7 +13,8 @@ from dyno.measure import timing
 from dyno.measure.statistics import settled
 from dyno.units import NS_PER_MS, seconds
 
-ANSWERED = "the load had answered its question"  # why open requests were cut off: see load/wire.py
+# why open requests were cut off: see load/wire.py
+ANSWERED = "the load had answered its question"
 
 
 class LimitColumn(NamedTuple):
@@ -47,7 +48,9 @@ class Timeline:
         self._end: list[float] = []
         self._failed: list[bool] = []
         self._turn: list[int] = []
-        self._cells: dict[str, list[tuple[float, float, float, float]]] = {limit.metric: [] for limit in self._limits}
+        self._cells: dict[str, list[tuple[float, float, float, float]]] = {
+            limit.metric: [] for limit in self._limits
+        }
 
     def __len__(self) -> int:
         return len(self._sent)
@@ -76,7 +79,9 @@ class Timeline:
         place = self._place[r.index]
         if r.chunk_ns:
             self._first[place] = seconds(r.chunk_ns[0])
-        if r.error == "interrupted" or (r.error == CANCELLED and r.error_detail == ANSWERED):
+        if r.error == "interrupted" or (
+            r.error == CANCELLED and r.error_detail == ANSWERED
+        ):
             return
         self._end[place] = seconds(r.end_ns)
         self._failed[place] = r.error not in (None, CANCELLED)
@@ -92,7 +97,9 @@ class Timeline:
             gaps = (table[:, 2], table[:, 3]) if limit.stem == "itl" else (None, None)
             columns[limit.metric] = LimitColumn(table[:, 0], table[:, 1], *gaps)
         turn = np.array(self._turn)[order] if any(self._turn) else None
-        sent, first, end = (np.array(each)[order] for each in (self._sent, self._first, self._end))
+        sent, first, end = (
+            np.array(each)[order] for each in (self._sent, self._first, self._end)
+        )
         return Requests(sent, first, end, np.array(self._failed)[order], columns, turn)
 
 
@@ -114,8 +121,16 @@ def _gaps(r: Record, limit: Limit) -> tuple[float, float, float, float]:
     """Return the request's own statistic of its gaps, their share beyond the limit, and their number."""
     unseen = set(r.unseen)
     pairs = enumerate(itertools.pairwise(r.chunk_ns))
-    gaps = np.array([(b - a) / NS_PER_MS for i, (a, b) in pairs if i not in unseen and i + 1 not in unseen])
+    gaps = np.array(
+        [
+            (b - a) / NS_PER_MS
+            for i, (a, b) in pairs
+            if i not in unseen and i + 1 not in unseen
+        ]
+    )
     if not len(gaps):
         return _NONE
-    value = float(gaps.mean() if limit.percentile is None else np.percentile(gaps, limit.percentile))
+    value = float(
+        gaps.mean() if limit.percentile is None else np.percentile(gaps, limit.percentile)
+    )
     return value, value, float((gaps > limit.most).mean()), float(len(gaps))

@@ -119,14 +119,20 @@ class Tuner:
     def _steps(self, proposer: Proposer) -> TuneTrial | None:
         self.default = self.attempt({})
         if math.isfinite(self.budget.total_s):
-            self.watcher.remark(f"Time left: {self.budget.words(possible(self.spec.settings))}")
+            self.watcher.remark(
+                f"Time left: {self.budget.words(possible(self.spec.settings))}"
+            )
         waiting = list(proposer.earlier)
         self._ended = self._explore(proposer, waiting)
         self._longer()
         best = self._recommended()
         # No setting to repeat: the time that was kept for repeats is for more settings, one after the other.
         self.budget.release(repeats=bool(self.trials))
-        while self._ended == "budget" and not (best and best.setting) and self._time_for_setting():
+        while (
+            self._ended == "budget"
+            and not (best and best.setting)
+            and self._time_for_setting()
+        ):
             self._ended = self._explore(proposer, waiting, most=1)
             best = self._recommended()
         return best
@@ -136,7 +142,9 @@ class Tuner:
         longer = any(trial.long_value is not None for trial in self.trials.values())
         return self.budget.allows_setting(longer=longer and self.budget.released)
 
-    def _explore(self, proposer: Proposer, waiting: list[Setting], most: float = math.inf) -> TuneEnd:
+    def _explore(
+        self, proposer: Proposer, waiting: list[Setting], most: float = math.inf
+    ) -> TuneEnd:
         """Try settings as long as there is time. `waiting`: those that were proposed before a resume. `most`: settings
         to start now."""
         started = sum(trial.state != "discarded" for trial in self.trials.values())
@@ -151,16 +159,24 @@ class Tuner:
             proposer.tell(setting, None if trial.objection else trial.value)
             started += trial.state != "discarded"
             most -= trial.state != "discarded"
-            if len(self.trials) - started > _DISCARDED * self.spec.trials:  # a wide range may have no end of them
+            # a wide range may have no end of them
+            if len(self.trials) - started > _DISCARDED * self.spec.trials:
                 return "discarded"
         return "trials"
 
     def _ranked(self) -> list[TuneTrial]:
         """Return the settings that may be best, the best first; those with a longer load before all others."""
-        known = [t for t in [self.default, *self.trials.values()] if t.judged is not None and not t.objection]
-        if not any(t.setting and t.long_value is not None for t in known):  # the default's alone compares with nothing
+        known = [
+            t
+            for t in [self.default, *self.trials.values()]
+            if t.judged is not None and not t.objection
+        ]
+        # the default's alone compares with nothing
+        if not any(t.setting and t.long_value is not None for t in known):
             return sorted(known, key=lambda t: self._sign * (t.value or 0.0))
-        return sorted(known, key=lambda t: (t.long_value is None, self._sign * (t.judged or 0.0)))
+        return sorted(
+            known, key=lambda t: (t.long_value is None, self._sign * (t.judged or 0.0))
+        )
 
     @property
     def _sign(self) -> int:
@@ -168,7 +184,9 @@ class Tuner:
 
     def _promising(self, setting: Setting, value: float | None) -> bool:
         """Whether it is among the best third so far. The default always gets its longer load."""
-        others = [t.value for t in self.trials.values() if t.value is not None and not t.objection]
+        others = [
+            t.value for t in self.trials.values() if t.value is not None and not t.objection
+        ]
         if not setting or value is None:
             return value is not None
         better = sum(v < value if self.spec.lower else v > value for v in others)
@@ -178,16 +196,27 @@ class Tuner:
         """Give the best third a longer load, where it had none yet: the first of many short ones is partly luck."""
         if self.plan.search:  # it is as long as it must be
             return
-        ranked = sorted((t for t in self._ranked() if t.setting), key=lambda t: (t.value or 0.0) * self._sign)
+        ranked = sorted(
+            (t for t in self._ranked() if t.setting),
+            key=lambda t: (t.value or 0.0) * self._sign,
+        )
         for trial in ranked[: math.ceil(len(ranked) / 3)]:
             if trial.long_value is None and self.budget.allows_second_start():
                 self.measure(trial.setting, _SECOND)
-                self._put(self._with_longer(trial, self.plan.trial(trial.setting, LONGER, _SECOND, _SECOND)))
+                self._put(
+                    self._with_longer(
+                        trial, self.plan.trial(trial.setting, LONGER, _SECOND, _SECOND)
+                    )
+                )
 
     def _recommended(self) -> TuneTrial | None:
         """Return the best setting that keeps the quality of the default, and the target in its repeats."""
         for trial in self._ranked():
-            if trial.setting and self.plan.quality and (worse := self._worse(trial.setting)):
+            if (
+                trial.setting
+                and self.plan.quality
+                and (worse := self._worse(trial.setting))
+            ):
                 self._put(replace(trial, objection=worse))
                 continue
             confirmed = self._confirm(trial)
@@ -219,7 +248,11 @@ class Tuner:
             self._next_repeat = numbers.stop
             mine += self._planned_repeats(trial.setting, times, numbers)
             default += self._planned_repeats({}, times, numbers) if compared else []
-            self._conduct([*default[-number:], *mine[-number:]], numbers[-1], partial(self._unrefuted, mine))
+            self._conduct(
+                [*default[-number:], *mine[-number:]],
+                numbers[-1],
+                partial(self._unrefuted, mine),
+            )
             trial = self._judged(trial, mine)
             number = int(not trial.objection and self._time_for_repeat(len(mine), times))
         if not trial.objection and (gain := self._gain(default, trial)):
@@ -231,7 +264,9 @@ class Tuner:
         refused = any(other.refused_in_repeats for other in self.trials.values())
         return not trial.repeats and bool(trial.setting or self.spec.limits or refused)
 
-    def _planned_repeats(self, setting: Setting, times: int, numbers: range) -> list[PlannedTrial]:
+    def _planned_repeats(
+        self, setting: Setting, times: int, numbers: range
+    ) -> list[PlannedTrial]:
         return [self.plan.trial(setting, times, repeat, numbers[-1]) for repeat in numbers]
 
     def _time_for_repeat(self, repeats: int, times: int) -> bool:
@@ -241,17 +276,25 @@ class Tuner:
 
     def _unrefuted(self, planned: Sequence[PlannedTrial], _: PlannedTrial) -> bool:
         """Whether the next repeat is worth its time: after one that misses the target, none is."""
-        return not any(repeat.counts and repeat.objection for repeat in self._repeats(planned))
+        return not any(
+            repeat.counts and repeat.objection for repeat in self._repeats(planned)
+        )
 
     def _repeats(self, planned: Sequence[PlannedTrial]) -> list[TuneRepeat]:
         results = [self._result(p, {}) for p in planned if self._known(p)]
-        return [TuneRepeat(r.run, r.value, r.verdict or "void", r.objection or r.why) for r in results]
+        return [
+            TuneRepeat(r.run, r.value, r.verdict or "void", r.objection or r.why)
+            for r in results
+        ]
 
     def _judged(self, trial: TuneTrial, planned: Sequence[PlannedTrial]) -> TuneTrial:
         """Judge a setting by its repeats, as far as they were measured."""
         measured = [p for p in planned if self._known(p)]
         repeats = self._repeats(measured)
-        missed = next((i for i, repeat in enumerate(repeats) if repeat.counts and repeat.objection), None)
+        missed = next(
+            (i for i, repeat in enumerate(repeats) if repeat.counts and repeat.objection),
+            None,
+        )
         trial = replace(trial, repeats=repeats)
         if missed is None and (trial.counted or not repeats):
             return trial
@@ -276,27 +319,43 @@ class Tuner:
 
     def _gain(self, default: Sequence[PlannedTrial], trial: TuneTrial) -> TuneGain | None:
         """Return the gain, by the repeats that count. The default's count though they miss the target."""
-        before = [r.value for r in self._repeats(default) if r.counts and r.value is not None]
+        before = [
+            r.value for r in self._repeats(default) if r.counts and r.value is not None
+        ]
         after = [r.value for r in trial.counted if r.value is not None]
         if not before or not after:
             return None
         d = difference(self.spec.objective, _estimate(before), _estimate(after))
-        return TuneGain(d.a.value, d.b.value, min(len(before), len(after)), d.change, d.low, d.high, d.enough_repeats)
+        return TuneGain(
+            d.a.value,
+            d.b.value,
+            min(len(before), len(after)),
+            d.change,
+            d.low,
+            d.high,
+            d.enough_repeats,
+        )
 
     # ---- one setting ----
 
     def attempt(self, setting: Setting) -> TuneTrial:
         """Measure a setting, unless that is done or it can't work."""
-        short, longer = self.plan.trial(setting), self.plan.trial(setting, LONGER, _SECOND, _SECOND)
+        short, longer = (
+            self.plan.trial(setting),
+            self.plan.trial(setting, LONGER, _SECOND, _SECOND),
+        )
         known = self._known(short)
-        if not known and (why := self._problem(short)):  # not of one that was measured: the best so far may differ now
+        # not of one that was measured: the best so far may differ now
+        if not known and (why := self._problem(short)):
             return TuneTrial(setting, "discarded", why)
         wants = partial(self._wants, longer, short, setting)
         if not known or (not self._known(longer) and wants(longer)):
             began = self.budget.spent_s
             self._conduct([short, longer], _SECOND, wants)
             if not known:
-                self.budget.started(self.budget.spent_s - began, 1 + LONGER * self._known(longer))
+                self.budget.started(
+                    self.budget.spent_s - began, 1 + LONGER * self._known(longer)
+                )
         return self._with_longer(self._result(short, setting), longer)
 
     def _known(self, planned: PlannedTrial) -> bool:
@@ -304,11 +363,18 @@ class Tuner:
         run = self.folder.run(planned.place)
         return run.whole or failure_of(run) is not None
 
-    def _wants(self, longer: PlannedTrial, short: PlannedTrial, setting: Setting, planned: PlannedTrial) -> bool:
+    def _wants(
+        self,
+        longer: PlannedTrial,
+        short: PlannedTrial,
+        setting: Setting,
+        planned: PlannedTrial,
+    ) -> bool:
         """Whether a trial is worth its time: a longer one, where the short one was good."""
         if planned.place.id != longer.place.id:
             return True
-        if self.plan.search or not self.budget.allows_longer():  # a search is as long as it must be
+        # a search is as long as it must be
+        if self.plan.search or not self.budget.allows_longer():
             return False
         result = self._result(short, setting)
         return not result.objection and self._promising(setting, result.value)
@@ -335,7 +401,9 @@ class Tuner:
             plan = EnginePlan(planned.trial.engine, self.machine)
         except (UsageError, EngineError) as e:
             return str(e)
-        return " ".join(plan.problems([longest(planned.trial)])) or self._beyond(plan, planned.trial)
+        return " ".join(plan.problems([longest(planned.trial)])) or self._beyond(
+            plan, planned.trial
+        )
 
     def _beyond(self, plan: EnginePlan, trial: TrialSpec) -> str:
         """Say which bound of the machine the setting would have to break: each step reads all weights once."""
@@ -347,7 +415,10 @@ class Tuner:
         for limit in self.spec.limits:
             if limit.stem == "tpot" and limit.most < step_s * 1000:
                 return f"{reads}: at least {number(step_s * 1000)} ms per token, but the target is {limit.words}."
-        slots = min((plan.limits.slots or math.inf) * plan.spec.replicas, trial.load.max_concurrency or math.inf)
+        slots = min(
+            (plan.limits.slots or math.inf) * plan.spec.replicas,
+            trial.load.max_concurrency or math.inf,
+        )
         best = next((t.judged for t in self._ranked()), None)
         if self.spec.objective == "throughput" and best and slots / step_s < best:
             most, at_once = number(slots / step_s), many(int(slots), "request")
@@ -355,10 +426,15 @@ class Tuner:
         return ""
 
     def _conduct(
-        self, planned: Sequence[PlannedTrial], repeats: int = 1, wants: Callable[[PlannedTrial], bool] = lambda _: True
+        self,
+        planned: Sequence[PlannedTrial],
+        repeats: int = 1,
+        wants: Callable[[PlannedTrial], bool] = lambda _: True,
     ) -> None:
         self._planned |= {p.place.id: p for p in planned}
-        whole = replace(self.plan.study, trials=list(self._planned.values()), repeats=repeats, tune=None)
+        whole = replace(
+            self.plan.study, trials=list(self._planned.values()), repeats=repeats, tune=None
+        )
         self.conduct(whole, planned, Watch(self.watcher, self.stop, wants))
         if self.stop.requested:
             raise KeyboardInterrupt
@@ -367,14 +443,20 @@ class Tuner:
         run = self.folder.run(planned.place)
         if not run.whole:
             failure = failure_of(run)
-            return TuneTrial(setting, "failed", failure.text if failure else "It has no result.", run=str(run.path))
+            return TuneTrial(
+                setting,
+                "failed",
+                failure.text if failure else "It has no result.",
+                run=str(run.path),
+            )
         row = read_row(run, samples=False)
         value = self._objective(run, planned)
         return TuneTrial(
             setting=setting,
             state="measured",
             value=value,
-            objection=self._objection(run) or ("" if value is not None else f"{self.spec.words} is unknown."),
+            objection=self._objection(run)
+            or ("" if value is not None else f"{self.spec.words} is unknown."),
             throughput=row.get("output_throughput"),
             p99_ttft_ms=value_of(row, "p99_ttft_ms"),
             cost=self._cost(planned, row.get("output_throughput")),
@@ -410,9 +492,20 @@ class Tuner:
         findings = result.findings
         if result.find:  # the answers were checked in its first probe
             probes = [Run(run.path / probe.run).result() for probe in result.find.probes]
-            findings = [*findings, *(f for p in probes for f in p.findings if f.code.startswith("correctness."))]
+            findings = [
+                *findings,
+                *(
+                    f
+                    for p in probes
+                    for f in p.findings
+                    if f.code.startswith("correctness.")
+                ),
+            ]
         for finding in sorted(findings, key=lambda f: f.level != "void"):
-            wrong = finding.code.startswith("correctness.") and finding.level in ("doubt", "void")
+            wrong = finding.code.startswith("correctness.") and finding.level in (
+                "doubt",
+                "void",
+            )
             if wrong or finding.level == "void":
                 return f"{finding.code}: {finding.text}"
         if result.find:
@@ -451,7 +544,10 @@ class Tuner:
             plan = EnginePlan(engine, self.machine, port=_PORT)
         except DynoError:
             return [command(trial)]
-        return [command(trial), *(plan.clean(shown_launch(launch)) for launch in plan.launches)]
+        return [
+            command(trial),
+            *(plan.clean(shown_launch(launch)) for launch in plan.launches),
+        ]
 
 
 class _WeightsRead(NamedTuple):
@@ -504,7 +600,9 @@ def _missed(limit: Limit, get: Callable[[str], float | None], value: float | Non
         failed, done = get("failed") or 0.0, get("completed") or 0.0
         share = failed / max(failed + done, 1.0)
         if share > limit.most:
-            return f"{percent(share)} of the requests failed, but the target is {limit.words}."
+            return (
+                f"{percent(share)} of the requests failed, but the target is {limit.words}."
+            )
         return ""
     if value is None:
         return f"{metric_words(limit.metric)} is unknown, but the target limits it."

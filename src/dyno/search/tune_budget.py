@@ -32,7 +32,8 @@ class TuneBudget:
         self.released = False  # the time that was kept for repeats is for settings, too
         self._kept_pairs = 1  # after that
         self._began = time.monotonic()
-        self._starts_s: list[float] = []  # what each setting that was started now took beside its loads
+        # what each setting that was started now took beside its loads
+        self._starts_s: list[float] = []
 
     @property
     def spent_s(self) -> float:
@@ -88,7 +89,9 @@ class TuneBudget:
             return 0.0
         if self.released:
             return self._pair_s(1) * min(self._spec.confirm_repeats, self._kept_pairs)
-        return min(self._spec.confirm_repeats * self._pair_s(LONGER), _REPEATS_SHARE * self.total_s)
+        return min(
+            self._spec.confirm_repeats * self._pair_s(LONGER), _REPEATS_SHARE * self.total_s
+        )
 
     def _repeats_within(self, span_s: float) -> Repeats:
         wanted = self._spec.confirm_repeats
@@ -122,8 +125,12 @@ class TuneBudget:
         """
         kept_s = self._kept_s()
         most = 1 + min(self._spec.trials, possible or self._spec.trials)
-        loads = min(round(max(self.left_s - kept_s, 0.0) / (self.start_s + self.load_s(1))), most)
-        repeats = self._repeats_within(max(kept_s, self.left_s - loads * (self.start_s + self.load_s(1))))
+        loads = min(
+            round(max(self.left_s - kept_s, 0.0) / (self.start_s + self.load_s(1))), most
+        )
+        repeats = self._repeats_within(
+            max(kept_s, self.left_s - loads * (self.start_s + self.load_s(1)))
+        )
         known = "a start takes" if self._starts_s else "if a start takes"
         short = "searches of up to" if self._spec.objective == "load" else "short loads of"
         text = f"{_span(self.left_s)}: about {count(loads)} {short} {_span(self.load_s(1))}"

@@ -37,7 +37,9 @@ def applied(spec: EngineSpec, setting: Setting, tune: TuneSpec) -> EngineSpec:
             args.append(f"{key}{value}")
         else:
             args += [key, str(value)]
-    recipes = {name: recipe for name, recipe in tune.weights.items() if name in fields.values()}
+    recipes = {
+        name: recipe for name, recipe in tune.weights.items() if name in fields.values()
+    }
     return replace(spec, **fields, args=args, weights={**spec.weights, **recipes})
 
 
@@ -46,7 +48,9 @@ class TunePlan:
 
     def __init__(self, study: Study, rig: str | None = None) -> None:
         if study.tune is None:
-            raise UsageError(f"The study {study.name} has no [tune]: docs/tune.md shows one.")
+            raise UsageError(
+                f"The study {study.name} has no [tune]: docs/tune.md shows one."
+            )
         self.study, self.spec = study, study.tune
         mine = self._tuned_trials(rig)
         self.base = self._base_of(mine)
@@ -54,7 +58,9 @@ class TunePlan:
         self.search = self._search() if self.spec.objective == "load" else None
         self.quality = next((p for p in mine if p.trial.quality), None)
         if self.base.trial.engine is None or not starts(self.base.trial.engine):
-            raise UsageError("[tune] needs an engine that dyno starts, not a running server.")
+            raise UsageError(
+                "[tune] needs an engine that dyno starts, not a running server."
+            )
         if self.spec.objective == "cost" and self.base.place.price is None:
             raise UsageError(
                 "[tune] objective = 'cost' needs the rig's price: [rigs.NAME] price = { machine_hour = … }."
@@ -88,8 +94,14 @@ class TunePlan:
     def _seed(self) -> int:
         """Return the workload's own seed; 0: it has none, and the study has given it one."""
         trial, place = self.base.trial, self.base.place
-        plain = replace(trial, workload=replace(trial.workload, seed=0), load=replace(trial.load, seed=0))
-        given = file.placed(place, plain, None, self.study.name, self.study.seed, 1, 1).trial
+        plain = replace(
+            trial,
+            workload=replace(trial.workload, seed=0),
+            load=replace(trial.load, seed=0),
+        )
+        given = file.placed(
+            place, plain, None, self.study.name, self.study.seed, 1, 1
+        ).trial
         return 0 if trial.workload.seed == given.workload.seed else trial.workload.seed
 
     def _search(self) -> FindSpec:
@@ -103,16 +115,26 @@ class TunePlan:
     def identity(self) -> str:
         """The same for a file that asks the same: how many trials and repeats may change."""
         plain = replace(self.spec, trials=1, confirm_repeats=0)
-        return msgspec.json.encode([plain, self.base.place.id], order="deterministic").decode()
+        return msgspec.json.encode(
+            [plain, self.base.place.id], order="deterministic"
+        ).decode()
 
     def _spec(self, setting: Setting) -> EngineSpec:
         assert self.base.trial.engine is not None
         return applied(self.base.trial.engine, setting, self.spec)
 
     def _place(self, place: Place, setting: Setting) -> Place:
-        return replace(place, settings={**place.settings, **{f"engine.{k.rstrip('=')}": v for k, v in setting.items()}})
+        return replace(
+            place,
+            settings={
+                **place.settings,
+                **{f"engine.{k.rstrip('=')}": v for k, v in setting.items()},
+            },
+        )
 
-    def trial(self, setting: Setting, times: int = 1, repeat: int = 1, repeats: int = 1) -> PlannedTrial:
+    def trial(
+        self, setting: Setting, times: int = 1, repeat: int = 1, repeats: int = 1
+    ) -> PlannedTrial:
         """Return the trial of a setting, with a load `times` as long as a short one."""
         base, seconds = self.base.trial, self.spec.seconds * times
         load, work = base.load, base.workload
@@ -121,13 +143,19 @@ class TunePlan:
             count = work.num_prompts
         elif load.max_concurrency or not load.closed_loop:
             load = replace(load, duration_s=seconds)
-            each = prompts_needed(load) or max(work.num_prompts, 20 * (load.max_concurrency or 1))
+            each = prompts_needed(load) or max(
+                work.num_prompts, 20 * (load.max_concurrency or 1)
+            )
             count = each if work.num_prompts else 0  # 0: all of a file
         else:  # all at once
             count = work.num_prompts * times
         # Other prompts in each repeat: two loads of one start would meet a cache of the same ones.
         seed = self._own_seed and self._own_seed + _STRIDE * (repeat - 1)
-        percentiles = [x.percentile for x in [*self.spec.limits, self.spec.latency] if x and x.percentile]
+        percentiles = [
+            x.percentile
+            for x in [*self.spec.limits, self.spec.latency]
+            if x and x.percentile
+        ]
         trial = replace(
             base,
             engine=self._spec(setting),
@@ -137,7 +165,9 @@ class TunePlan:
             find=search,
         )
         place, key = self._place(self.base.place, setting), self.base.api_key_env
-        return file.placed(place, trial, key, self.study.name, self.study.seed, repeat, repeats)
+        return file.placed(
+            place, trial, key, self.study.name, self.study.seed, repeat, repeats
+        )
 
     def quality_trial(self, setting: Setting) -> PlannedTrial:
         assert self.quality is not None
@@ -147,8 +177,14 @@ class TunePlan:
 
     def models(self) -> list[TrialSpec]:
         """Return trials that name every model and engine that the search may need."""
-        named = [key for key in ("model", "draft_model", "quantization") if key in self.spec.settings]
-        each: list[Setting] = [{key: value} for key in named for value in self.spec.settings[key].values]
+        named = [
+            key
+            for key in ("model", "draft_model", "quantization")
+            if key in self.spec.settings
+        ]
+        each: list[Setting] = [
+            {key: value} for key in named for value in self.spec.settings[key].values
+        ]
         quality = [self.quality.trial] if self.quality else []
         return [self.trial(setting).trial for setting in ({}, *each)] + quality
 
@@ -158,6 +194,10 @@ def folder_for(runs: Path, plan: TunePlan) -> StudyFolder:
     for n in range(1, 10_000):
         folder = StudyFolder(runs / f"{plan.study.name}-tune{f'-{n}' if n > 1 else ''}")
         mark = folder.path / "search.json"
-        if not folder.path.exists() or (mark.exists() and mark.read_text() == plan.identity):
+        if not folder.path.exists() or (
+            mark.exists() and mark.read_text() == plan.identity
+        ):
             return folder
-    raise UsageError(f"{runs} has too many searches of this study. Choose another place with --runs DIR.")
+    raise UsageError(
+        f"{runs} has too many searches of this study. Choose another place with --runs DIR."
+    )

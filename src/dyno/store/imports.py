@@ -19,7 +19,8 @@ class Imported(msgspec.Struct, frozen=True):
     dyno_import: int  # the version of this form
     dyno: str
     document: Document
-    source: str = ""  # which file it was: a digest of the path by which it was named, not the path
+    # which file it was: a digest of the path by which it was named, not the path
+    source: str = ""
 
 
 def without_text(document: Document) -> Document:
@@ -27,7 +28,9 @@ def without_text(document: Document) -> Document:
     rows = []
     for row in document.rows:
         samples = _short(row.samples) if row.samples else None
-        sentence = len(row.label.split()) > LABEL or row.label.endswith((".", "!", "?", ":"))
+        sentence = len(row.label.split()) > LABEL or row.label.endswith(
+            (".", "!", "?", ":")
+        )
         label = "" if sentence else row.label
         rows.append(msgspec.structs.replace(row, samples=samples, label=label))
     return msgspec.structs.replace(document, rows=rows, passages=[], headings=[])
@@ -44,9 +47,13 @@ def store(document: Document, folder: Path, source: str = "") -> Path:
     try:
         make_folder(folder)
     except OSError as e:
-        raise StoreError(f"{folder} can't be created: {e.strerror}. Choose another folder with -o DIR.") from None
+        raise StoreError(
+            f"{folder} can't be created: {e.strerror}. Choose another folder with -o DIR."
+        ) from None
     name = slug(document.file) or "imported"
-    digest = hashlib.sha256((source or document.file).encode(errors="surrogateescape")).hexdigest()[:12]
+    digest = hashlib.sha256(
+        (source or document.file).encode(errors="surrogateescape")
+    ).hexdigest()[:12]
     path = folder / f"{name}.json"
     if _is_anothers(path, digest):
         path = folder / f"{name}-{digest[:8]}.json"

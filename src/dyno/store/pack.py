@@ -26,7 +26,8 @@ _LEVEL = 9
 # May hold a prompt or an answer: engines log what they are asked, and the raw bytes are the answers.
 _WORDS = (".spool", ".log")
 # Unpacked without --max-size: JSON and streams of tokens shrink to a tenth or a hundredth, a bomb to a ten-thousandth.
-_LARGEST, _RATIO, _SMALL = 64 << 30, 500, 64 << 20  # bytes; times the archive's size; bytes that need no ratio
+# bytes; times the archive's size; bytes that need no ratio
+_LARGEST, _RATIO, _SMALL = 64 << 30, 500, 64 << 20
 _FILE = 4096  # bytes that even an empty file counts for
 _DEEPEST = 8  # folders inside one another
 
@@ -42,7 +43,9 @@ def pack(folders: Sequence[Path], archive: Path, words: bool = True) -> Packed:
     for folder in folders:
         name = folder.absolute().name
         if by_name.setdefault(name, folder).absolute() != folder.absolute():
-            raise UsageError(f"{by_name[name]} and {folder} have the same name. Pack them into two archives.")
+            raise UsageError(
+                f"{by_name[name]} and {folder} have the same name. Pack them into two archives."
+            )
         _refuse_undecoded(folder, words)
     if archive.exists():
         raise UsageError(f"{archive} exists. Choose another name with -o FILE.")
@@ -51,18 +54,27 @@ def pack(folders: Sequence[Path], archive: Path, words: bool = True) -> Packed:
             packed = _write(by_name, temporary / "archive", words)
             (temporary / "archive").replace(archive)
     except OSError as e:
-        raise StoreError(f"{archive} can't be written: {e.strerror or e}. Choose another path with -o FILE.") from None
+        raise StoreError(
+            f"{archive} can't be written: {e.strerror or e}. Choose another path with -o FILE."
+        ) from None
     return packed
 
 
 def _write(by_name: dict[str, Path], archive: Path, words: bool) -> Packed:
     count, left_out = 0, []
-    with _compressed(archive) as out, tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as tar:
+    with (
+        _compressed(archive) as out,
+        tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as tar,
+    ):
         for name, folder in sorted(by_name.items()):
             for path in sorted(folder.rglob("*")):
                 if not _is_plain(path) or _is_raw(path):
                     left_out.append(str(path))
-                elif path.is_file() and not _passing(path) and (words or not _has_words(path)):
+                elif (
+                    path.is_file()
+                    and not _passing(path)
+                    and (words or not _has_words(path))
+                ):
                     _add(tar, path, f"{name}/{path.relative_to(folder).as_posix()}", words)
                     count += 1
     return Packed(count, left_out)
@@ -78,7 +90,9 @@ def _passing(path: Path) -> bool:
 
 def _is_raw(path: Path) -> bool:
     """Return whether these bytes were not searched for secrets yet. The agent of a rig asks the same rule."""
-    until = next((until for pattern, until in RAW.items() if fnmatchcase(path.name, pattern)), None)
+    until = next(
+        (until for pattern, until in RAW.items() if fnmatchcase(path.name, pattern)), None
+    )
     if not until:
         return until == ""
     return (path.parent / until[1:]).exists() == (until[0] == "-")
@@ -127,8 +141,15 @@ def _without_words(file: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
         try:
             if path.suffix == ".jsonl":
                 for line in file:
-                    blank = _ANSWER_WORDS if path.name.startswith(_ANSWERS) else ("text", "error_detail")
-                    out.write(encode({**msgspec.json.decode(line), **dict.fromkeys(blank, "")}) + b"\n")
+                    blank = (
+                        _ANSWER_WORDS
+                        if path.name.startswith(_ANSWERS)
+                        else ("text", "error_detail")
+                    )
+                    out.write(
+                        encode({**msgspec.json.decode(line), **dict.fromkeys(blank, "")})
+                        + b"\n"
+                    )
             else:
                 value: dict[str, Any] = msgspec.json.decode(file.read())
                 if value.get("summary"):
@@ -139,7 +160,9 @@ def _without_words(file: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
                 value |= {name: "" for name in ("text", "died") if value.get(name)}
                 out.write(encode(value))
         except (*files.BROKEN, KeyError, TypeError, AttributeError) as e:
-            raise StoreError(f"{path} can't be read, so its texts can't be removed: {e}.") from None
+            raise StoreError(
+                f"{path} can't be read, so its texts can't be removed: {e}."
+            ) from None
         yield out
 
 
@@ -149,7 +172,9 @@ _WITHOUT_WORDS = (
     "search.json",
 )  # fmt: skip
 _REMOVED = "(removed: it may quote an answer)"
-_QUOTE = re.compile(r"""(?<!\w)'(?:[^'\\\n]|\\.)+'(?!\w)|(?<!\w)"(?:[^"\\\n]|\\.)+"(?!\w)""")
+_QUOTE = re.compile(
+    r"""(?<!\w)'(?:[^'\\\n]|\\.)+'(?!\w)|(?<!\w)"(?:[^"\\\n]|\\.)+"(?!\w)"""
+)
 
 
 def _without_quotes(value: Any) -> Any:
@@ -214,7 +239,9 @@ def unpack(archive: Path, runs: Path, most: int | None = None) -> list[Path]:
             _extract(archive, folder, most)
             return _put(folder, runs, archive)
     except OSError as e:
-        raise StoreError(f"{archive} can't be unpacked into {runs}: {e.strerror or e}.") from None
+        raise StoreError(
+            f"{archive} can't be unpacked into {runs}: {e.strerror or e}."
+        ) from None
     finally:
         if not existed:
             with contextlib.suppress(OSError):  # it holds what was unpacked
@@ -226,7 +253,9 @@ def _extract(archive: Path, folder: Path, most: int | None) -> None:
         with contextlib.ExitStack() as stack:
             packed = stack.enter_context(files.opened(archive, pipes=True))
             bound = _Bound(archive, packed, most)
-            for name, _, source in plain_files(cast(IO[bytes], bound.data), _DEEPEST, bound.file):
+            for name, _, source in plain_files(
+                cast(IO[bytes], bound.data), _DEEPEST, bound.file
+            ):
                 if len(name.parts) < 2:
                     raise UnsafeMember(str(name))
                 path = name.below(folder)
@@ -239,16 +268,22 @@ def _extract(archive: Path, folder: Path, most: int | None) -> None:
             "Nothing was unpacked."
         ) from None
     except (tarfile.TarError, EOFError, ValueError, _zstd_error()) as e:
-        raise StoreError(f"{archive} is damaged, or not from `dyno runs pack`: {e}.") from None
+        raise StoreError(
+            f"{archive} is damaged, or not from `dyno runs pack`: {e}."
+        ) from None
     except FileExistsError as e:
-        raise StoreError(f"{archive} contains {e.filename!r} twice. Nothing was unpacked.") from None
+        raise StoreError(
+            f"{archive} contains {e.filename!r} twice. Nothing was unpacked."
+        ) from None
 
 
 def _put(folder: Path, runs: Path, archive: Path) -> list[Path]:
     names = sorted(p.name for p in folder.iterdir())
     for name in names:
         if kind_of(folder / name) is None and not (folder / name / "failed.json").exists():
-            raise StoreError(f"{archive} contains {name}, which is not a run, study or search. Nothing was unpacked.")
+            raise StoreError(
+                f"{archive} contains {name}, which is not a run, study or search. Nothing was unpacked."
+            )
         if (runs / name).exists():
             raise StoreError(
                 f"{runs / name} exists already. Nothing was changed. Unpack into another folder with --runs DIR."
@@ -275,7 +310,9 @@ else:
     import zstandard
 
     def _compressed(path: Path) -> IO[bytes]:
-        file: IO[bytes] = zstandard.open(path, "wb", cctx=zstandard.ZstdCompressor(level=_LEVEL))
+        file: IO[bytes] = zstandard.open(
+            path, "wb", cctx=zstandard.ZstdCompressor(level=_LEVEL)
+        )
         return file
 
     def _decompressed(packed: io.RawIOBase) -> IO[bytes]:

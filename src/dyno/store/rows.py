@@ -81,7 +81,11 @@ def read_row(run: Run, samples: bool = True) -> Row:
     iterations = list(run.iterations()) if offline else ()
     row = row_of(str(run.path), manifest, result, run.engine(), records, iterations)
     known = run.correctness()
-    answers = {a.prompt: a for a in known.before if not a.error and not a.replica} if known else {}
+    answers = (
+        {a.prompt: a for a in known.before if not a.error and not a.replica}
+        if known
+        else {}
+    )
     return msgspec.structs.replace(row, answers=answers)
 
 
@@ -120,7 +124,11 @@ def row_of(
 
 
 def quality_rows(
-    file: str, manifest: Manifest, result: Result, engine: EngineFacts | None, answers: Sequence[ItemAnswer]
+    file: str,
+    manifest: Manifest,
+    result: Result,
+    engine: EngineFacts | None,
+    answers: Sequence[ItemAnswer],
 ) -> list[Row]:
     """Return a row for each score, and one for all tasks. `answers`: from the first pass, which gives the scores."""
     trial, summary = manifest.trial, result.quality
@@ -139,7 +147,11 @@ def quality_rows(
             about | _task(score, trial.quality),
             figures=_of_score(score, items),
             samples=Samples(scores={answer.item: answer.score for answer in items}),
-            answers={a.item: GreedyAnswer(a.item, a.answer) for a in items if a.error is None and a.answer},
+            answers={
+                a.item: GreedyAnswer(a.item, a.answer)
+                for a in items
+                if a.error is None and a.answer
+            },
             findings=result.findings,
             rig=_rig(manifest),
             prompts_sha256=_digest(items) if items else None,
@@ -150,8 +162,15 @@ def quality_rows(
 
 def _of_score(score: TaskScore, items: Sequence[ItemAnswer]) -> dict[str, Figure]:
     failed = sum(answer.error is not None for answer in items)
-    values = {"score": score.score, "stderr": score.stderr, "completed": score.items - failed, "failed": failed}
-    return {name: Figure(float(value), 0) for name, value in values.items() if value is not None}
+    values = {
+        "score": score.score,
+        "stderr": score.stderr,
+        "completed": score.items - failed,
+        "failed": failed,
+    }
+    return {
+        name: Figure(float(value), 0) for name, value in values.items() if value is not None
+    }
 
 
 def _digest(items: Sequence[ItemAnswer]) -> str:
@@ -193,17 +212,29 @@ def row_of_trial(planned: PlannedTrial, result: Result) -> Row:
     elif result.summary is not None:
         figures = _of_serving(result.summary, result.telemetry)
     run = RunFacts(planned.place, result)
-    return _row(trial, run, planned.place.id, _load(trial), figures=figures, findings=result.findings)
+    return _row(
+        trial,
+        run,
+        planned.place.id,
+        _load(trial),
+        figures=figures,
+        findings=result.findings,
+    )
 
 
 def row_without(planned: PlannedTrial, file: str, failure: str) -> Row:
     """Return the row of a trial that has no result: the requested settings, and why it failed."""
     trial = planned.trial
-    settings = {**_load(trial), "engine": trial.engine.kind if trial.engine is not None else None}
+    settings = {
+        **_load(trial),
+        "engine": trial.engine.kind if trial.engine is not None else None,
+    }
     return _row(trial, RunFacts(planned.place), file, settings, figures={}, failure=failure)
 
 
-def _row(trial: TrialSpec, run: RunFacts, file: str, settings: Settings, **more: Any) -> Row:
+def _row(
+    trial: TrialSpec, run: RunFacts, file: str, settings: Settings, **more: Any
+) -> Row:
     place = run.place
     known: dict[str, Setting] = {}
     for name in sorted(settings, key=_order):
@@ -233,7 +264,11 @@ def _order(name: str) -> int:
 def _load(trial: TrialSpec) -> Settings:
     """Return workload, load and requests as their specs declare them, then what rows call or write otherwise."""
     work, offline = trial.workload, trial.offline
-    settings: Settings = {**settings_of(trial), **settings_of(work), **settings_of(trial.client)}
+    settings: Settings = {
+        **settings_of(trial),
+        **settings_of(work),
+        **settings_of(trial.client),
+    }
     if offline is None:
         settings |= settings_of(trial.load)
         settings |= settings_of(trial.target)
@@ -247,21 +282,33 @@ def _load(trial: TrialSpec) -> Settings:
         settings |= settings_of(trial.find)
     settings |= dict.fromkeys(_ABSENT.get(trial.kind, ()))
     for name, value in (trial.sampling | trial.extra_body).items():
-        settings[f"--{name.replace('_', '-')}"] = value if isinstance(value, str | int | float | bool) else str(value)
+        settings[f"--{name.replace('_', '-')}"] = (
+            value if isinstance(value, str | int | float | bool) else str(value)
+        )
     return settings
 
 
 def _workload(work: WorkloadSpec) -> Settings:
     ratios = (work.range_ratio_input, work.range_ratio_output)
-    foreign = [field for field, datasets in OWN_FIELDS.items() if work.dataset not in datasets]
+    foreign = [
+        field for field, datasets in OWN_FIELDS.items() if work.dataset not in datasets
+    ]
     settings: Settings = {name_of(fields(WorkloadSpec)[field]): None for field in foreign}
     settings |= {
         "seed": work.seed,
         "num_prompts": None if work.num_sessions else work.num_prompts,
-        "--random-range-ratio": f"{ratios[0]:.12g}, {ratios[1]:.12g}" if any(ratios) else None,
-        "--class": "; ".join(f"{name}: {described(part)}" for name, part in work.classes.items()) or None,
+        "--random-range-ratio": f"{ratios[0]:.12g}, {ratios[1]:.12g}"
+        if any(ratios)
+        else None,
+        "--class": "; ".join(
+            f"{name}: {described(part)}" for name, part in work.classes.items()
+        )
+        or None,
     }
-    if not work.traits.exact and work.input_len == fields(WorkloadSpec)["input_len"].default:
+    if (
+        not work.traits.exact
+        and work.input_len == fields(WorkloadSpec)["input_len"].default
+    ):
         settings["input_len"] = None  # most other datasets don't use it
     return settings
 
@@ -284,7 +331,9 @@ def _batches(trial: TrialSpec, how: OfflineSpec) -> Settings:
     settings: Settings = {**settings_of(how), "kind": None}
     settings["batch_size"] = (how.batch_size or 8) if how.kind == "latency" else None
     if how.kind == "micro":
-        settings["test"] = micro_name(trial.workload.input_len, trial.workload.output_len or 0, 0)
+        settings["test"] = micro_name(
+            trial.workload.input_len, trial.workload.output_len or 0, 0
+        )
         settings["depth"] = how.depth or 0
     return settings
 
@@ -301,9 +350,12 @@ def _engine(manifest: Manifest, engine: EngineFacts | None) -> Settings:
         return settings
     origin = engine.models.get(spec.model or "") if engine is not None else None
     if origin:
-        settings["origin"] = origin.describe()  # a study's name for a model doesn't say which one it is
+        # a study's name for a model doesn't say which one it is
+        settings["origin"] = origin.describe()
     settings |= dict.fromkeys(("--engine-args", "--engine-env"))
-    settings["speculative"] = f"{spec.draft_model or ''} {spec.draft_tokens or ''}".strip() or None
+    settings["speculative"] = (
+        f"{spec.draft_model or ''} {spec.draft_tokens or ''}".strip() or None
+    )
     settings |= _flags(spec.args)
     settings |= spec.env
     return settings
@@ -339,7 +391,9 @@ def _model_name(manifest: Manifest) -> str | None:
 def _reported(manifest: Manifest) -> Settings:
     """Return the settings that the server reports, and those that the model's files have."""
     model = manifest.model
-    values: Settings = {name: getattr(manifest.target, attribute) for name, attribute in _REPORTED.items()}
+    values: Settings = {
+        name: getattr(manifest.target, attribute) for name, attribute in _REPORTED.items()
+    }
     if model is not None:
         values["quantization"] = values["quantization"] or model.quantization
         values["model_bytes"] = model.weights_bytes
@@ -365,7 +419,9 @@ def _flags(args: Sequence[str]) -> dict[str, Scalar]:
     return out
 
 
-def _circumstances(manifest: Manifest, result: Result, engine: EngineFacts | None) -> Settings:
+def _circumstances(
+    manifest: Manifest, result: Result, engine: EngineFacts | None
+) -> Settings:
     place = manifest.place
     return {
         **_engine(manifest, engine),
@@ -380,7 +436,8 @@ def _circumstances(manifest: Manifest, result: Result, engine: EngineFacts | Non
 
 def _rig(manifest: Manifest) -> Rig | None:
     url = manifest.trial.target.base_url
-    return manifest.rig if not url or Url(url).local else None  # else the server runs elsewhere
+    # else the server runs elsewhere
+    return manifest.rig if not url or Url(url).local else None
 
 
 def _machine(rig: Rig | None, result: Result, place: Place | None) -> Settings:
@@ -388,7 +445,9 @@ def _machine(rig: Rig | None, result: Result, place: Place | None) -> Settings:
     paid = None
     if place is not None and place.price:
         # The number of accelerators of a remote machine is unknown.
-        count, all_ = (len(used), len(rig.accelerators)) if rig is not None else (None, None)
+        count, all_ = (
+            (len(used), len(rig.accelerators)) if rig is not None else (None, None)
+        )
         paid = hour(place.price, count, all_)
     return {
         "accelerator": ", ".join(dict.fromkeys(a.name for a in used)) or None,
@@ -409,22 +468,33 @@ def _accelerators(rig: Rig, telemetry: TelemetrySummary | None) -> list[Accelera
 def _of_serving(s: Summary, telemetry: TelemetrySummary | None) -> dict[str, Figure]:
     values = {name: s.figure(m) for name, m in METRICS.items() if m.field}
     if telemetry is not None:
-        values |= {"acceptance_rate": telemetry.acceptance, "acceptance_length": telemetry.accepted_length}
+        values |= {
+            "acceptance_rate": telemetry.acceptance,
+            "acceptance_length": telemetry.accepted_length,
+        }
     if s.reuse is not None:
         values["reported_reuse"] = reported_share(s, telemetry)
     figures = _figures(values)
     for stem, latency in s.figures.items():
         own = stem == "tpot" and s.own_tpot is not None
-        figures |= _distribution(stem, latency, OWN_TPOT if own else definition(_TOOL, stem))
+        figures |= _distribution(
+            stem, latency, OWN_TPOT if own else definition(_TOOL, stem)
+        )
     return figures
 
 
 def _figures(values: Mapping[str, float | None]) -> dict[str, Figure]:
     """Return those that are known, in the order of the list."""
-    return {name: Figure(float(value), 0) for name in METRICS if (value := values.get(name)) is not None}
+    return {
+        name: Figure(float(value), 0)
+        for name in METRICS
+        if (value := values.get(name)) is not None
+    }
 
 
-def _of_offline(s: OfflineSummary, trial: TrialSpec, measured: Sequence[Iteration]) -> dict[str, Figure]:
+def _of_offline(
+    s: OfflineSummary, trial: TrialSpec, measured: Sequence[Iteration]
+) -> dict[str, Figure]:
     values: dict[str, float | None] = {
         "completed": s.completed,
         "failed": s.failed,
@@ -436,7 +506,10 @@ def _of_offline(s: OfflineSummary, trial: TrialSpec, measured: Sequence[Iteratio
         "cached_input_tokens": s.cached_input_tokens,
     }
     if s.speculation is not None:
-        values |= {"acceptance_rate": s.speculation.acceptance, "acceptance_length": s.speculation.tokens_per_step}
+        values |= {
+            "acceptance_rate": s.speculation.acceptance,
+            "acceptance_length": s.speculation.tokens_per_step,
+        }
     figures = _figures(values)
     if s.kind == "micro":
         # llama-bench's own figure where it ran, dyno's (with the choice of a token) where it didn't.
@@ -444,10 +517,14 @@ def _of_offline(s: OfflineSummary, trial: TrialSpec, measured: Sequence[Iteratio
         speeds = _speeds(trial, measured)
         if s.speed is not None:
             deviation = stdev(speeds) if len(speeds) > 1 else None
-            figures["speed"] = Figure(s.speed, 0, definition=definition(tool, "speed"), deviation=deviation)
+            figures["speed"] = Figure(
+                s.speed, 0, definition=definition(tool, "speed"), deviation=deviation
+            )
         return figures
     for name in ("request_throughput", "output_throughput", "total_token_throughput"):
-        figures[name] = _spread(getattr(s, name), definition("offline", "throughput") if name[0] == "t" else "")
+        figures[name] = _spread(
+            getattr(s, name), definition("offline", "throughput") if name[0] == "t" else ""
+        )
     if s.tpot_ms is not None:
         figures["mean_tpot_ms"] = _spread(s.tpot_ms)
     if s.kind == "latency":
@@ -460,7 +537,11 @@ def _distribution(stem: str, d: Distribution | Latency, meaning: str) -> dict[st
         return {}
     values = {"mean": d.mean, "median": d.median, "std": d.std}
     values |= {f"p{p}": value for p, value in d.percentiles.items()}
-    return {f"{name}_{stem}_ms": Figure(v, 0, definition=meaning) for name, v in values.items() if v is not None}
+    return {
+        f"{name}_{stem}_ms": Figure(v, 0, definition=meaning)
+        for name, v in values.items()
+        if v is not None
+    }
 
 
 def _spread(s: Spread, meaning: str = "") -> Figure:
@@ -472,7 +553,11 @@ def _of_records(records: Iterable[Record], s: Summary) -> Samples | None:
     rows = sorted(records, key=lambda r: r.sent_ns)
     if not rows:
         return None
-    known = [stem for stem, latency in s.figures.items() if stem in _BY_REQUEST and not latency.bounds]
+    known = [
+        stem
+        for stem, latency in s.figures.items()
+        if stem in _BY_REQUEST and not latency.bounds
+    ]
     times_ms = {stem: _each_ms(rows, _BY_REQUEST[stem]) for stem in known}
     times_ms["itl"] = [] if s.itl.bounds else _gaps_ms(rows)
     return Samples(
@@ -485,14 +570,20 @@ def _of_records(records: Iterable[Record], s: Summary) -> Samples | None:
 
 
 def _input_tokens(record: Record) -> int:
-    return record.prompt_tokens if record.prompt_tokens is not None else record.prompt_tokens_planned
+    return (
+        record.prompt_tokens
+        if record.prompt_tokens is not None
+        else record.prompt_tokens_planned
+    )
 
 
 def _output_tokens(record: Record) -> int:
     return (record.output_tokens or 0) if record.error is None else 0
 
 
-def _each_ms(rows: Sequence[Record], latency: Callable[[Record], Span | None]) -> list[float]:
+def _each_ms(
+    rows: Sequence[Record], latency: Callable[[Record], Span | None]
+) -> list[float]:
     """Return the latency of each request; NaN: it failed, or its latency is unknown."""
     spans = [latency(r) if r.error is None else None for r in rows]
     return [math.nan if span is None else span.middle / NS_PER_MS for span in spans]
@@ -510,17 +601,26 @@ def _gaps_ms(rows: Sequence[Record]) -> list[float]:
 def _of_iterations(trial: TrialSpec, measured: Sequence[Iteration]) -> Samples | None:
     if not measured:
         return None
-    return Samples(times_ms={"latency": times_ms(trial, measured)}, speeds=_speeds(trial, measured))
+    return Samples(
+        times_ms={"latency": times_ms(trial, measured)}, speeds=_speeds(trial, measured)
+    )
 
 
 def _speeds(trial: TrialSpec, measured: Sequence[Iteration]) -> list[float]:
     """Return the tokens/s of each test of a micro benchmark, else the output tokens/s of each iteration."""
     if trial.kind == "micro":
-        tests = [t for i in measured for a in i.answers if (t := micro_sample(trial, a)) is not None]
+        tests = [
+            t
+            for i in measured
+            for a in i.answers
+            if (t := micro_sample(trial, a)) is not None
+        ]
         return [count * NS_PER_S / took for count, took in tests]
     speeds = []
     for iteration in measured:
-        count = sum(answer.output_tokens for answer in iteration.answers if answer.error is None)
+        count = sum(
+            answer.output_tokens for answer in iteration.answers if answer.error is None
+        )
         took = iteration.end_ns - iteration.start_ns
         if took > 0:
             speeds.append(count * NS_PER_S / took)

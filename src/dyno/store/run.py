@@ -26,10 +26,18 @@ from dyno.facts.summary import Result
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.store import upgrade
-from dyno.workload.request import Answers, CountedBy, DataFile, Request, StoredRequest, Templating
+from dyno.workload.request import (
+    Answers,
+    CountedBy,
+    DataFile,
+    Request,
+    StoredRequest,
+    Templating,
+)
 
 T = TypeVar("T")
-UNSCRUBBED = ".unscrubbed"  # is beside an engine's log as long as secrets may be in it: also where dyno was killed
+# is beside an engine's log as long as secrets may be in it: also where dyno was killed
+UNSCRUBBED = ".unscrubbed"
 PASSING = (".lock", UNSCRUBBED, "*.partial")  # files that are of no use elsewhere
 # Bytes that may hold a key which a server sent back or an engine logged: they stay in their folder until they were
 # searched. +NAME: until NAME is beside them. -NAME: as long as NAME is. '': always. The first pattern that fits counts.
@@ -60,17 +68,21 @@ class Manifest(msgspec.Struct, frozen=True):
     workload_sha256: str
     prompts: int
     repeated_prompts: int
-    sent_before: str | None  # an earlier run that sent the very same prompts to the same address
+    # an earlier run that sent the very same prompts to the same address
+    sent_before: str | None
     rig: Rig
-    test_requests: int = 0  # sent before the load to see that the server answers; in no figure
+    # sent before the load to see that the server answers; in no figure
+    test_requests: int = 0
     cache_emptied: bool | None = None  # right before the load; None: not tried
     place: Place | None = None  # in a study
     model: ModelShape | None = None  # from its files; None: they aren't here
     peaks: Peaks | None = None  # of what the engine runs on; None: not known
-    dataset: DataFile | None = None  # the file of the prompts, where dyno has it from the Hub
+    # the file of the prompts, where dyno has it from the Hub
+    dataset: DataFile | None = None
     answers: Answers | None = None  # in the history of conversations; None: there is none
     dropped: dict[str, int] = {}  # left out of the workload: reason → how many
-    template: Templating | None = None  # of completions prompts; None: not wanted, or the server applies it
+    # of completions prompts; None: not wanted, or the server applies it
+    template: Templating | None = None
     processes: int = 1  # of the client: each has a spool and a slice of the requests
 
 
@@ -83,10 +95,13 @@ class Run:
         self.warmup_path = path / "warmup.spool"
         self.engine_path = path / "engine.json"
         self.client_path = path / "client.json"
-        self.telemetry_path = path / "telemetry.jsonl"  # written by the sampler; absent in runs of older versions
+        # written by the sampler; absent in runs of older versions
+        self.telemetry_path = path / "telemetry.jsonl"
         self.records_path = path / "records.jsonl"
-        self.iterations_path = path / "iterations.jsonl"  # of an offline trial, instead of spool and records
-        self.sittings_path = path / "sittings.json"  # of a quality trial, beside answers-CONCURRENCY.jsonl
+        # of an offline trial, instead of spool and records
+        self.iterations_path = path / "iterations.jsonl"
+        # of a quality trial, beside answers-CONCURRENCY.jsonl
+        self.sittings_path = path / "sittings.json"
         self.summary_path = path / "summary.json"  # RAW has its name
 
     def spools_of(self, processes: int, warmup: bool = False) -> list[Path]:
@@ -101,7 +116,9 @@ class Run:
     def whole(self) -> bool:
         return self.summary_path.exists()
 
-    def write_manifest(self, manifest: Manifest, requests: Iterable[Request] | None = None) -> None:
+    def write_manifest(
+        self, manifest: Manifest, requests: Iterable[Request] | None = None
+    ) -> None:
         write(self.manifest_path, pretty(manifest))
         if requests is not None:
             encode = msgspec.json.Encoder().encode
@@ -167,12 +184,15 @@ class Run:
                     file.write(b"\n")
                     yield record
                 file.flush()
-                os.fsync(file.fileno())  # before the summary, which says that they are there
+                # before the summary, which says that they are there
+                os.fsync(file.fileno())
             partial.replace(self.records_path)
         except OSError as e:
             raise unwritable(self.records_path, e) from None
         except OverflowError:
-            raise StoreError(f"{self.spool_path} contains impossible times: it is damaged.") from None
+            raise StoreError(
+                f"{self.spool_path} contains impossible times: it is damaged."
+            ) from None
 
     def records(self) -> Iterator[Record]:
         return _lines(self.records_path, Record)
@@ -195,14 +215,21 @@ class Run:
 
     def iterations(self) -> Iterator[Iteration]:
         """Yield the iterations of an offline trial. One that was cut in the middle of a line is left out."""
-        return _lines(self.iterations_path, Iteration, cut=True) if self.iterations_path.exists() else iter(())
+        return (
+            _lines(self.iterations_path, Iteration, cut=True)
+            if self.iterations_path.exists()
+            else iter(())
+        )
 
     def answers_path(self, concurrency: int) -> Path:
         return self.path / f"answers-{concurrency}.jsonl"
 
     def write_answers(self, concurrency: int, answers: Iterable[ItemAnswer]) -> None:
         encode = msgspec.json.Encoder().encode
-        write(self.answers_path(concurrency), b"".join(encode(secrets.clean(a)) + b"\n" for a in answers))
+        write(
+            self.answers_path(concurrency),
+            b"".join(encode(secrets.clean(a)) + b"\n" for a in answers),
+        )
 
     def answers(self, concurrency: int) -> list[ItemAnswer]:
         path = self.answers_path(concurrency)
@@ -263,13 +290,17 @@ def sent_before(runs: Path, workload_sha256: str, target: TargetSpec) -> str | N
             manifest = run.manifest()
         except StoreError:  # of another version of dyno
             continue
-        if manifest.workload_sha256 == workload_sha256 and {*manifest.trial.target.urls} & {*target.urls}:
+        if manifest.workload_sha256 == workload_sha256 and {*manifest.trial.target.urls} & {
+            *target.urls
+        }:
             return str(run.path)
     return None
 
 
 def listed(runs: Path) -> list[Run]:
-    return [Run(p.parent) for p in sorted(runs.glob("**/trial.json"))] if runs.is_dir() else []
+    return (
+        [Run(p.parent) for p in sorted(runs.glob("**/trial.json"))] if runs.is_dir() else []
+    )
 
 
 def locked(path: Path) -> bool:
@@ -292,7 +323,11 @@ def write(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Write it whole or not at all, also when the machine stops in between."""
     partial = path.with_name(path.name + ".partial")
     try:
-        with open(partial, "wb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, mode)) as file:
+        with open(
+            partial,
+            "wb",
+            opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, mode),
+        ) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -304,7 +339,9 @@ def write(path: Path, data: bytes, mode: int = 0o600) -> None:
 
 
 def unwritable(path: Path, error: OSError) -> StoreError:
-    return StoreError(f"{path} can't be written: {error.strerror}. Free some space, or choose another folder.")
+    return StoreError(
+        f"{path} can't be written: {error.strerror}. Free some space, or choose another folder."
+    )
 
 
 def _unreadable(path: Path, error: OSError) -> StoreError:
@@ -333,7 +370,9 @@ def read(path: Path, kind: type[T], upgrade: Callable[[bytes], bytes] = bytes) -
     except OSError as e:
         raise _unreadable(path, e) from None
     except files.BROKEN as e:
-        raise StoreError(f"{path} is not in the format of this dyno version: {e}.") from None
+        raise StoreError(
+            f"{path} is not in the format of this dyno version: {e}."
+        ) from None
 
 
 def read_optional(path: Path, kind: type[T]) -> T | None:
@@ -360,5 +399,7 @@ def retag(folder: Path, add: Iterable[str] = (), remove: Iterable[str] = ()) -> 
 
 def check_tag(word: str) -> str:
     if not _TAG.fullmatch(word):
-        raise UsageError(f"{word!r} is not a valid tag. Use one word of letters, digits and . + - _ : = / @.")
+        raise UsageError(
+            f"{word!r} is not a valid tag. Use one word of letters, digits and . + - _ : = / @."
+        )
     return word

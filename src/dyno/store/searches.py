@@ -12,7 +12,15 @@ import msgspec
 from dyno.facts.find import FindAnswer
 from dyno.facts.tune import TuneAnswer
 from dyno.store.run import read_optional, tags_of
-from dyno.store.shelf import RunLine, State, is_tuning, look, probe_folders, study_runs, trial_folders
+from dyno.store.shelf import (
+    RunLine,
+    State,
+    is_tuning,
+    look,
+    probe_folders,
+    study_runs,
+    trial_folders,
+)
 
 SearchKind = Literal["find", "tune"]
 Answer = FindAnswer | TuneAnswer
@@ -33,7 +41,10 @@ class SearchLine(msgspec.Struct, frozen=True):
 def look_at_search(path: Path) -> SearchLine:
     kind: SearchKind = "tune" if is_tuning(path) else "find"
     running = kind == "tune" and study_runs(path)
-    lines = [look(run, running) for run in (trial_folders(path) if kind == "tune" else probe_folders(path))]
+    lines = [
+        look(run, running)
+        for run in (trial_folders(path) if kind == "tune" else probe_folders(path))
+    ]
     done = [line for line in lines if line.state == "done"]
     return SearchLine(
         search=str(path),

@@ -19,7 +19,8 @@ State = Literal[
     "done", "running", "cut off", "failed", "no measurement", "not begun", "unreadable", "left out", "no longer in it",
 ]  # fmt: skip
 Kind = Literal["run", "study", "search"]  # a search for settings is a study, too
-_FIND_FILES = {"find.json", "probes.json"}  # in the folder of `dyno find`, beside its probes
+# in the folder of `dyno find`, beside its probes
+_FIND_FILES = {"find.json", "probes.json"}
 _TUNE_FILE = "search.json"  # in the folder of `dyno tune`, which is a study's
 
 
@@ -56,7 +57,8 @@ class StudyLine(msgspec.Struct, frozen=True):
 class Shelf(msgspec.Struct):
     runs: list[Path] = []
     studies: list[Path] = []
-    searches: list[Path] = []  # of `dyno find`, whose probes are among the runs, and of `dyno tune`, among the studies
+    # of `dyno find`, whose probes are among the runs, and of `dyno tune`, among the studies
+    searches: list[Path] = []
     imports: list[Path] = []  # stored by `dyno import`
     foreign: list[Path] = []  # folders that hold neither
     unreadable: list[str] = []  # in words
@@ -136,7 +138,8 @@ def _scan(path: Path, shelf: Shelf, depth: int) -> bool:
         ours |= below
         if depth == 0 and not below:
             shelf.foreign.append(path / name)
-    if names & _FIND_FILES and any(run.parent == path for run in shelf.runs[before:]):  # only where probes are inside
+    # only where probes are inside
+    if names & _FIND_FILES and any(run.parent == path for run in shelf.runs[before:]):
         shelf.searches.append(path)
     return ours
 
@@ -154,7 +157,9 @@ def _add(path: Path, names: set[str], shelf: Shelf) -> bool:
     return False
 
 
-def _folders(path: Path, inside: list[tuple[str, bool]], shelf: Shelf, depth: int) -> list[str]:
+def _folders(
+    path: Path, inside: list[tuple[str, bool]], shelf: Shelf, depth: int
+) -> list[str]:
     """Return the names of the folders to enter. The imports at the top are added to the shelf."""
     folders = [name for name, is_dir in inside if is_dir and not name.startswith(".")]
     if depth:
@@ -171,13 +176,27 @@ def look(path: Path, study_runs: bool = False) -> RunLine:
     try:
         names = {p.name for p in path.iterdir()}
         tags = tags_of(path) if "tags.json" in names else []
-        started = read(path / "trial.json", _Manifest).started if "trial.json" in names else None
+        started = (
+            read(path / "trial.json", _Manifest).started if "trial.json" in names else None
+        )
         if "summary.json" in names:
             result = read(path / "summary.json", _Result)
             n = result.numbers
-            return RunLine(run, "done", "", started, n.completed, n.failed, n.output_throughput, result.verdict, tags)
+            return RunLine(
+                run,
+                "done",
+                "",
+                started,
+                n.completed,
+                n.failed,
+                n.output_throughput,
+                result.verdict,
+                tags,
+            )
         if "failed.json" in names:
-            return RunLine(run, "failed", read(path / "failed.json", Failure).text, started, tags=tags)
+            return RunLine(
+                run, "failed", read(path / "failed.json", Failure).text, started, tags=tags
+            )
     except OSError as e:
         return RunLine(run, "unreadable", f"{path} can't be read: {e.strerror}.")
     except StoreError as e:
@@ -191,9 +210,15 @@ def _without_result(run: Run, names: set[str], study_runs: bool) -> tuple[State,
         return "running", ""
     in_study = study_of(run.path) is not None
     if "sittings.json" in names:
-        return "cut off", "`dyno run` continues it" if in_study else "the same `dyno eval` continues it"
+        return (
+            "cut off",
+            "`dyno run` continues it" if in_study else "the same `dyno eval` continues it",
+        )
     if "exchanges.spool" in names:
-        return "cut off", "`dyno run` measures it again" if in_study else "`dyno runs show` decodes it"
+        return (
+            "cut off",
+            "`dyno run` measures it again" if in_study else "`dyno runs show` decodes it",
+        )
     if "trial.json" not in names and "engine.json" in names:
         return "no measurement", "see its engine.log"
     return "no measurement", ""
@@ -269,7 +294,11 @@ def _without_folder(folder: StudyFolder, place: Place, skipped: dict[str, str]) 
 def _look_at_former(path: Path, running: bool) -> RunLine:
     """Return the line of a trial of an earlier state of the file: it is shown, and doesn't count."""
     trial = look(path, running)
-    return msgspec.structs.replace(trial, state="no longer in it") if trial.state == "done" else trial
+    return (
+        msgspec.structs.replace(trial, state="no longer in it")
+        if trial.state == "done"
+        else trial
+    )
 
 
 def trial_folders(study: Path) -> list[Path]:
@@ -299,7 +328,11 @@ def study_runs(path: Path) -> bool:
 def study_of(path: Path) -> Path | None:
     """Return the study that a trial's folder belongs to."""
     study = path.absolute().parent.parent
-    return study if path.absolute().parent.name == "trials" and StudyFolder(study).exists else None
+    return (
+        study
+        if path.absolute().parent.name == "trials" and StudyFolder(study).exists
+        else None
+    )
 
 
 def kind_of(path: Path) -> Kind | None:
@@ -311,7 +344,9 @@ def kind_of(path: Path) -> Kind | None:
         if (path / "trial.json").exists():
             read(path / "trial.json", _Manifest)
             return "run"
-        if any((path / name).exists() for name in _FIND_FILES) and (probes := probe_folders(path)):
+        if any((path / name).exists() for name in _FIND_FILES) and (
+            probes := probe_folders(path)
+        ):
             read(probes[0] / "trial.json", _Manifest)
             return "search"
         if study_of(path) is not None:
@@ -337,9 +372,13 @@ def find(word: str, runs: Path) -> Path:
         some = ", ".join(map(str, hits[:4]))
         if len(hits) > 4:
             some += " …"
-        raise UsageError(f"{len(hits)} runs match {word}: {some}. Give more of the name, or the path.")
+        raise UsageError(
+            f"{len(hits)} runs match {word}: {some}. Give more of the name, or the path."
+        )
     if not hits:
-        raise NotFound(f"No run or study named {word!r} in {runs}/. `dyno runs` lists all of them.")
+        raise NotFound(
+            f"No run or study named {word!r} in {runs}/. `dyno runs` lists all of them."
+        )
     return hits[0]
 
 
@@ -349,7 +388,9 @@ def _matches(word: str, runs: Path) -> list[Path]:
     whole = [path for path in every if word in (path.name, str(path.relative_to(runs)))]
     if whole or not _is_part(word):
         return whole
-    either_end = [path for path in every if path.name.startswith(word) or path.name.endswith(word)]
+    either_end = [
+        path for path in every if path.name.startswith(word) or path.name.endswith(word)
+    ]
     if either_end:
         return either_end
     return [path for path in every if _id_of(path).startswith(word)]
@@ -390,7 +431,9 @@ def _open_files(path: Path) -> str | None:
     inside = f"{path.resolve()}{os.sep}"
     for process in psutil.process_iter():
         try:
-            if process.pid != os.getpid() and any(f.path.startswith(inside) for f in process.open_files()):
+            if process.pid != os.getpid() and any(
+                f.path.startswith(inside) for f in process.open_files()
+            ):
                 return f"process {process.pid} ({process.name()}) has files open in it"
         except psutil.Error:  # gone, or another user's
             continue
@@ -411,10 +454,14 @@ class Weight(msgspec.Struct, frozen=True):
 def weigh(path: Path) -> Weight:
     """Return the size of what a removal would delete. Refuse what dyno didn't write, or what is in use."""
     if path.is_symlink():
-        raise UsageError(f"{path} is a link to {path.resolve()}. Name that folder, or remove the link yourself.")
+        raise UsageError(
+            f"{path} is a link to {path.resolve()}. Name that folder, or remove the link yourself."
+        )
     kind = kind_of(path)
     if kind is None:
-        raise StoreError(f"{path} was not removed: it is not a run, study or search, or its trial.json can't be read.")
+        raise StoreError(
+            f"{path} was not removed: it is not a run, study or search, or its trial.json can't be read."
+        )
     if why := in_use(path):
         raise StoreError(f"{path} was not removed: {why}. Stop that first.")
     files = size = 0
@@ -434,4 +481,6 @@ def remove(path: Path) -> None:
         shutil.rmtree(going)
     except OSError as e:
         rest = going if going.exists() else path
-        raise StoreError(f"{rest} was removed only in part: {e.strerror}. Remove the rest yourself.") from None
+        raise StoreError(
+            f"{rest} was removed only in part: {e.strerror}. Remove the rest yourself."
+        ) from None

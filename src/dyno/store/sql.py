@@ -40,7 +40,11 @@ TABLES = {
     "imported": "one row per figure from other tools' results, stored by `dyno import`",
 }
 
-_SCALARS = {inspect.BoolType: "BOOLEAN", inspect.IntType: "BIGINT", inspect.FloatType: "DOUBLE"}
+_SCALARS = {
+    inspect.BoolType: "BOOLEAN",
+    inspect.IntType: "BIGINT",
+    inspect.FloatType: "DOUBLE",
+}
 _TEXTS = (inspect.StrType, inspect.LiteralType)
 _DISTRIBUTION = ""  # of such a field several columns are made
 
@@ -59,22 +63,50 @@ _NAMED: dict[str, _Column] = {
     ),
     "kind": ("VARCHAR", "trial.trial.kind", "serve, throughput, latency, micro or quality"),
     "label": ("VARCHAR", "trial.trial.label", "from --label"),
-    "search": ("VARCHAR", "", "folder of the search (`dyno find`, `dyno tune`) that made this run; null: no search"),
+    "search": (
+        "VARCHAR",
+        "",
+        "folder of the search (`dyno find`, `dyno tune`) that made this run; null: no search",
+    ),
     "study": ("VARCHAR", "trial.place.study", "name of the study"),
-    "trial": ("VARCHAR", "trial.place.id", "id in the study; equal ids mean equal settings"),
+    "trial": (
+        "VARCHAR",
+        "trial.place.id",
+        "id in the study; equal ids mean equal settings",
+    ),
     "engine": ("VARCHAR", "trial.place.engine", "name in the study, or the kind of engine"),
     "workload": ("VARCHAR", "trial.place.workload", "name in the study, or the dataset"),
     "load": ("VARCHAR", "trial.place.load", "name in the study"),
-    "settings": ("JSON", "trial.place.settings", "settings that vary in the study: settings->>'engine.dtype'"),
+    "settings": (
+        "JSON",
+        "trial.place.settings",
+        "settings that vary in the study: settings->>'engine.dtype'",
+    ),
     "repeat": ("BIGINT", "trial.place.repeat", "repeat number, starting at 1"),
     "repeats": ("BIGINT", "trial.place.repeats", "planned repeats"),
     "engine_kind": ("VARCHAR", "trial.trial.engine.kind", "vllm, llamacpp, …"),
-    "engine_version": ("VARCHAR", "engine.version", "version of the program, or as the server reports it"),
+    "engine_version": (
+        "VARCHAR",
+        "engine.version",
+        "version of the program, or as the server reports it",
+    ),
     "model": ("VARCHAR", "trial.target.model", "model name sent with each request"),
-    "quantization": ("VARCHAR", "trial.target.quantization", "as the server reports it, or as requested"),
+    "quantization": (
+        "VARCHAR",
+        "trial.target.quantization",
+        "as the server reports it, or as requested",
+    ),
     "backend": ("VARCHAR", "trial.trial.target.backend", "protocol"),
-    "url": ("VARCHAR", "trial.trial.target.base_url", "URL of the server, or of its first replica"),
-    "ready_s": ("DOUBLE", "engine.ready_s", "seconds from starting the engine to a completed generation"),
+    "url": (
+        "VARCHAR",
+        "trial.trial.target.base_url",
+        "URL of the server, or of its first replica",
+    ),
+    "ready_s": (
+        "DOUBLE",
+        "engine.ready_s",
+        "seconds from starting the engine to a completed generation",
+    ),
     "system": ("VARCHAR", "trial.rig.system", "operating system"),
     "kernel": ("VARCHAR", "trial.rig.kernel", "kernel"),
     "cpu": ("VARCHAR", "trial.rig.cpu", "processor"),
@@ -85,13 +117,33 @@ _NAMED: dict[str, _Column] = {
     "driver": ("VARCHAR", "", "driver of the first accelerator"),
     "rig": ("VARCHAR", "trial.place.rig", "name in the study"),
     "processes": ("BIGINT", "trial.processes", "client processes that shared the load"),
-    "workload_sha256": ("VARCHAR", "trial.workload_sha256", "equal values mean equal prompts"),
+    "workload_sha256": (
+        "VARCHAR",
+        "trial.workload_sha256",
+        "equal values mean equal prompts",
+    ),
     "dyno_version": ("VARCHAR", "trial.dyno", "version of dyno that measured it"),
     "verdict": ("VARCHAR", "summary.verdict", "sound, doubtful, void"),
-    "decode_bandwidth_share": ("DOUBLE", "", "share of the peak memory bandwidth while decoding; 0.64 is 64 %"),
-    "decode_arithmetic_share": ("DOUBLE", "", "share of the peak arithmetic while decoding"),
-    "prefill_arithmetic_share": ("DOUBLE", "", "share of the peak arithmetic while processing prompts"),
-    "whole_arithmetic_share": ("DOUBLE", "", "share of the peak arithmetic over the whole run"),
+    "decode_bandwidth_share": (
+        "DOUBLE",
+        "",
+        "share of the peak memory bandwidth while decoding; 0.64 is 64 %",
+    ),
+    "decode_arithmetic_share": (
+        "DOUBLE",
+        "",
+        "share of the peak arithmetic while decoding",
+    ),
+    "prefill_arithmetic_share": (
+        "DOUBLE",
+        "",
+        "share of the peak arithmetic while processing prompts",
+    ),
+    "whole_arithmetic_share": (
+        "DOUBLE",
+        "",
+        "share of the peak arithmetic over the whole run",
+    ),
 }
 _SUMMARY = "summary.summary"
 _LATENCIES = f"{_SUMMARY}.latencies"
@@ -107,7 +159,8 @@ _PARTS: tuple[tuple[str, str, type], ...] = (
 # By measure/timing.py; a test holds the two against each other.
 _MOST_FIRST = "greatest(output_tokens - len(chunk_ns) + 1, 1)"
 _FIRST_TOKENS = (
-    f"coalesce(first_tokens, CASE WHEN {_MOST_FIRST} <= coalesce(leading_chunks, 0) + 1 THEN {_MOST_FIRST} END)"
+    f"coalesce(first_tokens, CASE WHEN {_MOST_FIRST} <= coalesce(leading_chunks, "
+    f"0) + 1 THEN {_MOST_FIRST} END)"
 )
 _REQUESTS = f"""
     CASE WHEN coalesce(unseen[1], -1) <> 0 THEN (chunk_ns[1] - sent_ns) / 1e6 END AS ttft_ms,
@@ -124,15 +177,26 @@ _REQUESTS = f"""
     (sent_ns - due_ns) / 1e6 AS queue_ms
 """
 # Long files, by the table that is made of their lines.
-_LONG = {"requests": "records.jsonl", "iterations": "iterations.jsonl", "telemetry": "telemetry.jsonl"}
+_LONG = {
+    "requests": "records.jsonl",
+    "iterations": "iterations.jsonl",
+    "telemetry": "telemetry.jsonl",
+}
 _RECORDS: dict[str, tuple[type, str]] = {
     "requests": (Record, _REQUESTS),
     "iterations": (Iteration, "(end_ns - start_ns) / 1e6 AS latency_ms"),
 }
-_OBJECT, _OBJECT_MAX = 16 << 20, 1 << 30  # bytes of the longest line: below the first, DuckDB takes as much room
+# bytes of the longest line: below the first, DuckDB takes as much room
+_OBJECT, _OBJECT_MAX = 16 << 20, 1 << 30
 _ZONED = "TIMESTAMP WITH TIME ZONE"
 _IN_FILE = re.compile(r'in file "(.+?)", (?:at byte|in line)')
-_FINDINGS = {"run": "VARCHAR", "code": "VARCHAR", "level": "VARCHAR", "text": "VARCHAR", "advice": "VARCHAR"}
+_FINDINGS = {
+    "run": "VARCHAR",
+    "code": "VARCHAR",
+    "level": "VARCHAR",
+    "text": "VARCHAR",
+    "advice": "VARCHAR",
+}
 _TELEMETRY = {
     "at_ns": "BIGINT",
     "source": "VARCHAR",
@@ -140,7 +204,13 @@ _TELEMETRY = {
     "values": "MAP(VARCHAR, DOUBLE)",
     "throttle": "VARCHAR[]",
 }
-_FAILURES = {"run": "VARCHAR", "study": "VARCHAR", "text": "VARCHAR", "attempts": "BIGINT", "when": "VARCHAR"}
+_FAILURES = {
+    "run": "VARCHAR",
+    "study": "VARCHAR",
+    "text": "VARCHAR",
+    "attempts": "BIGINT",
+    "when": "VARCHAR",
+}
 _SCORES = {
     "run": ("VARCHAR", "folder of the run; the same in every table"),
     "concurrency": ("BIGINT", "requests in flight; the first pass gives the score"),
@@ -198,7 +268,9 @@ _MEANINGS = {
     "value": "value; counters start before the load",
 }
 for _field, _figure in BY_FIELD.items():
-    _MEANINGS[_figure] = _MEANINGS.get(_field.replace(".", "_")) or METRICS[_figure].explained
+    _MEANINGS[_figure] = (
+        _MEANINGS.get(_field.replace(".", "_")) or METRICS[_figure].explained
+    )
 _FAMILIES = {
     "workload_": "workload setting",
     "load_": "load setting",
@@ -240,7 +312,10 @@ class RunTables:
     def __init__(self, runs: Path) -> None:
         self.unreadable: list[str] = []
         shelf = look_around(runs)
-        folders = [*shelf.runs, *(trial for study in shelf.studies for trial in trial_folders(study))]
+        folders = [
+            *shelf.runs,
+            *(trial for study in shelf.studies for trial in trial_folders(study)),
+        ]
         self._db = duckdb.connect(
             config={
                 "autoinstall_known_extensions": "false",
@@ -250,7 +325,11 @@ class RunTables:
         )
         self._fill(folders, set(shelf.searches))
         columns = {name: kind for name, (kind, _) in _IMPORTED.items()}
-        self._insert("imported", columns, [row for path in shelf.imports for row in self._imported(path)])
+        self._insert(
+            "imported",
+            columns,
+            [row for path in shelf.imports for row in self._imported(path)],
+        )
         self._sizes: dict[str, int] = {}
         self._long = {table: self._files(folders, name) for table, name in _LONG.items()}
         for table, paths in self._long.items():
@@ -287,8 +366,12 @@ class RunTables:
         result = self._db.execute(statements[0])
         columns = _distinct([column[0] for column in result.description])
         kinds = [str(column[1]) for column in result.description]
-        if any(_ZONED in kind for kind in kinds):  # Python's values of them need pytz: as text they need nothing
-            cells = ", ".join(f"c{i}::VARCHAR" if _ZONED in kind else f"c{i}" for i, kind in enumerate(kinds))
+        # Python's values of them need pytz: as text they need nothing
+        if any(_ZONED in kind for kind in kinds):
+            cells = ", ".join(
+                f"c{i}::VARCHAR" if _ZONED in kind else f"c{i}"
+                for i, kind in enumerate(kinds)
+            )
             names = ", ".join(f"c{i}" for i in range(len(kinds)))
             inner = statements[0].query.strip().rstrip(";")
             result = self._db.execute(f"SELECT {cells} FROM ({inner}\n) AS t({names})")
@@ -308,7 +391,10 @@ class RunTables:
     def _fit(self, tables: list[str]) -> None:
         """Allow as much room as these files need, and no more threads than there is room for: DuckDB takes twice the
         longest line for each thread."""
-        longest = {table: max((_longest_line(path) for path in self._long[table]), default=0) for table in tables}
+        longest = {
+            table: max((_longest_line(path) for path in self._long[table]), default=0)
+            for table in tables
+        }
         for table, size in longest.items():
             self._view(table, self._long[table], min(max(size, _OBJECT), _OBJECT_MAX))
         room = 2 * sum(max(size, _OBJECT) for size in longest.values())
@@ -316,7 +402,9 @@ class RunTables:
             "SELECT current_setting('memory_limit'), current_setting('threads')"
         ).fetchall()[0]
         if room:
-            self._db.execute(f"SET threads = {max(1, min(int(threads), _bytes(limit) // 2 // room))}")
+            self._db.execute(
+                f"SET threads = {max(1, min(int(threads), _bytes(limit) // 2 // room))}"
+            )
 
     def _left_out(self, error: duckdb.Error) -> bool:
         """Leave out the file that the error names."""
@@ -335,8 +423,11 @@ class RunTables:
 
     def columns(self) -> Iterator[tuple[str, str, str, str]]:
         """Yield (table, column, type, meaning), in order."""
-        rows = self._db.execute("SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal")
-        by_table = sorted(rows.fetchall(), key=lambda row: list(TABLES).index(row[0]))  # columns keep their order
+        rows = self._db.execute(
+            "SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal"
+        )
+        # columns keep their order
+        by_table = sorted(rows.fetchall(), key=lambda row: list(TABLES).index(row[0]))
         for table, column, kind in by_table:
             yield table, column, kind, _meaning(table, column)
 
@@ -347,10 +438,19 @@ class RunTables:
                 rows.add(folder)
             except StoreError as e:
                 self.unreadable.append(str(e))
-            except (TypeError, AttributeError, KeyError, ValueError) as e:  # JSON of another shape than dyno writes
-                self.unreadable.append(f"{folder} is not what this version of dyno writes: {e}.")
+            except (
+                TypeError,
+                AttributeError,
+                KeyError,
+                ValueError,
+            ) as e:  # JSON of another shape than dyno writes
+                self.unreadable.append(
+                    f"{folder} is not what this version of dyno writes: {e}."
+                )
         self._insert("trials", _trial_columns(rows.trials), rows.trials)
-        self._insert("scores", {name: kind for name, (kind, _) in _SCORES.items()}, rows.scores)
+        self._insert(
+            "scores", {name: kind for name, (kind, _) in _SCORES.items()}, rows.scores
+        )
         self._insert("findings", _FINDINGS, rows.findings)
         self._insert("failures", _FAILURES, rows.failures)
 
@@ -372,21 +472,41 @@ class RunTables:
                 "settings": {name: s.value for name, s in row.settings.items()},
             }
             for name, f in row.figures.items():
-                yield {**about, "line": f.line, "name": name, "value": f.value, "definition": f.definition}
+                yield {
+                    **about,
+                    "line": f.line,
+                    "name": name,
+                    "value": f.value,
+                    "definition": f.definition,
+                }
 
-    def _insert(self, table: str, columns: dict[str, str], rows: list[dict[str, Any]]) -> None:
-        declared = ", ".join(f"{_identifier(name)} {kind}" for name, kind in columns.items())
+    def _insert(
+        self, table: str, columns: dict[str, str], rows: list[dict[str, Any]]
+    ) -> None:
+        declared = ", ".join(
+            f"{_identifier(name)} {kind}" for name, kind in columns.items()
+        )
         self._db.execute(f"CREATE TABLE {table} ({declared})")
         # Most columns are empty in most places, and each takes its time.
-        filled = [{name: value for name, value in row.items() if value is not None} for row in rows]
-        shape = {name: kind for name, kind in columns.items() if any(name in row for row in filled)}
+        filled = [
+            {name: value for name, value in row.items() if value is not None}
+            for row in rows
+        ]
+        shape = {
+            name: kind
+            for name, kind in columns.items()
+            if any(name in row for row in filled)
+        }
         if not shape:
             return
         # As one JSON text, cut into rows first: ten times as fast as in one step, and a hundred times as INSERTs.
         self._db.execute(
             f"INSERT INTO {table} BY NAME SELECT unnest(from_json(row, $shape)) "
             "FROM (SELECT unnest(from_json($rows::JSON, '[\"JSON\"]')) AS row)",
-            {"rows": msgspec.json.encode(filled).decode(), "shape": msgspec.json.encode(shape).decode()},
+            {
+                "rows": msgspec.json.encode(filled).decode(),
+                "shape": msgspec.json.encode(shape).decode(),
+            },
         )
 
     def _view(self, table: str, paths: list[Path], largest: int) -> None:
@@ -421,9 +541,13 @@ class _FolderRows:
     def add(self, folder: Path) -> None:
         run, files = str(folder), self._files(folder)
         if files["trial"]:
-            self.trials.append({**_trial(folder, files), "search": _search_of(folder, self._searches)})
+            self.trials.append(
+                {**_trial(folder, files), "search": _search_of(folder, self._searches)}
+            )
         self.scores += list(_scores(run, files))
-        self.findings += [{"run": run, **finding} for finding in _within(files, "summary.findings") or []]
+        self.findings += [
+            {"run": run, **finding} for finding in _within(files, "summary.findings") or []
+        ]
         if failed := files["failed"]:
             self.failures.append({"run": run, "study": folder.parent.parent.name, **failed})
 
@@ -431,7 +555,8 @@ class _FolderRows:
         files = {name: _json(folder / f"{name}.json") for name in _FILES}
         if files["summary"]:
             upgrade.result_fields(files["summary"])
-        if files["failed"] and not files["trial"]:  # its engine didn't come up: what was planned is known
+        # its engine didn't come up: what was planned is known
+        if files["failed"] and not files["trial"]:
             study = folder.parent.parent
             if study not in self._plans:
                 self._plans[study] = _planned(study)
@@ -445,7 +570,18 @@ def _scores(run: str, files: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield {"run": run, "concurrency": each["concurrency"], "n_shot": 0, **score}
 
 
-_NUMBERS = ("BIGINT", "DOUBLE", "HUGEINT", "INTEGER", "FLOAT", "DECIMAL", "UBIGINT", "SMALLINT", "TINYINT", "UINTEGER")
+_NUMBERS = (
+    "BIGINT",
+    "DOUBLE",
+    "HUGEINT",
+    "INTEGER",
+    "FLOAT",
+    "DECIMAL",
+    "UBIGINT",
+    "SMALLINT",
+    "TINYINT",
+    "UINTEGER",
+)
 
 
 def _meaning(table: str, column: str) -> str:
@@ -469,7 +605,10 @@ def _rows(result: Any) -> Iterator[Sequence[Any]]:
 
 def _distinct(names: list[str]) -> list[str]:
     """Number columns of one name, as joins have them: a JSON object would lose one."""
-    return [f"{name}_{n}" if (n := names[:i].count(name)) else name for i, name in enumerate(names)]
+    return [
+        f"{name}_{n}" if (n := names[:i].count(name)) else name
+        for i, name in enumerate(names)
+    ]
 
 
 def _json(path: Path) -> dict[str, Any] | None:
@@ -484,7 +623,10 @@ def _planned(study: Path) -> dict[str, Any]:
 
 def _search_of(folder: Path, searches: set[Path]) -> str | None:
     """Return the folder of the search that made this run: a probe is in it, a trial in its `trials`."""
-    return next((str(path) for path in (folder.parent, folder.parent.parent) if path in searches), None)
+    return next(
+        (str(path) for path in (folder.parent, folder.parent.parent) if path in searches),
+        None,
+    )
 
 
 def _within(value: Any, where: str) -> Any:
@@ -497,16 +639,21 @@ def _within(value: Any, where: str) -> Any:
 
 def _trial(folder: Path, files: dict[str, Any]) -> dict[str, Any]:
     line = look(folder)
-    row: dict[str, Any] = {name: _within(files, where) for name, (_, where, _) in _NAMED.items() if where}
+    row: dict[str, Any] = {
+        name: _within(files, where) for name, (_, where, _) in _NAMED.items() if where
+    }
     row |= {"run": str(folder), "state": line.state, "tags": line.tags}
     row |= _first_accelerator(files)
     row |= _shares(files)
     row["engine_kind"] = row["engine_kind"] or _within(files, "trial.target.kind")
     row["engine"] = row["engine"] or row["engine_kind"]
     row["engine_version"] = row["engine_version"] or _within(files, "trial.target.version")
-    row["quantization"] = row["quantization"] or _within(files, "trial.trial.engine.quantization")
+    row["quantization"] = row["quantization"] or _within(
+        files, "trial.trial.engine.quantization"
+    )
     row["workload"] = row["workload"] or _within(files, "trial.trial.workload.dataset")
-    for name, kind, where in itertools.chain(*reversed(_parts(Result))):  # percentiles beyond the 99th keep this order
+    # percentiles beyond the 99th keep this order
+    for name, kind, where in itertools.chain(*reversed(_parts(Result))):
         value = _within(files, where)
         if kind != _DISTRIBUTION:
             row.setdefault(name, value)
@@ -528,14 +675,20 @@ def _shares(files: dict[str, Any]) -> dict[str, Any]:
 def _first_accelerator(files: dict[str, Any]) -> dict[str, Any]:
     accelerators = _within(files, "trial.rig.accelerators") or []
     first = accelerators[0] if accelerators else {}
-    return {"accelerator": first.get("name"), "accelerators": len(accelerators), "driver": first.get("driver")}
+    return {
+        "accelerator": first.get("name"),
+        "accelerators": len(accelerators),
+        "driver": first.get("driver"),
+    }
 
 
 def _trial_columns(trials: list[dict[str, Any]]) -> dict[str, str]:
     columns = {name: kind for name, (kind, _, _) in _NAMED.items()}
     for name, kind, _ in itertools.chain(*_parts(Result)):
         if kind == _DISTRIBUTION:
-            columns |= dict.fromkeys(_distribution(name, {"percentiles": {"99": 0.0}}), "DOUBLE")
+            columns |= dict.fromkeys(
+                _distribution(name, {"percentiles": {"99": 0.0}}), "DOUBLE"
+            )
         else:
             columns.setdefault(name, kind)
     # The runs decide which percentiles there are.
@@ -598,7 +751,12 @@ def _leaves(kind: type, prefix: str, where: str) -> Iterator[tuple[str, str, str
 def _distribution(name: str, value: dict[str, Any]) -> dict[str, Any]:
     """Name its parts as the result file does: mean_ttft_ms, p99_ttft_ms."""
     percentiles = {f"p{p}": v for p, v in value["percentiles"].items()}
-    parts = {"mean": value.get("mean"), "median": value.get("median"), "std": value.get("std"), **percentiles}
+    parts = {
+        "mean": value.get("mean"),
+        "median": value.get("median"),
+        "std": value.get("std"),
+        **percentiles,
+    }
     return {f"{part}_{_plain_name(name)}_ms": v for part, v in parts.items()}
 
 
@@ -615,7 +773,9 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _lines(paths: list[Path], columns: dict[str, str], largest: int, cut: bool = False) -> str:
+def _lines(
+    paths: list[Path], columns: dict[str, str], largest: int, cut: bool = False
+) -> str:
     """Return the files' lines as a source of rows. Types are given, so that nothing is opened before it is asked for.
     `cut`: lines that can't be read are empty."""
     if not paths:
@@ -650,4 +810,6 @@ def _longest_line(path: Path) -> int:
 def _bytes(size: str) -> int:
     """Read DuckDB's '18.6 GiB'."""
     number, _, unit = size.partition(" ")
-    return int(float(number) * 1024 ** ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB").index(unit))
+    return int(
+        float(number) * 1024 ** ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB").index(unit)
+    )

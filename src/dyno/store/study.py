@@ -21,7 +21,14 @@ from dyno.errors import StoreError
 from dyno.facts.study import PARTS, Place, Study, short
 from dyno.store.run import Run, make_folder, pretty, read, read_optional, slug, write
 
-_BEGINNINGS = {".lock", "trials", "engines", "study.toml", "study.toml.partial", "study.json.partial"}
+_BEGINNINGS = {
+    ".lock",
+    "trials",
+    "engines",
+    "study.toml",
+    "study.toml.partial",
+    "study.json.partial",
+}
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -51,7 +58,10 @@ class StudyFolder:
         """Return whether it is empty, or holds only what a dyno killed while making it has left."""
         if not any(self.path.iterdir()):
             return True
-        known = (path.relative_to(self.path).as_posix() in _BEGINNINGS for path in self.path.rglob("*"))
+        known = (
+            path.relative_to(self.path).as_posix() in _BEGINNINGS
+            for path in self.path.rglob("*")
+        )
         return (self.path / ".lock").exists() and all(known)
 
     def study(self) -> Study:
@@ -95,7 +105,8 @@ class StudyFolder:
                     f"Another dyno{who and f' (process {who})'} runs the study in {self.path}. Wait for it, or choose "
                     "another folder with --runs."
                 ) from None
-            with contextlib.suppress(OSError):  # a full disk: the number only says who holds the lock
+            # a full disk: the number only says who holds the lock
+            with contextlib.suppress(OSError):
                 file.truncate(0)
                 file.write(str(os.getpid()).encode())
             try:
@@ -113,7 +124,11 @@ class StudyFolder:
         return Run(self.trials_path / self._names.get(place.id, trial_name(place)))
 
     def _listed(self) -> list[str]:
-        return sorted(path.name for path in self.trials_path.iterdir()) if self.trials_path.is_dir() else []
+        return (
+            sorted(path.name for path in self.trials_path.iterdir())
+            if self.trials_path.is_dir()
+            else []
+        )
 
     def fresh(self, place: Place, keep: bool = False) -> Run:
         """Return a trial's folder without the rest of a cut or failed attempt. `keep`: with the failure."""
@@ -125,7 +140,9 @@ class StudyFolder:
         try:
             make_folder(run.path, new=True)
         except OSError as e:
-            raise StoreError(f"The run folder {run.path} can't be created: {e.strerror}.") from None
+            raise StoreError(
+                f"The run folder {run.path} can't be created: {e.strerror}."
+            ) from None
         self._names = None
         return run
 
@@ -146,7 +163,11 @@ class StudyFolder:
 
     def done(self) -> set[str]:
         """Return the ids of the trials that have a result: one look at each, and nothing is read."""
-        names = (name for name in self._listed() if (self.trials_path / name / "summary.json").exists())
+        names = (
+            name
+            for name in self._listed()
+            if (self.trials_path / name / "summary.json").exists()
+        )
         return {name.rpartition("-")[2] for name in names}
 
     def write_skipped(self, skipped: dict[str, str]) -> None:

@@ -18,18 +18,28 @@ _SAMPLE_LISTS = {
     "ttfts_ms": "ttft", "ttfos_ms": "ttfo", "tpots_ms": "tpot", "vllm_tpots_ms": "vllm_tpot", "itls_ms": "itl",
     "e2els_ms": "e2el", "latencies_ms": "latency",
 }  # fmt: skip
-_LISTED = re.compile(rb'"(?:%s)":\s*\[' % b"|".join(name.encode() for name in _SAMPLE_LISTS))
+_LISTED = re.compile(
+    rb'"(?:%s)":\s*\[' % b"|".join(name.encode() for name in _SAMPLE_LISTS)
+)
 
 
 def result(data: bytes) -> bytes:
     """Return a summary.json with its latencies in one mapping."""
-    return data if _MAPPED.search(data) or b'"response_ttft"' not in data else _changed(data, result_fields)
+    return (
+        data
+        if _MAPPED.search(data) or b'"response_ttft"' not in data
+        else _changed(data, result_fields)
+    )
 
 
 def result_fields(values: dict[str, Any]) -> None:
     summary = values.get("summary")
     if isinstance(summary, dict) and "latencies" not in summary:
-        known = {name: summary.pop(name) for name in _SUMMARY_LATENCIES if summary.get(name) is not None}
+        known = {
+            name: summary.pop(name)
+            for name in _SUMMARY_LATENCIES
+            if summary.get(name) is not None
+        }
         summary["latencies"] = known
 
 
@@ -46,7 +56,11 @@ def _imported(values: dict[str, Any]) -> None:
 def _samples(row: dict[str, Any]) -> None:
     samples = row.get("samples")
     if samples:
-        lists = {stem: samples.pop(name) for name, stem in _SAMPLE_LISTS.items() if name in samples}
+        lists = {
+            stem: samples.pop(name)
+            for name, stem in _SAMPLE_LISTS.items()
+            if name in samples
+        }
         samples["times_ms"] = lists
     for other in row.get("also", []):
         _samples(other)

@@ -50,23 +50,42 @@ CELLS: dict[str, Hints] = {
         **hints(EngineSpec, "weights"),
         **TRANSPORT,
         "base_url": Annotated[
-            str | list[str], Option(help="address of a running server; a list: copies of it", added="--base-url")
+            str | list[str],
+            Option(
+                help="address of a running server; a list: copies of it", added="--base-url"
+            ),
         ],
-        "api_key_env": Annotated[str, Option(help="environment variable with the server's API key", added="--header")],
-        "backend": Annotated[str, Option(help="protocol of the server (default: the engine's)", added="--backend")],
-        "endpoint": Annotated[str, Option(help="path of the route (default: the backend's)", added="--endpoint")],
+        "api_key_env": Annotated[
+            str,
+            Option(help="environment variable with the server's API key", added="--header"),
+        ],
+        "backend": Annotated[
+            str,
+            Option(
+                help="protocol of the server (default: the engine's)", added="--backend"
+            ),
+        ],
+        "endpoint": Annotated[
+            str,
+            Option(help="path of the route (default: the backend's)", added="--endpoint"),
+        ],
     },
     "workload": hints(WorkloadSpec),
     "load": {
         "kind": Annotated[
-            Literal["serve", "throughput", "latency", "micro"], Option(help="benchmark (default: serve)")
+            Literal["serve", "throughput", "latency", "micro"],
+            Option(help="benchmark (default: serve)"),
         ],
         **SERVING,
         **OFFLINE,
         # These go before the workload's: how many are sent often depends on how fast.
-        **{name: hints(WorkloadSpec)[name] for name in ("num_prompts", "num_sessions", "num_warmups")},
+        **{
+            name: hints(WorkloadSpec)[name]
+            for name in ("num_prompts", "num_sessions", "num_warmups")
+        },
         "requests_per_stream": Annotated[
-            float, Option("", None, "num_prompts = this × max_concurrency", above=0, most=1e7)
+            float,
+            Option("", None, "num_prompts = this × max_concurrency", above=0, most=1e7),
         ],
     },
     "trial": {
@@ -74,7 +93,10 @@ CELLS: dict[str, Hints] = {
         **CLIENT,
         "cache": Annotated[
             Literal["empty", "keep"],
-            Option(help="prefix cache before each trial (default: empty)", added="--reset-prefix-cache"),
+            Option(
+                help="prefix cache before each trial (default: empty)",
+                added="--reset-prefix-cache",
+            ),
         ],
     },
 }
@@ -103,17 +125,28 @@ def converted(document: TomlDocument, path: Path, hint: Any, value: Any) -> Any:
         document.mistake(path, "contains a whole number beyond 64 bits.")
         return None
     try:
-        value = msgspec.convert(_number_as_text(value) if option.grammar else _as_text(hint, value), type=hint)
+        value = msgspec.convert(
+            _number_as_text(value) if option.grammar else _as_text(hint, value), type=hint
+        )
     except msgspec.ValidationError as e:
         inside = str(e).partition(" - at `$.")[2].strip("`")
         shown = repr(secrets.public(value, name))
-        document.mistake(path, f"must be {_words(hint)}, but is {shown}{f' (at {inside})' if inside else ''}.")
+        document.mistake(
+            path,
+            f"must be {_words(hint)}, but is {shown}{f' (at {inside})' if inside else ''}.",
+        )
         return None
     if isinstance(value, str) and (why := option.problem(value)):
         document.mistake(path, f"{why}.")
         return None
-    if isinstance(value, int | float) and not isinstance(value, bool) and (why := option.problem(value)):
-        document.mistake(path, f"{why}, but is {value if math.isnan(value) else count(value)}.")
+    if (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and (why := option.problem(value))
+    ):
+        document.mistake(
+            path, f"{why}, but is {value if math.isnan(value) else count(value)}."
+        )
         return None
     return value
 
@@ -135,16 +168,31 @@ def _as_text(hint: Any, value: Any) -> Any:
 
 
 def _number_as_text(value: Any) -> Any:
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+    return (
+        str(value)
+        if isinstance(value, int | float) and not isinstance(value, bool)
+        else value
+    )
 
 
 def _words(hint: Any) -> str:
     if get_origin(hint) in (Union, types.UnionType):
-        return " or ".join(_words(part) for part in get_args(hint) if part is not type(None))
+        return " or ".join(
+            _words(part) for part in get_args(hint) if part is not type(None)
+        )
     if get_origin(hint) is Literal:
         return f"one of {', '.join(map(str, get_args(hint)))}"
     if get_origin(hint) is list:
         inner = get_args(hint)[0]
-        return "a list of text in quotes" if inner is str else f"a list of {_words(inner).removeprefix('a ')}s"
-    simple = {int: "a whole number", float: "a number", str: "text in quotes", bool: "true or false"}
+        return (
+            "a list of text in quotes"
+            if inner is str
+            else f"a list of {_words(inner).removeprefix('a ')}s"
+        )
+    simple = {
+        int: "a whole number",
+        float: "a number",
+        str: "text in quotes",
+        bool: "true or false",
+    }
     return simple.get(hint, "a table")

@@ -17,7 +17,9 @@ _DOTTED = re.compile(  # tomllib takes the square of a dotted key's length
 )
 
 _HEADER = re.compile(r"^\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(#.*)?$")
-_KEY = re.compile(r"""^\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*=""")
+_KEY = re.compile(
+    r"""^\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*="""
+)
 
 
 class TomlDocument:
@@ -26,7 +28,9 @@ class TomlDocument:
         self.text, self.name, self._after = text, name, after
         if deep := _DOTTED.search(text):
             line = 1 + text.count("\n", 0, deep.start())
-            raise UsageError(f"{name}:{line}: this name has more than fifty parts. Shorten it.")
+            raise UsageError(
+                f"{name}:{line}: this name has more than fifty parts. Shorten it."
+            )
         try:
             self.tree: dict[str, Any] = tomllib.loads(text)
             secrets.learn(secrets.within(self.tree))  # a mistake quotes the file
@@ -53,7 +57,9 @@ class TomlDocument:
         if len(self._mistakes) >= _MISTAKES:
             self.check()
 
-    def missing(self, path: Path, text: str, keys: Collection[str], tables: Collection[Path]) -> None:
+    def missing(
+        self, path: Path, text: str, keys: Collection[str], tables: Collection[Path]
+    ) -> None:
         """Collect that one of these keys is missing, unless one of them is wrong, or may be an unknown key there."""
         wrong = (p for p in self._mistakes.values() if p[:-1] in tables)
         if not any(p[-1] in keys or p in self._unknown for p in wrong):
@@ -77,13 +83,19 @@ class TomlDocument:
         sentences = [f"{self.name}:{line}: {text}" for line, text in sorted(self._mistakes)]
         if len(sentences) == 1:
             raise UsageError(sentences[0] + self._after)
-        raise UsageError("\n".join([f"{self.name} has {len(sentences)} mistakes.{self._after}", *sentences]))
+        raise UsageError(
+            "\n".join(
+                [f"{self.name} has {len(sentences)} mistakes.{self._after}", *sentences]
+            )
+        )
 
 
 def near(word: str, known: list[str]) -> str | None:
     """Return the name that was probably meant."""
     word = word.lower().replace("-", "_")
-    matches = get_close_matches(word, known, n=1, cutoff=0.6) or [name for name in known if word and word in name]
+    matches = get_close_matches(word, known, n=1, cutoff=0.6) or [
+        name for name in known if word and word in name
+    ]
     return matches[0] if matches else None
 
 
@@ -92,7 +104,11 @@ def _hint(word: str, known: list[str]) -> str:
     return f"Did you mean {meant}?" if meant else f"Known: {', '.join(known) or 'none'}."
 
 
-_ADVICE = {"Invalid value": "Text needs quotes", "Expected '=' after": "Write KEY = VALUE", "Unclosed": "Close it"}
+_ADVICE = {
+    "Invalid value": "Text needs quotes",
+    "Expected '=' after": "Write KEY = VALUE",
+    "Unclosed": "Close it",
+}
 
 
 def _syntax_error(name: str, text: str, message: str) -> str:
@@ -100,7 +116,9 @@ def _syntax_error(name: str, text: str, message: str) -> str:
     what, _, place = message.rstrip(")").partition(" (at ")
     line, column = place.removeprefix("line ").partition(", column ")[::2]
     where = f"{name}:{line if line.isdigit() else text.count(chr(10)) + 1}"
-    advice = next((f" {words}." for start, words in _ADVICE.items() if what.startswith(start)), "")
+    advice = next(
+        (f" {words}." for start, words in _ADVICE.items() if what.startswith(start)), ""
+    )
     return f"{where}: not valid TOML: {what}{f' at column {column}' if column else ''}.{advice}"
 
 
@@ -120,7 +138,8 @@ def _lines(text: str) -> dict[Path, int]:
             parts = _parts(key[1])
             for end in range(1, len(parts) + 1):  # a dotted key is a table's line, too
                 lines.setdefault((*table, *parts[:end]), number)
-            for inner in re.finditer(r"[{,]\s*([A-Za-z0-9_-]+)\s*=", line[key.end() :]):  # an inline table's keys
+            # an inline table's keys
+            for inner in re.finditer(r"[{,]\s*([A-Za-z0-9_-]+)\s*=", line[key.end() :]):
                 lines.setdefault((*table, *parts, inner[1]), number)
     return lines
 

@@ -42,7 +42,19 @@ Rule = dict[str, dict[str, Any]]  # part → key → value; the key 'name': name
 
 _TOP = hints(Study, "trials", "stop", "rigs", "tune")
 _TABLES = [
-    *("variables", "rigs", "models", "engines", "workloads", "loads", "trial", "find", "quality", "stop", "tune"),
+    *(
+        "variables",
+        "rigs",
+        "models",
+        "engines",
+        "workloads",
+        "loads",
+        "trial",
+        "find",
+        "quality",
+        "stop",
+        "tune",
+    ),
     *("include", "exclude"),
 ]
 _LIKE = 20  # engines that one is like, each like the next
@@ -53,10 +65,13 @@ _RIG_TABLES: dict[str, type[msgspec.Struct]] = {
 _DEEPEST = 20  # variables that name one another
 _FIND = "find"  # the table, and the name of a search's load
 _SPANS = ("budget", "confirm")
-_BESIDE_LEVEL = ("burstiness", "request_timeout_s", "cancel_rate", "cancel_after_s")  # of a load, in a search, too
+# of a load, in a search, too
+_BESIDE_LEVEL = ("burstiness", "request_timeout_s", "cancel_rate", "cancel_after_s")
 
 
-def read(text: str, path: FilePath, known: Known, given: Mapping[str, str] | None = None) -> Study:
+def read(
+    text: str, path: FilePath, known: Known, given: Mapping[str, str] | None = None
+) -> Study:
     """Read a study. `given`: variables set from outside, as text."""
     document = TomlDocument(text, str(path))
     return _Reader(document, known, path.absolute().parent).study(path.stem, given or {})
@@ -65,11 +80,13 @@ def read(text: str, path: FilePath, known: Known, given: Mapping[str, str] | Non
 class Parts(NamedTuple):
     """The tables of the file, checked key by key."""
 
-    engines: dict[str, dict[str, Section]]  # name → its sections: engine, and its workload, load and trial settings
+    # name → its sections: engine, and its workload, load and trial settings
+    engines: dict[str, dict[str, Section]]
     workloads: dict[str, Section]
     loads: dict[str, Section]
     trial: Section
-    rules: dict[str, dict[str, list[str]]]  # engine or workload → rigs, workloads, loads that it is for
+    # engine or workload → rigs, workloads, loads that it is for
+    rules: dict[str, dict[str, list[str]]]
 
     @property
     def tables(self) -> dict[str, Mapping[str, Any]]:
@@ -83,7 +100,9 @@ class StudyTables:
 
     def named(self, name: str) -> dict[str, Any]:
         table = self.doc.tree.get(name, {})
-        if not isinstance(table, dict) or not all(isinstance(v, dict) for v in table.values()):
+        if not isinstance(table, dict) or not all(
+            isinstance(v, dict) for v in table.values()
+        ):
             self.doc.mistake((name,), f"must be a table of tables: write [{name}.NAME].")
             return {}
         return table
@@ -107,10 +126,14 @@ class StudyTables:
             self.doc.mistake((*path, "dstack"), "excludes ssh: a rig is in one place.")
         if rig.dstack and rig.dstack.docker and rig.dstack.image:
             self.doc.mistake(
-                (*path, "dstack"), "has docker and image. Docker inside has an image of dstack's own: remove one."
+                (*path, "dstack"),
+                "has docker and image. Docker inside has an image of dstack's own: remove one.",
             )
         if rig.client == "here" and not rig.elsewhere:
-            self.doc.mistake((*path, "client"), "needs ssh or dstack: this rig is the machine that runs dyno.")
+            self.doc.mistake(
+                (*path, "client"),
+                "needs ssh or dstack: this rig is the machine that runs dyno.",
+            )
 
     def struct(self, path: Path, struct: type[T], table: Any) -> T:
         if not isinstance(table, dict):
@@ -125,38 +148,61 @@ class StudyTables:
         return struct(**values)
 
     def parts(self, rigs: list[str]) -> Parts:
-        engines, workloads, loads = (self.named(name) for name in ("engines", "workloads", "loads"))
+        engines, workloads, loads = (
+            self.named(name) for name in ("engines", "workloads", "loads")
+        )
         rules: dict[str, dict[str, list[str]]] = {}
         known_names = {"rigs": rigs, "workloads": list(workloads), "loads": list(loads)}
         sections: dict[str, dict[str, Section]] = {}
         for name in engines:
             table, paths = self._inherited(name, engines)
             own = {k: v for k, v in table.items() if k not in _ENGINE_RULES or k == "zip"}
-            sections[name] = {"engine": self._section("engine", ("engines", name), own, paths, _ENGINE_RULES)}
+            sections[name] = {
+                "engine": self._section(
+                    "engine", ("engines", name), own, paths, _ENGINE_RULES
+                )
+            }
             for part in ("workload", "load", "trial"):
-                sections[name][part] = self._section(part, ("engines", name, part), table.get(part, {}))
+                sections[name][part] = self._section(
+                    part, ("engines", name, part), table.get(part, {})
+                )
             rules[f"engine {name}"] = self._rules(table, ("engines", name), known_names)
         work = {}
         for name, table in workloads.items():
-            rules[f"workload {name}"] = self._rules(table, ("workloads", name), {"loads": list(loads)})
+            rules[f"workload {name}"] = self._rules(
+                table, ("workloads", name), {"loads": list(loads)}
+            )
             cells = {k: v for k, v in table.items() if k != "loads"}
-            work[name] = self._section("workload", ("workloads", name), cells, also=["loads"])
-        how = {name: self._section("load", ("loads", name), table) for name, table in loads.items()}
+            work[name] = self._section(
+                "workload", ("workloads", name), cells, also=["loads"]
+            )
+        how = {
+            name: self._section("load", ("loads", name), table)
+            for name, table in loads.items()
+        }
         trial = self._section("trial", ("trial",), self.doc.tree.get("trial", {}))
         return Parts(sections, work, how, trial, rules)
 
-    def _inherited(self, name: str, engines: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Path]]:
+    def _inherited(
+        self, name: str, engines: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Path]]:
         """Merge an engine with the one that it is `like`; each key keeps its place in the file."""
         chain = [name]
         while like := engines[chain[-1]].get("like"):
             if not isinstance(like, str) or like not in engines:
-                self.doc.unknown(("engines", chain[-1], "like"), like, list(engines), "engine")
+                self.doc.unknown(
+                    ("engines", chain[-1], "like"), like, list(engines), "engine"
+                )
                 break
             if like in chain:
-                self.doc.mistake(("engines", name, "like"), f"is circular: {' → '.join([*chain, like])}.")
+                self.doc.mistake(
+                    ("engines", name, "like"), f"is circular: {' → '.join([*chain, like])}."
+                )
                 break
             if len(chain) == _LIKE:
-                self.doc.mistake(("engines", name, "like"), f"is a chain of more than {_LIKE} engines.")
+                self.doc.mistake(
+                    ("engines", name, "like"), f"is a chain of more than {_LIKE} engines."
+                )
                 break
             chain.append(like)
         table: dict[str, Any] = {}
@@ -169,7 +215,12 @@ class StudyTables:
         return table, paths
 
     def _section(
-        self, part: str, path: Path, table: Any, paths: dict[str, Path] | None = None, also: list[str] | None = None
+        self,
+        part: str,
+        path: Path,
+        table: Any,
+        paths: dict[str, Path] | None = None,
+        also: list[str] | None = None,
     ) -> Section:
         if not isinstance(table, dict):
             self.doc.mistake(path, "must be a table.")
@@ -180,8 +231,12 @@ class StudyTables:
                 cells[key] = value
                 self._check(where[key], CELLS[part][key], value)
             elif key != "zip":
-                self.doc.unknown_key(where[key], list(dict.fromkeys([*CELLS[part], *(also or []), "zip"])))
-        return Section(part, cells, where, self._zipped(path, table.get("zip", []), cells), path)
+                self.doc.unknown_key(
+                    where[key], list(dict.fromkeys([*CELLS[part], *(also or []), "zip"]))
+                )
+        return Section(
+            part, cells, where, self._zipped(path, table.get("zip", []), cells), path
+        )
 
     def _check(self, path: Path, hint: Any, value: Any) -> None:
         """Check values here, since no trial may come of them; those with variables are checked when these are known."""
@@ -197,14 +252,19 @@ class StudyTables:
         if isinstance(value, list) and all(isinstance(group, list) for group in value):
             groups = value
         if not all(_is_keys(group) for group in groups):
-            self.doc.mistake((*path, "zip"), "must be a list of this table's keys, or a list of such lists.")
+            self.doc.mistake(
+                (*path, "zip"),
+                "must be a list of this table's keys, or a list of such lists.",
+            )
             return []
         for key in itertools.chain(*groups):
             if key not in cells:
                 self.doc.mistake((*path, "zip"), f"{key!r} is not a key of this table.")
         return groups
 
-    def _rules(self, table: dict[str, Any], path: Path, known: dict[str, list[str]]) -> dict[str, list[str]]:
+    def _rules(
+        self, table: dict[str, Any], path: Path, known: dict[str, list[str]]
+    ) -> dict[str, list[str]]:
         rules = {}
         for key, names in known.items():
             if key in table:
@@ -222,26 +282,44 @@ def _is_keys(value: Any) -> bool:
 
 class _Reader:
     def __init__(self, document: TomlDocument, known: Known, folder: FilePath) -> None:
-        self.doc, self.tables, self.trials = document, StudyTables(document), Trials(document, known, folder)
+        self.doc, self.tables, self.trials = (
+            document,
+            StudyTables(document),
+            Trials(document, known, folder),
+        )
 
     def study(self, stem: str, given: Mapping[str, str]) -> Study:
         tree = self.doc.tree
         for key in tree:
             if key not in _TOP and key not in _TABLES:
                 self.doc.unknown_key((key,), [*_TOP, *_TABLES])
-        top = {k: converted(self.doc, (k,), hint, tree[k]) for k, hint in _TOP.items() if k in tree}
+        top = {
+            k: converted(self.doc, (k,), hint, tree[k])
+            for k, hint in _TOP.items()
+            if k in tree
+        }
         name = str(top.get("name") or stem)
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
             self.doc.mistake(
-                ("name",), f"{name[:120]!r} can't be a folder's name. Use up to 100 letters, digits, '.', '_' and '-'."
+                ("name",),
+                f"{name[:120]!r} can't be a folder's name. Use up to 100 letters, digits, '.', '_' and '-'.",
             )
         seed, repeats = top.get("seed") or 0, top.get("repeats") or 1
         self.room = Room(self.doc, repeats)
         self.variables = self._variables(given)
-        self.rigs = {k: self.tables.rig(("rigs", k), v) for k, v in self.tables.named("rigs").items()}
-        stop = self.tables.struct(("stop",), StopRule, tree["stop"]) if "stop" in tree else None
+        self.rigs = {
+            k: self.tables.rig(("rigs", k), v) for k, v in self.tables.named("rigs").items()
+        }
+        stop = (
+            self.tables.struct(("stop",), StopRule, tree["stop"])
+            if "stop" in tree
+            else None
+        )
         models = StudyModels(
-            self.doc, self.tables.named("models"), self.trials.folder, self.trials.known.recipe_problem
+            self.doc,
+            self.tables.named("models"),
+            self.trials.folder,
+            self.trials.known.recipe_problem,
         )
         self.trials.models = models.read(self.variables, self.room)
         self.parts = self.tables.parts(list(self.rigs))
@@ -282,7 +360,9 @@ class _Reader:
         return list(trials.values())
 
     def _why_empty(self) -> str:
-        needed = ("engines", "workloads") if self.find else ("engines", "workloads", "loads")
+        needed = (
+            ("engines", "workloads") if self.find else ("engines", "workloads", "loads")
+        )
         missing = [f"[{name}.NAME]" for name in needed if not self.doc.tree.get(name)]
         if missing:
             return f"add {', '.join(missing)}"
@@ -298,7 +378,9 @@ class _Reader:
             return None
         values = self._find_values(table)
         if _FIND in self.parts.loads:
-            self.doc.mistake(("loads", _FIND), "can't be the name of a load in a study with [find].")
+            self.doc.mistake(
+                ("loads", _FIND), "can't be the name of a load in a study with [find]."
+            )
         target = values.pop("target", None)
         if not target:
             text = f"target is missing. Write target = {EXAMPLE.split()}."
@@ -306,7 +388,11 @@ class _Reader:
             return None
         fields_by_key = {f.option.flags[2:]: f.name for f in fields(FindSpec).values()}
         try:
-            return spec_of(target, {fields_by_key[k]: v for k, v in values.items() if v is not None}, dashes="")
+            return spec_of(
+                target,
+                {fields_by_key[k]: v for k, v in values.items() if v is not None},
+                dashes="",
+            )
         except UsageError as e:
             self.doc.mistake((_FIND, "target" if "target" in str(e) else "from"), str(e))
             return None
@@ -323,14 +409,21 @@ class _Reader:
             if key in _SPANS and isinstance(value, str):
                 values[key] = span_s(value)
                 if values[key] is None:
-                    self.doc.mistake((_FIND, key), f"{value!r} is not a time: write seconds, or '5m', or '2h'.")
+                    self.doc.mistake(
+                        (_FIND, key),
+                        f"{value!r} is not a time: write seconds, or '5m', or '2h'.",
+                    )
         return values
 
     def _search_load(self, own: Section) -> Section:
         """Return the load at which a search begins. An engine's own settings hold, but for how much load there is."""
         assert self.find is not None
         start = self.find.range[2]
-        level = {"max_concurrency": int(start)} if self.find.over == "concurrency" else {"request_rate_rps": start}
+        level = (
+            {"max_concurrency": int(start)}
+            if self.find.over == "concurrency"
+            else {"request_rate_rps": start}
+        )
         cells = {**level, "num_prompts": 1000}  # a probe sends as many as it needs
         paths: dict[str, Path] = {**dict.fromkeys(cells, (_FIND,)), **own.paths}
         rest = {k: v for k, v in own.cells.items() if k in _BESIDE_LEVEL}
@@ -347,11 +440,17 @@ class _Reader:
             self.doc.mistake(("quality", problem[0]), problem[1])
         return spec
 
-    def _quality_trial(self, served: PlannedTrial, spec: QualitySpec, study: str, seed: int) -> PlannedTrial:
+    def _quality_trial(
+        self, served: PlannedTrial, spec: QualitySpec, study: str, seed: int
+    ) -> PlannedTrial:
         """Plan the quality trial of the setting that a serving trial measures."""
         place, trial = served.place, served.trial
-        settings = {key: value for key, value in place.settings.items() if key.startswith("engine.")}
-        place = msgspec.structs.replace(place, workload="quality", load="", settings=settings)
+        settings = {
+            key: value for key, value in place.settings.items() if key.startswith("engine.")
+        }
+        place = msgspec.structs.replace(
+            place, workload="quality", load="", settings=settings
+        )
         trial = msgspec.structs.replace(
             trial,
             workload=self.trials.known.quality_workload(spec),
@@ -370,13 +469,18 @@ class _Reader:
     def _variables(self, given: Mapping[str, str]) -> dict[str, Any]:
         variables = self.doc.tree.get("variables", {})
         if not isinstance(variables, dict):
-            self.doc.mistake(("variables",), "must be a table: write [variables], and NAME = VALUE below it.")
+            self.doc.mistake(
+                ("variables",),
+                "must be a table: write [variables], and NAME = VALUE below it.",
+            )
             return {}
         variables = dict(variables)
         for name, text in given.items():
             if name not in variables:
                 known = ", ".join(variables) or "none"
-                raise UsageError(f"--set {name}=…: {self.doc.name} has no such variable. Known: {known}.")
+                raise UsageError(
+                    f"--set {name}=…: {self.doc.name} has no such variable. Known: {known}."
+                )
             value = _value(text)
             # What is text in the file stays text: version=0.10 is not a number.
             is_text = isinstance(variables[name], str) and not isinstance(value, list)
@@ -385,14 +489,19 @@ class _Reader:
         for name, value in variables.items():
             for other in used(value):
                 if other not in variables:
-                    self.doc.unknown(("variables", name), other, list(variables), "variable")
+                    self.doc.unknown(
+                        ("variables", name), other, list(variables), "variable"
+                    )
         return variables
 
     def _filled(self, variables: dict[str, Any]) -> dict[str, Any]:
         """Return the variables with the values of those that they name."""
         for _ in range(_DEEPEST):
             plain = {k: v for k, v in variables.items() if isinstance(v, str | int | float)}
-            filled = {k: v if k in used(v) else self.room.filled(v, plain) for k, v in variables.items()}
+            filled = {
+                k: v if k in used(v) else self.room.filled(v, plain)
+                for k, v in variables.items()
+            }
             if filled == variables:
                 break
             variables = filled
@@ -405,7 +514,9 @@ class _Reader:
         for rig in rigs:
             for names in self._trios(rig):
                 for place, cell, trial, key in self._trials(names, rig):
-                    out = {i for i, rule in enumerate(excluding) if _matches(rule, names, cell)}
+                    out = {
+                        i for i, rule in enumerate(excluding) if _matches(rule, names, cell)
+                    }
                     matched |= out
                     if not out:
                         yield place, trial, key
@@ -436,7 +547,9 @@ class _Reader:
         engine, workload, load = names
         sections = self._sections(names)
         if extra:
-            sections = [_merged(s, extra[s.part]) if s.part in extra else s for s in sections]
+            sections = [
+                _merged(s, extra[s.part]) if s.part in extra else s for s in sections
+            ]
         machine = self.rigs[rig] if rig else RigWanted()
         for cell in expand(self.doc, sections, self.variables, self.room):
             trial = self.trials.trial({s.part: s for s in sections}, cell)
@@ -466,7 +579,9 @@ class _Reader:
         return [
             own["engine"],
             _merged(parts.workloads[workload], own["workload"]),
-            self._search_load(own["load"]) if load == _FIND else _merged(parts.loads[load], own["load"]),
+            self._search_load(own["load"])
+            if load == _FIND
+            else _merged(parts.loads[load], own["load"]),
             _merged(parts.trial, own["trial"]),
         ]
 
@@ -481,7 +596,11 @@ class _Reader:
             for part in rule.keys() - tables.keys():
                 self.doc.unknown_key((name, i, part), [*tables])
         return [
-            {part: self._chooser((name, i, part), part, rule[part]) for part in rule if part in tables}
+            {
+                part: self._chooser((name, i, part), part, rule[part])
+                for part in rule
+                if part in tables
+            }
             for i, rule in enumerate(rules)
         ]
 
@@ -509,22 +628,35 @@ class _Reader:
                 self.doc.unknown(path, name, list(tables), part)
         return names
 
-    def _included(self, index: int, rule: Rule, rig: str | None) -> Iterator[tuple[Place, TrialSpec, str | None]]:
+    def _included(
+        self, index: int, rule: Rule, rig: str | None
+    ) -> Iterator[tuple[Place, TrialSpec, str | None]]:
         """Yield trials beside the grid: those of the named tables, with the keys that the rule changes."""
-        names = [rule.get(part, {}).get("name", list(table)) for part, table in self.parts.tables.items()]
+        names = [
+            rule.get(part, {}).get("name", list(table))
+            for part, table in self.parts.tables.items()
+        ]
         extra = {}
         for part, cells in rule.items():
             own = {k: v for k, v in cells.items() if k != "name"}
-            extra[part] = Section(part, own, {k: ("include", index, part, k) for k in own}, [])
+            extra[part] = Section(
+                part, own, {k: ("include", index, part, k) for k in own}, []
+            )
         changed: dict[str, Any] = {}
         for part, section in extra.items():
-            changed |= {f"{part}.{key}": _shown(value, key) for key, value in section.cells.items()}
+            changed |= {
+                f"{part}.{key}": _shown(value, key) for key, value in section.cells.items()
+            }
         for trio in itertools.product(*names):
             rules = self.parts.rules[f"engine {trio[0]}"]
             if rig not in rules.get("rigs", [rig]):
                 continue
             for place, _, trial, key in self._trials(trio, rig, extra):
-                yield msgspec.structs.replace(place, settings={**changed, **place.settings}), trial, key
+                yield (
+                    msgspec.structs.replace(place, settings={**changed, **place.settings}),
+                    trial,
+                    key,
+                )
 
 
 def _first_served(trials: list[PlannedTrial]) -> list[PlannedTrial]:
@@ -550,7 +682,13 @@ def _matches(rule: Rule, names: Trio, cell: GridCell) -> bool:
 
 
 def placed(
-    place: Place, trial: TrialSpec, key: str | None, study: str, seed: int, repeat: int, repeats: int
+    place: Place,
+    trial: TrialSpec,
+    key: str | None,
+    study: str,
+    seed: int,
+    repeat: int,
+    repeats: int,
 ) -> PlannedTrial:
     """Give each repeat prompts of its own, the same for every engine: comparisons are then of pairs."""
     work, load = trial.workload, trial.load
@@ -558,12 +696,25 @@ def placed(
         plain = _canonical(msgspec.structs.replace(work, num_warmups=0))
         shape = f"{seed} {repeat} {place.workload} {place.load} {plain} {_canonical(load)} {trial.offline}"
         own = zlib.crc32(shape.encode()) & 0x7FFFFFFF
-        work, load = msgspec.structs.replace(work, seed=own), msgspec.structs.replace(load, seed=own)
+        work, load = (
+            msgspec.structs.replace(work, seed=own),
+            msgspec.structs.replace(load, seed=own),
+        )
         trial = msgspec.structs.replace(trial, workload=work, load=load)
     # By the engine's name: the same setting twice is A against A. With what a dataset's file holds.
-    identity = [place.engine, _canonical(_identical(trial)), place.rig, repeat, _fingerprint(work.path)]
-    number = hashlib.sha256(msgspec.json.encode(identity, order="deterministic")).hexdigest()[:10]
-    place = msgspec.structs.replace(place, study=study, id=number, repeat=repeat, repeats=repeats)
+    identity = [
+        place.engine,
+        _canonical(_identical(trial)),
+        place.rig,
+        repeat,
+        _fingerprint(work.path),
+    ]
+    number = hashlib.sha256(
+        msgspec.json.encode(identity, order="deterministic")
+    ).hexdigest()[:10]
+    place = msgspec.structs.replace(
+        place, study=study, id=number, repeat=repeat, repeats=repeats
+    )
     return PlannedTrial(place, trial, key)
 
 
@@ -614,7 +765,10 @@ def _canonical(value: Any) -> Any:
     """Leave out defaults: a later dyno that knows more settings gives the trial the same id."""
     if not isinstance(value, msgspec.Struct):
         return value
-    own = ((name, getattr(value, name), field.default) for name, field in fields(type(value)).items())
+    own = (
+        (name, getattr(value, name), field.default)
+        for name, field in fields(type(value)).items()
+    )
     return {name: _canonical(v) for name, v, default in own if v != default}
 
 

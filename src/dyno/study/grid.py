@@ -32,7 +32,8 @@ class GridCell(NamedTuple):
     """All sections of one trial, each key with its single value."""
 
     sections: dict[str, dict[str, Any]]
-    varying: dict[str, Any]  # 'engine.tensor_parallel' → 4: what distinguishes it from its neighbours
+    # 'engine.tensor_parallel' → 4: what distinguishes it from its neighbours
+    varying: dict[str, Any]
 
 
 class Room:
@@ -46,7 +47,10 @@ class Room:
         """Count trials, also those that are excluded later."""
         self._trials += count * self._repeats
         if self._trials > _MANY:
-            self._doc.mistake((), f"The grid has more than {_MANY:,} trials. Shorten a list, or lower repeats.")
+            self._doc.mistake(
+                (),
+                f"The grid has more than {_MANY:,} trials. Shorten a list, or lower repeats.",
+            )
             self._doc.check()
 
     def filled(self, value: Any, variables: Mapping[str, Any]) -> Any:
@@ -59,13 +63,17 @@ class Room:
             return value
         if whole := _VARIABLE.fullmatch(value):
             return variables.get(whole[1], value)
-        return _VARIABLE.sub(lambda match: self._counted(str(variables.get(match[1], match[0]))), value)
+        return _VARIABLE.sub(
+            lambda match: self._counted(str(variables.get(match[1], match[0]))), value
+        )
 
     def _counted(self, text: str) -> str:
         self._filled += len(text)
         if self._filled > _FILLED_MOST:
             most = f"{_FILLED_MOST >> 20} million characters"
-            self._doc.mistake(("variables",), f"expand to more than {most} in all trials. Shorten them.")
+            self._doc.mistake(
+                ("variables",), f"expand to more than {most} in all trials. Shorten them."
+            )
             self._doc.check()
         return text
 
@@ -73,10 +81,13 @@ class Room:
 class _Axes:
     """The axes that a trial's sections span: one for each list, for lists that are zipped, and for each variable."""
 
-    def __init__(self, document: TomlDocument, sections: list[Section], variables: Mapping[str, Any]) -> None:
+    def __init__(
+        self, document: TomlDocument, sections: list[Section], variables: Mapping[str, Any]
+    ) -> None:
         self._doc, self._variables = document, variables
         self.sizes: dict[str, int] = {}  # its name → how many choices
-        self.by_key: dict[tuple[str, str], str] = {}  # part, key → the axis that picks its value
+        # part, key → the axis that picks its value
+        self.by_key: dict[tuple[str, str], str] = {}
         self.wrong: set[tuple[str, str]] = set()  # part, key: reported, and left out
         for section in sections:
             for key, value in section.cells.items():
@@ -114,16 +125,23 @@ class _Axes:
                 right = False
                 continue
             listed = self._variables[name]
-            if isinstance(listed, list) and not self._add(_variable_axis(name), len(listed), path):
+            if isinstance(listed, list) and not self._add(
+                _variable_axis(name), len(listed), path
+            ):
                 right = False
         return right
 
     def _add(self, axis: str, count: int, path: Path) -> bool:
         """Add an axis. False: its list is empty."""
         if not count:
-            self._doc.mistake(path, "is an empty list. Give at least one value, or remove it.")
+            self._doc.mistake(
+                path, "is an empty list. Give at least one value, or remove it."
+            )
         elif self.sizes.setdefault(axis, count) != count:
-            self._doc.mistake(path, f"has {count} values, but the list it is zipped with has {self.sizes[axis]}.")
+            self._doc.mistake(
+                path,
+                f"has {count} values, but the list it is zipped with has {self.sizes[axis]}.",
+            )
             self.sizes[axis] = min(self.sizes[axis], count)
         return count > 0
 
@@ -143,7 +161,10 @@ def _variable_axis(name: str) -> str:
 
 
 def expand(
-    document: TomlDocument, sections: list[Section], variables: Mapping[str, Any], room: Room
+    document: TomlDocument,
+    sections: list[Section],
+    variables: Mapping[str, Any],
+    room: Room,
 ) -> Iterator[GridCell]:
     """Yield a cell for each point of the grid that these sections span."""
     axes = _Axes(document, sections, variables)
@@ -162,7 +183,9 @@ def expand(
                 picked = plain[point[axis]] if axis else plain
                 cells[key] = room.filled(picked, chosen)
                 if (section.part, key) in axes.varying:
-                    varying[f"{section.part}.{key}"] = _distinct(cells[key], plain if axis else [])
+                    varying[f"{section.part}.{key}"] = _distinct(
+                        cells[key], plain if axis else []
+                    )
         yield GridCell(out, varying)
 
 
@@ -183,7 +206,8 @@ def _distinct(value: Any, several: Any) -> Any:
     return {
         name: own
         for name, own in value.items()
-        if not several or any(each.get(name, missing) != several[0].get(name, missing) for each in several)
+        if not several
+        or any(each.get(name, missing) != several[0].get(name, missing) for each in several)
     }
 
 
@@ -201,7 +225,11 @@ def used(value: Any) -> Iterator[str]:
 
 def _plain(value: Any, variables: Mapping[str, Any]) -> Any:
     """Replace a value that is nothing but a variable, unless that is a list: then the variable is the axis."""
-    if isinstance(value, str) and (whole := _VARIABLE.fullmatch(value)) and whole[1] in variables:
+    if (
+        isinstance(value, str)
+        and (whole := _VARIABLE.fullmatch(value))
+        and whole[1] in variables
+    ):
         named = variables[whole[1]]
         return value if isinstance(named, list) else named
     return value

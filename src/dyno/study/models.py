@@ -24,17 +24,31 @@ class StudyModels:
         problem: Callable[[ModelRecipe], tuple[str, str] | None],
     ) -> None:
         """`problem`: the key that a recipe is wrong in, and why."""
-        self._doc, self._tables, self._folder, self._problem = document, tables, folder, problem
+        self._doc, self._tables, self._folder, self._problem = (
+            document,
+            tables,
+            folder,
+            problem,
+        )
 
-    def read(self, variables: Mapping[str, Any], room: Room) -> dict[str, ModelRecipe | None]:
+    def read(
+        self, variables: Mapping[str, Any], room: Room
+    ) -> dict[str, ModelRecipe | None]:
         """Return the recipes by name; None where one is wrong."""
-        rows = {name: self._values(name, table, variables, room) for name, table in self._tables.items()}
+        rows = {
+            name: self._values(name, table, variables, room)
+            for name, table in self._tables.items()
+        }
         return {name: self._recipe(name, rows) for name in rows}
 
-    def _values(self, name: str, table: Mapping[str, Any], variables: Mapping[str, Any], room: Room) -> dict[str, Any]:
+    def _values(
+        self, name: str, table: Mapping[str, Any], variables: Mapping[str, Any], room: Room
+    ) -> dict[str, Any]:
         path: Path = ("models", name)
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-            self._doc.mistake(path, "can't be a model's name. Use letters, digits, '.', '_' and '-'.")
+            self._doc.mistake(
+                path, "can't be a model's name. Use letters, digits, '.', '_' and '-'."
+            )
         out: dict[str, Any] = {}
         for key, value in table.items():
             if key not in MODEL:
@@ -45,9 +59,13 @@ class StudyModels:
             for variable in unknown:
                 self._doc.unknown((*path, key), variable, list(variables), "variable")
             for variable in lists:
-                self._doc.mistake((*path, key), f"${{{variable}}} is a list, but a model takes one value.")
+                self._doc.mistake(
+                    (*path, key), f"${{{variable}}} is a list, but a model takes one value."
+                )
             if not (unknown or lists):
-                value = converted(self._doc, (*path, key), MODEL[key], room.filled(value, variables))
+                value = converted(
+                    self._doc, (*path, key), MODEL[key], room.filled(value, variables)
+                )
                 if value is not None:
                     out[key] = self._resolved(key, value)
         if "from" not in table:
@@ -59,9 +77,15 @@ class StudyModels:
         """Resolve a path from the study's folder. OWNER/NAME is a model of the Hub."""
         local = key == "from" and value.startswith(("file:", "/", "./", "../", "~"))
         if key == "calibration" or local:
-            path = (self._folder / FilePath(value.removeprefix("file:")).expanduser()).resolve()
+            path = (
+                self._folder / FilePath(value.removeprefix("file:")).expanduser()
+            ).resolve()
             return f"file:{path}" if local else str(path)
-        return f"hub:{value}" if key == "from" and "/" in value and not value.startswith("hub:") else value
+        return (
+            f"hub:{value}"
+            if key == "from" and "/" in value and not value.startswith("hub:")
+            else value
+        )
 
     def _recipe(self, name: str, rows: Mapping[str, dict[str, Any]]) -> ModelRecipe | None:
         """Return it with the recipes of the models that it is made from; None: one of them is wrong."""
@@ -71,7 +95,9 @@ class StudyModels:
             return None
         if not source.startswith(("hub:", "file:")):
             where: Path = ("models", chain[-1], "from")
-            self._doc.unknown(where, source, [other for other in rows if other != chain[-1]], "model")
+            self._doc.unknown(
+                where, source, [other for other in rows if other != chain[-1]], "model"
+            )
             return None
         values: dict[str, Any] = {}
         for ancestor in reversed(chain):

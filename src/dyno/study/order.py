@@ -24,7 +24,8 @@ from dyno.workload.spec import WorkloadSpec
 TOKEN_S = 0.03  # between two tokens of a stream
 TOGETHER = 256  # streams that such an engine works on at once
 OWN_START_S = 1.0  # of what comes with dyno
-OWN_BYTES_S, OWN_STREAM_BYTES_S = 5e9, 8e9  # of its weights: one stream, and each further one; on two cores
+# of its weights: one stream, and each further one; on two cores
+OWN_BYTES_S, OWN_STREAM_BYTES_S = 5e9, 8e9
 PROMPT_TOKENS = 250  # of a dataset whose lengths aren't known yet
 _QUALITY_SHARE = 0.25  # of the limit of an answer, that answers of quality tasks have
 
@@ -40,7 +41,9 @@ class EnginePace(NamedTuple):
         return tokens * (self.token_s + (streams - 1) * self.stream_s)
 
     def scaled(self, factor: float) -> "EnginePace":
-        return EnginePace(self.token_s * factor, self.stream_s * factor, self.prompt_s * factor)
+        return EnginePace(
+            self.token_s * factor, self.stream_s * factor, self.prompt_s * factor
+        )
 
 
 class TrialGroup(NamedTuple):
@@ -58,11 +61,16 @@ def sessions(study: Study, wanted: Collection[str] | None = None) -> list[TrialG
         if key == last:
             planned_sessions[-1].trials.extend(trials)
         else:
-            planned_sessions.append(TrialGroup(trials[0].place.label.partition(",")[0], list(trials)))
+            planned_sessions.append(
+                TrialGroup(trials[0].place.label.partition(",")[0], list(trials))
+            )
         last = key
     if wanted is None:
         return planned_sessions
-    chosen = (TrialGroup(s.name, [p for p in s.trials if p.place.id in wanted]) for s in planned_sessions)
+    chosen = (
+        TrialGroup(s.name, [p for p in s.trials if p.place.id in wanted])
+        for s in planned_sessions
+    )
     return [session for session in chosen if session.trials]
 
 
@@ -70,7 +78,15 @@ def setting_key(planned: PlannedTrial) -> bytes:
     """Return a key shared by trials that can share an engine."""
     t = planned.trial
     # What isn't served has no server to share, but a loaded engine.
-    return msgspec.json.encode([planned.place.rig, t.engine, t.target.urls, t.target.backend, t.offline is not None])
+    return msgspec.json.encode(
+        [
+            planned.place.rig,
+            t.engine,
+            t.target.urls,
+            t.target.backend,
+            t.offline is not None,
+        ]
+    )
 
 
 def _rounds(study: Study) -> Iterator[tuple[bytes, list[PlannedTrial]]]:
@@ -101,7 +117,9 @@ def _repeats(study: Study) -> range:
     return range(1, study.repeats + 1)
 
 
-def _shuffled(trials: list[PlannedTrial], repeat: int, study: Study, rng: random.Random) -> list[PlannedTrial]:
+def _shuffled(
+    trials: list[PlannedTrial], repeat: int, study: Study, rng: random.Random
+) -> list[PlannedTrial]:
     """Shuffle one repeat's trials; searches come after them, and quality last, where it can't affect what is timed.
 
     With a stop rule the loads of a series rise instead, to know when to stop."""
@@ -130,7 +148,9 @@ def series_key(planned: PlannedTrial) -> tuple[str, ...]:
     """Return a key shared by trials that differ only in the amount of load, and so in number and seed of prompts."""
     t, place = planned.trial, planned.place
     w = msgspec.structs.replace(t.workload, num_prompts=1, num_warmups=0, seed=0)
-    rest = msgspec.json.encode(msgspec.structs.replace(t, workload=w, load=t.load.without_level())).decode()
+    rest = msgspec.json.encode(
+        msgspec.structs.replace(t, workload=w, load=t.load.without_level())
+    ).decode()
     key = rest, str(place.rig), place.engine, place.workload, place.load, str(place.repeat)
     return (*key, place.id) if t.offline else key
 
@@ -172,7 +192,9 @@ def _serving_s(work: WorkloadSpec, load: LoadSpec, pace: EnginePace, output: int
     if load.arrivals == "recorded" and work.trace_end_s:
         served_s = (work.trace_end_s - work.trace_start_s) / load.speedup + request_s
     else:
-        served_s = math.ceil(work.num_prompts / streams) * request_s + _prompts_s(work, pace)
+        served_s = math.ceil(work.num_prompts / streams) * request_s + _prompts_s(
+            work, pace
+        )
     rate = _rate_rps(work, load)
     sent_s = work.num_prompts / rate + request_s if rate else 0.0
     return warmup_s + max(sent_s, served_s)
@@ -201,7 +223,11 @@ def output_tokens(trial: TrialSpec) -> int:
 
 def _prompts_s(work: WorkloadSpec, pace: EnginePace) -> float:
     """Return the time for all prompts, which the streams share."""
-    return work.num_prompts * (work.input_len if work.traits.exact else PROMPT_TOKENS) * pace.prompt_s
+    return (
+        work.num_prompts
+        * (work.input_len if work.traits.exact else PROMPT_TOKENS)
+        * pace.prompt_s
+    )
 
 
 def _offline_s(trial: TrialSpec, pace: EnginePace, output: int) -> float:

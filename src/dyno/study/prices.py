@@ -47,7 +47,10 @@ def prices(text: str, name: str) -> list[PriceRule]:
     read_rules = [_rule(doc, i, rule) for i, rule in enumerate(rules)]
     for i, rule in enumerate(read_rules[:-1]):
         if rule.general:
-            doc.mistake(("price", i), "matches every result, so the rules below it are never used. Put it last.")
+            doc.mistake(
+                ("price", i),
+                "matches every result, so the rules below it are never used. Put it last.",
+            )
             break
     if not read_rules:
         doc.mistake((), f"The file has no price. Write {_EXAMPLE}.")
@@ -65,14 +68,24 @@ def _rule(doc: TomlDocument, index: int, table: dict[str, Any]) -> PriceRule:
             values[key] = own
     for key in _PATTERNS:
         if key in values and not values[key].strip():
-            doc.mistake(("price", index, key), "is empty. Remove it if the price is for all results.")
+            doc.mistake(
+                ("price", index, key),
+                "is empty. Remove it if the price is for all results.",
+            )
     if not {"accelerator_hour", "machine_hour", "energy_kwh"} & table.keys():
-        doc.mistake(("price", index), "the price is missing. Give accelerator_hour, machine_hour or energy_kwh.")
+        doc.mistake(
+            ("price", index),
+            "the price is missing. Give accelerator_hour, machine_hour or energy_kwh.",
+        )
     patterns = {key: values.pop(key).strip() for key in _PATTERNS if key in values}
-    return PriceRule(Price(**values), origin=f"{doc.name}:{doc.line(('price', index))}", **patterns)
+    return PriceRule(
+        Price(**values), origin=f"{doc.name}:{doc.line(('price', index))}", **patterns
+    )
 
 
-def price_rules(words: Sequence[str], energy: float | None, file: FilePath | None) -> list[PriceRule]:
+def price_rules(
+    words: Sequence[str], energy: float | None, file: FilePath | None
+) -> list[PriceRule]:
     """Return the prices of the command line, which take precedence, then those of the file."""
     return [*prices_from(words, energy), *(read(file) if file is not None else [])]
 
@@ -80,11 +93,18 @@ def price_rules(words: Sequence[str], energy: float | None, file: FilePath | Non
 def prices_from(words: Sequence[str], energy: float | None = None) -> list[PriceRule]:
     """Read prices of an hour: 2.99, H100=2.99, machine=12. `energy`: of a kilowatt-hour, for all."""
     if energy is not None and not 0 <= energy < _MOST:
-        raise UsageError(f"--energy-price {energy:g} is not a price. Write the price of a kilowatt-hour, such as 0.12.")
+        raise UsageError(
+            f"--energy-price {energy:g} is not a price. Write the price of a kilowatt-hour, such as 0.12."
+        )
     named = _by_name(words)
     machine = next((named.pop(k) for k in list(named) if k.lower() == "machine"), None)
-    everywhere = Price(accelerator_hour=named.pop("", None), machine_hour=machine, energy_kwh=energy)
-    rules = [PriceRule(Price(v, energy_kwh=energy), accelerator=name, origin="--price") for name, v in named.items()]
+    everywhere = Price(
+        accelerator_hour=named.pop("", None), machine_hour=machine, energy_kwh=energy
+    )
+    rules = [
+        PriceRule(Price(v, energy_kwh=energy), accelerator=name, origin="--price")
+        for name, v in named.items()
+    ]
     if everywhere.accelerator_hour is not None or machine is not None:
         rules.append(PriceRule(everywhere, origin="--price"))
     elif energy is not None:
@@ -104,7 +124,9 @@ def _by_name(words: Sequence[str]) -> dict[str, float]:
         key = next((k for k in named if k.lower() == name.lower()), name)
         if key in named:
             which = f"for {key}" if key else "for all accelerators"
-            raise UsageError(f"--price gives two prices {which}: {named[key]:g}, {value:g}. Give one.")
+            raise UsageError(
+                f"--price gives two prices {which}: {named[key]:g}, {value:g}. Give one."
+            )
         named[key] = value
     return named
 

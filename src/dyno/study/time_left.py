@@ -4,7 +4,8 @@ import math
 from collections.abc import Mapping
 
 KNOWN_FROM = 0.1  # share of a load from which its own speed counts, and not the estimate
-LONGER = 1.25  # an estimate that is this much above what was shown is shown; a smaller rise is not news
+# an estimate that is this much above what was shown is shown; a smaller rise is not news
+LONGER = 1.25
 
 
 class TimeLeft:
@@ -19,7 +20,8 @@ class TimeLeft:
         """`estimates_s`: of the trials to run, by id, in their order."""
         self._left = dict(estimates_s)
         self._took = self._estimated = 0.0  # of finished trials
-        self._since = self._expected_s = self._deadline = self._share = 0.0  # of the current one
+        # of the current one
+        self._since = self._expected_s = self._deadline = self._share = 0.0
         self._shown = math.inf  # last
         self._expect(now)
 
@@ -34,7 +36,10 @@ class TimeLeft:
             return
         self._share = share
         trust = min(share / KNOWN_FROM, 1.0)
-        by_estimate, by_speed = (1 - share) * self._expected_s, elapsed_s * (1 - share) / share
+        by_estimate, by_speed = (
+            (1 - share) * self._expected_s,
+            elapsed_s * (1 - share) / share,
+        )
         self._deadline = now + (1 - trust) * by_estimate + trust * by_speed
 
     def ended(self, id: str, measured: bool, now: float) -> None:

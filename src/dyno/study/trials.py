@@ -27,13 +27,15 @@ from dyno.workload.datasets import DATASETS, DEFAULT, DEFAULT_OF_CLASSES
 from dyno.workload.draw import Draw
 from dyno.workload.spec import TrafficClass, WorkloadSpec
 
-_DURATION_PROMPTS = 1000  # prepared for a closed loop that runs for a time; then they are sent again
+# prepared for a closed loop that runs for a time; then they are sent again
+_DURATION_PROMPTS = 1000
 # Counted for each engine in its own words elsewhere; in a study the same for all, so that they can be compared.
 _SAMPLING = {"temperature": 0.0}
 _PERCENTILES = [50.0, 90.0, 95.0, 99.0]
 _WARMUPS = 8  # where no concurrency says better
 _COUNTS = ("num_prompts", "num_sessions", "requests_per_stream", "duration_s")
-_UNKNOWN = Dataset(name="", about="", make="", traits=DatasetTraits(times=True))  # breaks no rule
+# breaks no rule
+_UNKNOWN = Dataset(name="", about="", make="", traits=DatasetTraits(times=True))
 _TURNS = "5"  # of a conversation, where nothing says how many
 _PATHS = (
     "model", "draft_model", "path", "tokenizer", "python", "binary", "cacert", "cert", "cert_key",
@@ -48,10 +50,12 @@ class Known(NamedTuple):
     paths: Mapping[str, str]  # backend → its route
     fields: Mapping[str, frozenset[str] | None]  # backend → the fields it takes; None: any
     prompts_needed: Callable[[LoadSpec, WorkloadSpec], int | None]
-    recipe_problem: Callable[[ModelRecipe], tuple[str, str] | None]  # the key of a model that is wrong, and why
+    # the key of a model that is wrong, and why
+    recipe_problem: Callable[[ModelRecipe], tuple[str, str] | None]
     quality_problem: Callable[[QualitySpec], tuple[str, str] | None]  # likewise
     quality_workload: Callable[[QualitySpec], WorkloadSpec]
-    with_slots: Callable[[Sequence[TrialSpec], QualitySpec | None], list[TrialSpec]]  # for the loads of all
+    # for the loads of all
+    with_slots: Callable[[Sequence[TrialSpec], QualitySpec | None], list[TrialSpec]]
 
 
 class Trials:
@@ -60,7 +64,10 @@ class Trials:
         self.models: dict[str, ModelRecipe | None] = {}  # None: it is wrong
 
     def trial(self, sections: dict[str, Section], cell: GridCell) -> TrialSpec | None:
-        values = {part: self._converted(section, cell.sections[part]) for part, section in sections.items()}
+        values = {
+            part: self._converted(section, cell.sections[part])
+            for part, section in sections.items()
+        }
         if weights := self._weights(values, sections):
             values["engine"]["weights"] = weights
         engine, target = self._engine(values["engine"], sections["engine"])
@@ -69,7 +76,9 @@ class Trials:
         dataset = DATASETS.get(cells["dataset"], _UNKNOWN)
         paced = _is_paced(cells, dataset) and not values["load"].keys() & set(rules.LEVELS)
         load, offline = self._load(values["load"], sections["load"], paced)
-        self._check_rules(values, sections, dataset, recorded=paced or "arrivals" in values["load"])
+        self._check_rules(
+            values, sections, dataset, recorded=paced or "arrivals" in values["load"]
+        )
         workload = self._workload(values, sections, load, offline)
         t = values["trial"]
         self._check_figures(t, sections["trial"])
@@ -100,7 +109,9 @@ class Trials:
                 values[key] = own
         return values
 
-    def _sampling(self, t: dict[str, Any], section: Section, cell: GridCell, backend: str) -> dict[str, Any]:
+    def _sampling(
+        self, t: dict[str, Any], section: Section, cell: GridCell, backend: str
+    ) -> dict[str, Any]:
         """Take the sampling parameters out of a trial's settings, without those that the backend doesn't take."""
         sampling: dict[str, Any] = t.pop("sampling", _SAMPLING)
         fields = self.known.fields[backend]
@@ -108,16 +119,26 @@ class Trials:
             return sampling
         unknown = sorted({*sampling, *t.get("extra_body", {})} - fields)
         if unknown and "sampling" in cell.sections["trial"]:
-            where = section.paths.get("sampling") or section.paths.get("extra_body") or ("trial",)
-            self.doc.mistake(where, f"the backend {backend} doesn't take {', '.join(unknown)}.")
+            where = (
+                section.paths.get("sampling")
+                or section.paths.get("extra_body")
+                or ("trial",)
+            )
+            self.doc.mistake(
+                where, f"the backend {backend} doesn't take {', '.join(unknown)}."
+            )
         return {k: v for k, v in sampling.items() if k in fields}
 
     def _check_figures(self, t: dict[str, Any], section: Section) -> None:
         for name in t.get("goodput_ms", {}).keys() - set(GOODPUT):
             self.doc.unknown_key((*section.paths["goodput_ms"], name), list(GOODPUT))
-        for mistake in rules.mistakes(rules.TRIAL, rules.GivenSettings(t, _UNKNOWN), "keys"):
+        for mistake in rules.mistakes(
+            rules.TRIAL, rules.GivenSettings(t, _UNKNOWN), "keys"
+        ):
             inside = [mistake.inside] if mistake.inside else []
-            self.doc.mistake((*section.paths[mistake.rule.setting], *inside), mistake.text(_key_words))
+            self.doc.mistake(
+                (*section.paths[mistake.rule.setting], *inside), mistake.text(_key_words)
+            )
 
     def _relative(self, key: str, value: Any) -> Any:
         """Resolve a path that begins with a dot from the study's folder."""
@@ -131,7 +152,9 @@ class Trials:
             return str((self.folder / value).resolve())
         return value
 
-    def _engine(self, cells: dict[str, Any], section: Section) -> tuple[EngineSpec | None, TargetSpec | None]:
+    def _engine(
+        self, cells: dict[str, Any], section: Section
+    ) -> tuple[EngineSpec | None, TargetSpec | None]:
         kind = self._kind(cells, section)
         if kind is None:
             return None, None
@@ -141,7 +164,9 @@ class Trials:
         cells.pop("api_key_env", None)
         backend = cells.pop("backend", self.known.backends[kind])
         if backend not in self.known.paths:
-            self.doc.unknown(section.paths["backend"], backend, list(self.known.paths), "backend")
+            self.doc.unknown(
+                section.paths["backend"], backend, list(self.known.paths), "backend"
+            )
             return None, None
         if not self._check_urls(urls, kind, section):
             return None, None
@@ -156,9 +181,13 @@ class Trials:
         transport = {key: cells.pop(key) for key in TRANSPORT if key in cells}
         for key in ("insecure", "cacert", "cert", "cert_key"):
             if key in transport and not urls:
-                self.doc.mistake(section.paths[key], "is for a running server only: give its base_url.")
+                self.doc.mistake(
+                    section.paths[key], "is for a running server only: give its base_url."
+                )
         base, *more = urls or [""]
-        target = TargetSpec(base, backend, endpoint, cells.get("model"), more_urls=more, **transport)
+        target = TargetSpec(
+            base, backend, endpoint, cells.get("model"), more_urls=more, **transport
+        )
         return EngineSpec(**cells), target
 
     def _kind(self, cells: dict[str, Any], section: Section) -> str | None:
@@ -166,10 +195,17 @@ class Trials:
         kind: str | None = cells.get("kind")
         if kind is None:
             kinds = ", ".join(self.known.backends)
-            self.doc.missing(section.table, f"kind is missing. Give one of {kinds}.", ["kind"], _tables(section))
+            self.doc.missing(
+                section.table,
+                f"kind is missing. Give one of {kinds}.",
+                ["kind"],
+                _tables(section),
+            )
             return None
         if kind not in self.known.backends:
-            self.doc.unknown(section.paths["kind"], kind, list(self.known.backends), "engine kind")
+            self.doc.unknown(
+                section.paths["kind"], kind, list(self.known.backends), "engine kind"
+            )
             return None
         return kind
 
@@ -191,7 +227,9 @@ class Trials:
                 self.doc.mistake(section.paths["base_url"], str(e))
         return True
 
-    def _weights(self, values: dict[str, dict[str, Any]], sections: dict[str, Section]) -> dict[str, ModelRecipe]:
+    def _weights(
+        self, values: dict[str, dict[str, Any]], sections: dict[str, Section]
+    ) -> dict[str, ModelRecipe]:
         """Return the recipes of this study's models that a trial names. A slip of the pen in a name is a mistake."""
         keys = [("trial", "tokenizer")]
         if values["engine"].get("kind") not in self.known.attached:
@@ -201,15 +239,26 @@ class Trials:
             named = str(values[part].get(key) or "")
             if recipe := self.models.get(named):
                 out[named] = recipe
-            elif named and named not in self.models and "/" not in named and near(named, list(self.models)):
-                self.doc.unknown(sections[part].paths[key], named, list(self.models), "model")
+            elif (
+                named
+                and named not in self.models
+                and "/" not in named
+                and near(named, list(self.models))
+            ):
+                self.doc.unknown(
+                    sections[part].paths[key], named, list(self.models), "model"
+                )
         return out
 
-    def _load(self, cells: dict[str, Any], section: Section, paced: bool) -> tuple[LoadSpec, OfflineSpec | None]:
+    def _load(
+        self, cells: dict[str, Any], section: Section, paced: bool
+    ) -> tuple[LoadSpec, OfflineSpec | None]:
         kind = cells.get("kind", "serve")
         self._check_load_keys(kind, cells, section)
         if kind != "serve":
-            return LoadSpec(), OfflineSpec(kind, **{k: v for k, v in cells.items() if k in OFFLINE})
+            return LoadSpec(), OfflineSpec(
+                kind, **{k: v for k, v in cells.items() if k in OFFLINE}
+            )
         serving = {k: v for k, v in cells.items() if k in SERVING}
         if paced:
             serving.setdefault("arrivals", "recorded")
@@ -224,27 +273,46 @@ class Trials:
 
     def _check_load_keys(self, kind: str, cells: dict[str, Any], section: Section) -> None:
         if kind == "serve":
-            foreign, which = OFFLINE, "an offline load (kind = 'throughput', 'latency', 'micro')"
+            foreign, which = (
+                OFFLINE,
+                "an offline load (kind = 'throughput', 'latency', 'micro')",
+            )
         else:
             foreign, which = SERVING, "kind = 'serve'"
         for key in cells:
             if key in foreign:
-                self.doc.mistake(section.paths[key], f"is for {which}, but this load is {kind!r}.")
+                self.doc.mistake(
+                    section.paths[key], f"is for {which}, but this load is {kind!r}."
+                )
 
     def _check_rules(
-        self, values: dict[str, dict[str, Any]], sections: dict[str, Section], dataset: Dataset, recorded: bool
+        self,
+        values: dict[str, dict[str, Any]],
+        sections: dict[str, Section],
+        dataset: Dataset,
+        recorded: bool,
     ) -> None:
         """Collect the rules that load and workload break, each at its key; of a key that is missing, at the table."""
-        cells, work, kind = values["load"], sections["workload"], values["load"].get("kind", "serve")
+        cells, work, kind = (
+            values["load"],
+            sections["workload"],
+            values["load"].get("kind", "serve"),
+        )
         # How many requests: the load's number goes before the workload's, and with workloads that have no sessions.
         aside = {"num_sessions", "num_warmups", *(SERVING if kind != "serve" else ())}
         load = {k: v for k, v in cells.items() if k not in aside}
-        given = load | {k: values["workload"].get(k) for k in work.cells if k != "num_prompts"}
+        given = load | {
+            k: values["workload"].get(k) for k in work.cells if k != "num_prompts"
+        }
         each = [*rules.LOAD, *(rules.WORKLOAD if dataset is not _UNKNOWN else ())]
         settings = rules.GivenSettings(given, dataset, recorded, micro=kind == "micro")
         for mistake in rules.mistakes(each, settings, "keys"):
             setting, text = mistake.rule.setting, mistake.text(_key_words)
-            section = work if setting in CELLS["workload"] and setting not in load else sections["load"]
+            section = (
+                work
+                if setting in CELLS["workload"] and setting not in load
+                else sections["load"]
+            )
             where = section.paths.get(setting)
             if where is None:
                 where, text = section.table, f"{setting} {text}"
@@ -274,39 +342,63 @@ class Trials:
             return None
         if offline and offline.kind == "latency" and "num_prompts" in how:
             where = sections["load"].paths["num_prompts"]
-            self.doc.mistake(where, "is not for a latency load: its batch_size says how many.")
+            self.doc.mistake(
+                where, "is not for a latency load: its batch_size says how many."
+            )
         count, sessions = self._count(cells, how, load, offline)
         if count is None:
             text = (
                 "num_prompts is missing. Give it here or in the load, or give the load requests_per_stream or "
                 "duration_s."
             )
-            self.doc.missing(section.table, text, _COUNTS, _tables(section) | _tables(sections["load"]))
+            self.doc.missing(
+                section.table, text, _COUNTS, _tables(section) | _tables(sections["load"])
+            )
             return None
         if count > MOST_PROMPTS:
-            self.doc.mistake(section.table, f"would have {count:,} requests. The most is {MOST_PROMPTS:,}.")
+            self.doc.mistake(
+                section.table,
+                f"would have {count:,} requests. The most is {MOST_PROMPTS:,}.",
+            )
             return None
         warmups = how.get("num_warmups", cells.get("num_warmups"))
         if warmups is None:
-            warmups = 0 if offline else min(load.max_concurrency or _WARMUPS, count or _WARMUPS)
-        return WorkloadSpec(**{**cells, "num_prompts": count, "num_sessions": sessions, "num_warmups": warmups})
+            warmups = (
+                0 if offline else min(load.max_concurrency or _WARMUPS, count or _WARMUPS)
+            )
+        return WorkloadSpec(
+            **{
+                **cells,
+                "num_prompts": count,
+                "num_sessions": sessions,
+                "num_warmups": warmups,
+            }
+        )
 
     def _count(
-        self, cells: dict[str, Any], how: dict[str, Any], load: LoadSpec, offline: OfflineSpec | None
+        self,
+        cells: dict[str, Any],
+        how: dict[str, Any],
+        load: LoadSpec,
+        offline: OfflineSpec | None,
     ) -> tuple[int | None, int | None]:
         """Return how many requests and sessions there are. `cells`: of the workload, `how`: of the load."""
         sessions = how.get("num_sessions", cells.get("num_sessions"))
         count = _requested(how, load, offline)
         if count is not None:
             return count, sessions
-        count = cells.get("num_prompts") or self.known.prompts_needed(load, WorkloadSpec(**cells))
+        count = cells.get("num_prompts") or self.known.prompts_needed(
+            load, WorkloadSpec(**cells)
+        )
         if count is None:
             return _implied(cells, load, offline, sessions), sessions
         if count and cells["dataset"] == DEFAULT_OF_CLASSES and "num_prompts" not in cells:
             sessions = sessions or count  # the classes' rates are those of sessions
         return count, sessions
 
-    def _check_dataset(self, cells: dict[str, Any], section: Section, offline: OfflineSpec | None) -> bool:
+    def _check_dataset(
+        self, cells: dict[str, Any], section: Section, offline: OfflineSpec | None
+    ) -> bool:
         """Return whether there is such a data set, and those of its classes."""
         dataset = cells["dataset"]
         if dataset not in DATASETS:
@@ -315,7 +407,10 @@ class Trials:
         if not self._check_classes(cells.get("classes", {}), section):
             return False
         if offline and DATASETS[dataset].traits.sessions:
-            self.doc.mistake(section.paths["dataset"], f"{dataset} needs a server: its load must be kind = 'serve'.")
+            self.doc.mistake(
+                section.paths["dataset"],
+                f"{dataset} needs a server: its load must be kind = 'serve'.",
+            )
         return True
 
     def _check_classes(self, classes: dict[str, TrafficClass], section: Section) -> bool:
@@ -323,7 +418,9 @@ class Trials:
         for name, part in classes.items():
             where = (*section.paths["classes"], name)
             if part.dataset not in DATASETS:
-                self.doc.unknown((*where, "dataset"), part.dataset, list(DATASETS), "dataset")
+                self.doc.unknown(
+                    (*where, "dataset"), part.dataset, list(DATASETS), "dataset"
+                )
                 return False
             for key in _class_keys(section, name) - set(known):
                 self.doc.unknown_key((*where, key), known)
@@ -347,7 +444,9 @@ def _is_paced(cells: dict[str, Any], dataset: Dataset) -> bool:
     return dataset.traits.paced or any(part.request_rate_rps for part in classes.values())
 
 
-def _requested(how: dict[str, Any], load: LoadSpec, offline: OfflineSpec | None) -> int | None:
+def _requested(
+    how: dict[str, Any], load: LoadSpec, offline: OfflineSpec | None
+) -> int | None:
     """Return the number of requests that a load asks for."""
     if offline and offline.kind == "latency":
         return offline.batch_size or 8  # as vLLM's; what a workload says is for other loads
@@ -358,7 +457,9 @@ def _requested(how: dict[str, Any], load: LoadSpec, offline: OfflineSpec | None)
     return max(1, round(each * (load.max_concurrency or 1))) if each else None
 
 
-def _implied(cells: dict[str, Any], load: LoadSpec, offline: OfflineSpec | None, sessions: int | None) -> int | None:
+def _implied(
+    cells: dict[str, Any], load: LoadSpec, offline: OfflineSpec | None, sessions: int | None
+) -> int | None:
     """Return the number of requests where neither load nor workload gives one."""
     if sessions:  # about as many, for estimates
         return round(sessions * Draw.parse(cells.get("turns") or _TURNS).mean)

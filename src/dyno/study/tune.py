@@ -21,7 +21,9 @@ _RANGE = {"from": float, "to": float, "log": bool}
 _WHERE: Path = ("tune", "settings")
 
 
-def read(doc: TomlDocument, engines: list[str], models: Mapping[str, ModelRecipe | None]) -> TuneSpec | None:
+def read(
+    doc: TomlDocument, engines: list[str], models: Mapping[str, ModelRecipe | None]
+) -> TuneSpec | None:
     table = doc.tree.get("tune")
     if table is None:
         return None
@@ -31,7 +33,11 @@ def read(doc: TomlDocument, engines: list[str], models: Mapping[str, ModelRecipe
     for key in table:
         if key not in _TOP and key not in ("settings", "target"):
             doc.unknown_key(("tune", key), [*_TOP, "settings", "target"])
-    top = {k: converted(doc, ("tune", k), hint, table[k]) for k, hint in _TOP.items() if k in table}
+    top = {
+        k: converted(doc, ("tune", k), hint, table[k])
+        for k, hint in _TOP.items()
+        if k in table
+    }
     spec = TuneSpec(
         _settings(doc, table.get("settings")),
         **{k: v for k, v in top.items() if v is not None},
@@ -45,7 +51,9 @@ def read(doc: TomlDocument, engines: list[str], models: Mapping[str, ModelRecipe
     return msgspec.structs.replace(spec, weights=_weights(spec, models))
 
 
-def _weights(spec: TuneSpec, models: Mapping[str, ModelRecipe | None]) -> dict[str, ModelRecipe]:
+def _weights(
+    spec: TuneSpec, models: Mapping[str, ModelRecipe | None]
+) -> dict[str, ModelRecipe]:
     """Return the recipes of the models that the search may choose."""
     names: set[str] = set()
     for key in ("model", "draft_model"):
@@ -72,16 +80,23 @@ def _check_objective(doc: TomlDocument, spec: TuneSpec) -> None:
         doc.mistake(("tune", "target"), str(e).removeprefix("target "))
         return
     if spec.objective == "load" and not limits:
-        doc.mistake(("tune", "objective"), 'load needs a target, such as target = ["ttft_p99:500"].')
+        doc.mistake(
+            ("tune", "objective"), 'load needs a target, such as target = ["ttft_p99:500"].'
+        )
     try:
         known = spec.latency is None or spec.latency.stem != "failed"
     except UsageError:
         known = False
     if not known:
-        meant = near(spec.objective, [*OBJECTIVES, "ttft_p99", "tpot_mean", "itl_p99", "e2el_p99"])
+        meant = near(
+            spec.objective, [*OBJECTIVES, "ttft_p99", "tpot_mean", "itl_p99", "e2el_p99"]
+        )
         hint = f" Did you mean {meant}?" if meant else ""
         names = f"{', '.join(OBJECTIVES)}, or a latency such as ttft_p99"
-        doc.mistake(("tune", "objective"), f"there is no objective {spec.objective!r}.{hint} Known: {names}.")
+        doc.mistake(
+            ("tune", "objective"),
+            f"there is no objective {spec.objective!r}.{hint} Known: {names}.",
+        )
 
 
 def own_argument(key: str) -> bool:
@@ -91,7 +106,10 @@ def own_argument(key: str) -> bool:
 
 def _settings(doc: TomlDocument, table: Any) -> dict[str, TuneAxis]:
     if not isinstance(table, dict) or not table:
-        doc.mistake(("tune",), "settings is missing: write settings.KEY = [values] for each setting that may change.")
+        doc.mistake(
+            ("tune",),
+            "settings is missing: write settings.KEY = [values] for each setting that may change.",
+        )
         return {}
     out = {}
     for key, value in table.items():
@@ -105,7 +123,9 @@ def _settings(doc: TomlDocument, table: Any) -> dict[str, TuneAxis]:
 def _axis(doc: TomlDocument, key: str, value: Any) -> TuneAxis | None:
     path = (*_WHERE, key)
     hint = str | int | float | bool if own_argument(key) else CELLS["engine"][key]
-    if isinstance(value, dict) and (value.keys() & {"from", "to"} or key not in ("env", "container")):
+    if isinstance(value, dict) and (
+        value.keys() & {"from", "to"} or key not in ("env", "container")
+    ):
         return _range(doc, path, hint, value)
     if not isinstance(value, list) or not value:
         doc.mistake(path, "must be a list of values, or a range: { from = 1, to = 64 }.")
@@ -115,7 +135,9 @@ def _axis(doc: TomlDocument, key: str, value: Any) -> TuneAxis | None:
     return TuneAxis(distinct)
 
 
-def _range(doc: TomlDocument, path: Path, hint: Any, table: dict[str, Any]) -> TuneAxis | None:
+def _range(
+    doc: TomlDocument, path: Path, hint: Any, table: dict[str, Any]
+) -> TuneAxis | None:
     for key in table.keys() - _RANGE.keys():
         doc.unknown_key((*path, key), list(_RANGE))
     ends = [table.get("from"), table.get("to")]
@@ -131,6 +153,10 @@ def _range(doc: TomlDocument, path: Path, hint: Any, table: dict[str, Any]) -> T
         return None
     log = table.get("log", False)
     if not isinstance(log, bool) or (log and low <= 0):
-        doc.mistake(path, "log must be true or false; with log = true, from must be above 0.")
+        doc.mistake(
+            path, "log must be true or false; with log = true, from must be above 0."
+        )
         return None
-    return TuneAxis(least=low, most=high, log=log, whole=all(isinstance(n, int) for n in ends))
+    return TuneAxis(
+        least=low, most=high, log=log, whole=all(isinstance(n, int) for n in ends)
+    )

@@ -31,7 +31,9 @@ _SAMPLES = (
 
 def ask_before(run: Run, session: Session, trial: TrialSpec) -> None:
     session.watcher.phase("Checking answers")
-    run.write_correctness(Correctness(_ask(session, trial, [PROMPTS] * len(trial.target.urls))))
+    run.write_correctness(
+        Correctness(_ask(session, trial, [PROMPTS] * len(trial.target.urls)))
+    )
 
 
 def ask_after(run: Run, session: Session, trial: TrialSpec) -> None:
@@ -41,26 +43,39 @@ def ask_after(run: Run, session: Session, trial: TrialSpec) -> None:
         return
     session.watcher.phase("Checking answers")
     try:
-        known = msgspec.structs.replace(known, after=_ask(session, trial, _by_replica(known.before, trial)))
+        known = msgspec.structs.replace(
+            known, after=_ask(session, trial, _by_replica(known.before, trial))
+        )
         if changed := known.changed():
             again = _ask(session, trial, _by_replica([a for _, a in changed], trial))
             known = msgspec.structs.replace(known, again=again)
-    except KeyboardInterrupt:  # the load is measured: its result is calculated, and what would follow is left out
+    except (
+        KeyboardInterrupt
+    ):  # the load is measured: its result is calculated, and what would follow is left out
         session.stop.request()
     run.write_correctness(known)
 
 
 def _by_replica(answers: Sequence[GreedyAnswer], trial: TrialSpec) -> list[list[str]]:
-    return [[a.prompt for a in answers if a.replica == i] for i in range(len(trial.target.urls))]
+    return [
+        [a.prompt for a in answers if a.replica == i] for i in range(len(trial.target.urls))
+    ]
 
 
-def _ask(session: Session, trial: TrialSpec, prompts: Sequence[Sequence[str]]) -> list[GreedyAnswer]:
+def _ask(
+    session: Session, trial: TrialSpec, prompts: Sequence[Sequence[str]]
+) -> list[GreedyAnswer]:
     """`prompts`: of each replica. One at a time: in a batch, an answer may depend on the others."""
     answers: list[GreedyAnswer] = []
     for replica, texts in enumerate(prompts):
         until = time.monotonic() + SPENT_S / len(prompts)
         limit_s = min(trial.load.request_timeout_s, _LIMIT_S)
-        client = Client(Url(trial.target.urls[replica]), session.headers, trial.target, timeout_s=limit_s)
+        client = Client(
+            Url(trial.target.urls[replica]),
+            session.headers,
+            trial.target,
+            timeout_s=limit_s,
+        )
         with contextlib.closing(client):
             for i, text in enumerate(texts):
                 if i == 0 or time.monotonic() < until:
@@ -71,8 +86,13 @@ def _ask(session: Session, trial: TrialSpec, prompts: Sequence[Sequence[str]]) -
 
 def _answer(client: Client, model: str, trial: TrialSpec, prompt: str) -> GreedyAnswer:
     protocol = PROTOCOLS[trial.target.backend]
-    extra = {name: value for name, value in trial.extra_body.items() if name not in _SAMPLES}
-    body = protocol.body(Request(prompt, 0, MAX_TOKENS), Asked(model, sampling={"temperature": 0.0}, extra_body=extra))
+    extra = {
+        name: value for name, value in trial.extra_body.items() if name not in _SAMPLES
+    }
+    body = protocol.body(
+        Request(prompt, 0, MAX_TOKENS),
+        Asked(model, sampling={"temperature": 0.0}, extra_body=extra),
+    )
     began = time.monotonic()
     reading = StreamReading([], [])
     try:
@@ -81,7 +101,9 @@ def _answer(client: Client, model: str, trial: TrialSpec, prompt: str) -> Greedy
             reading.error = f"http_{status}" if status != 200 else "not_a_stream"
             reading.error_detail = str(answer)
         else:
-            reading = protocol.read(decode.body_events(answer.encode("utf-8", "surrogatepass")))
+            reading = protocol.read(
+                decode.body_events(answer.encode("utf-8", "surrogatepass"))
+            )
     except TargetError as e:
         reading.error, reading.error_detail = "no_answer", str(e)
     except (ValueError, RecursionError) as e:

@@ -14,14 +14,18 @@ from dyno.workload.request import DataFile
 from dyno.workload.spec import WorkloadSpec
 
 
-def located(spec: WorkloadSpec, say: Say, below: Say) -> tuple[WorkloadSpec, DataFile | None]:
+def located(
+    spec: WorkloadSpec, say: Say, below: Say
+) -> tuple[WorkloadSpec, DataFile | None]:
     """Return the workload with the path of its file here, and that file; None: it needs none of the Hub."""
     if spec.classes:
         parts = {name: located(part, say, below)[0] for name, part in spec.classes.items()}
         return msgspec.structs.replace(spec, classes=parts), None
     declared = DATASETS.get(spec.dataset)
     if declared and declared.hub_name:
-        return msgspec.structs.replace(spec, path=_cached(spec.path or getattr(spec, declared.hub_name))), None
+        return msgspec.structs.replace(
+            spec, path=_cached(spec.path or getattr(spec, declared.hub_name))
+        ), None
     source = spec.path or spec.dataset
     recipe = hub.dataset_recipe(source)
     if recipe is None:
@@ -40,7 +44,11 @@ def located(spec: WorkloadSpec, say: Say, below: Say) -> tuple[WorkloadSpec, Dat
 def _cached(name: str | None) -> str | None:
     """Return the folder of a dataset in the Hub's cache, by OWNER/NAME; a path of this machine is its own."""
     text = (name or "").removeprefix("hub:").removeprefix("datasets/")
-    if not name or Path(name).expanduser().exists() or not re.fullmatch(r"[\w.-]+/[\w.-]+(@[\w./-]+)?", text):
+    if (
+        not name
+        or Path(name).expanduser().exists()
+        or not re.fullmatch(r"[\w.-]+/[\w.-]+(@[\w./-]+)?", text)
+    ):
         return name
     repo, _, revision = text.partition("@")
     storage = storage_folder("dataset", repo)

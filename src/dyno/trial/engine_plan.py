@@ -11,11 +11,26 @@ from dyno.engines import container, image
 from dyno.engines.caches import Caches
 from dyno.engines.kinds import KINDS, kind_of
 from dyno.engines.kinds.base import EngineKind, Program
-from dyno.engines.launch import WORKER, allowed, contained, launches, locate, shown, spec_secrets
+from dyno.engines.launch import (
+    WORKER,
+    allowed,
+    contained,
+    launches,
+    locate,
+    shown,
+    spec_secrets,
+)
 from dyno.engines.port import free_port
 from dyno.engines.variables import misspelt
 from dyno.errors import UsageError
-from dyno.facts.engine import ContainerSpec, EngineSpec, Launch, Limits, image_problem, is_of
+from dyno.facts.engine import (
+    ContainerSpec,
+    EngineSpec,
+    Launch,
+    Limits,
+    image_problem,
+    is_of,
+)
 from dyno.facts.model import ModelShape
 from dyno.facts.offline import Batch
 from dyno.facts.rig import Accelerator, Peaks, Rig
@@ -48,13 +63,15 @@ class EnginePlan:
         self.rig, self.batch, self.image, self._asked = rig, batch, image, (spec, port)
         spec = contained(self.kind, spec)
         _check_image(spec)
-        lacking = weights.lacking(spec)  # of a study's own models: a dry run shows where they will be
+        # of a study's own models: a dry run shows where they will be
+        lacking = weights.lacking(spec)
         if not dry:
             _refuse_lacking(lacking)
         self.origins = weights.origins(spec)
         spec = weights.located(self.kind, spec)
         self.spec = spec = self.kind.prepare(_checked(self.kind, spec, batch))
-        secrets.learn([*secrets.values(os.environ), *spec_secrets(spec)])  # what the engine is given, or inherits
+        # what the engine is given, or inherits
+        secrets.learn([*secrets.values(os.environ), *spec_secrets(spec)])
         self.program: Program = locate(self.kind, self._pinned(spec), dry)
         self.absent = None if lacking else _absent(spec)
         self.model: ModelShape | None = self._local_model(dry)
@@ -67,16 +84,25 @@ class EnginePlan:
         vendor = _vendor(rig) or self.assumed
         ports = _ports(spec, port or spec.port, dry)
         self.caches = Caches(spec, self.program.version, self._device_names())
-        planned = launches(self.kind, spec, self.program, ports, self.devices, vendor, batch)
-        self.launches: list[Launch] = [self.caches.into(launch, i) for i, launch in enumerate(planned)]
-        self.misspelt = misspelt(spec.kind, None if spec.container else self.program.python, spec.env, os.environ)
+        planned = launches(
+            self.kind, spec, self.program, ports, self.devices, vendor, batch
+        )
+        self.launches: list[Launch] = [
+            self.caches.into(launch, i) for i, launch in enumerate(planned)
+        ]
+        self.misspelt = misspelt(
+            spec.kind, None if spec.container else self.program.python, spec.env, os.environ
+        )
         self.cleanups: list[list[str]] = [[] for _ in ports]
         self.tool: str | None = None
         self.containers: list[str] = []  # their names
-        self.withheld: dict[str, str] = {}  # exported variables that they don't get, and why
+        # exported variables that they don't get, and why
+        self.withheld: dict[str, str] = {}
         if box := self._pinned(spec).container:
             self.tool = (box.tool or "docker") if dry else container.tool(box.tool)
-            self._into_containers(self.caches.mounted(self._with_weights(box)), self.tool, vendor)
+            self._into_containers(
+                self.caches.mounted(self._with_weights(box)), self.tool, vendor
+            )
 
     def _local_model(self, dry: bool) -> ModelShape | None:
         """Return the shape of a model that is a file here. In a dry run for another machine a model that isn't here is
@@ -99,19 +125,30 @@ class EnginePlan:
     def _pinned(self, spec: EngineSpec) -> EngineSpec:
         if spec.container is None or self.image is None:
             return spec
-        return msgspec.structs.replace(spec, container=msgspec.structs.replace(spec.container, image=self.image))
+        return msgspec.structs.replace(
+            spec, container=msgspec.structs.replace(spec.container, image=self.image)
+        )
 
     def _with_weights(self, box: ContainerSpec) -> ContainerSpec:
         """Mount a study's models; the model of any other setting is mounted where it is a path here."""
         named = [getattr(self.spec, key) for key, _ in weights.named(self._asked[0])]
-        mounts = [f"{folder}:{folder}:ro" for folder in dict.fromkeys(map(container.repository, named))]
+        mounts = [
+            f"{folder}:{folder}:ro"
+            for folder in dict.fromkeys(map(container.repository, named))
+        ]
         return msgspec.structs.replace(box, mounts=[*box.mounts, *mounts])
 
     def _into_containers(self, box: ContainerSpec, tool: str, vendor: str | None) -> None:
         self.containers = [f"dyno-{os.getpid()}-{launch.port}" for launch in self.launches]
         groups, exported = container.device_groups(tool), software.exported(os.environ)
-        model, accelerator = self.spec.model if self.model else None, box.accelerator or vendor or "none"
-        launches = [container.in_the_cache(launch, box, self.kind.cache_variables) for launch in self.launches]
+        model, accelerator = (
+            self.spec.model if self.model else None,
+            box.accelerator or vendor or "none",
+        )
+        launches = [
+            container.in_the_cache(launch, box, self.kind.cache_variables)
+            for launch in self.launches
+        ]
         wrapped = [
             container.wrap(launch, box, name, tool, model, accelerator, exported, groups)
             for launch, name in zip(launches, self.containers, strict=True)
@@ -131,7 +168,11 @@ class EnginePlan:
 
     def seen(self, rig: Rig) -> Rig:
         """Return the machine with those variables alone that the engine has."""
-        environment = {k: v for k, v in rig.environment.items() if k not in self.withheld and k not in self.spec.env}
+        environment = {
+            k: v
+            for k, v in rig.environment.items()
+            if k not in self.withheld and k not in self.spec.env
+        }
         return msgspec.structs.replace(rig, environment=environment)
 
     def not_passed(self) -> str | None:
@@ -140,7 +181,11 @@ class EnginePlan:
 
     @property
     def title(self) -> str:
-        return self.kind.title if self.batch is None else self.kind.title.removesuffix(" serve")
+        return (
+            self.kind.title
+            if self.batch is None
+            else self.kind.title.removesuffix(" serve")
+        )
 
     @property
     def served_name(self) -> str:
@@ -165,7 +210,11 @@ class EnginePlan:
     def problems(self, needed: Sequence[int] = ()) -> list[str]:
         """Return what is known to go wrong. `needed`: prompt + output of the requests, as far as they are known."""
         unable = self.kind.unable(self.spec, self.rig, self.program.version)
-        return [*filter(None, (self.absent, self._too_long(needed), unable)), *self._contradictions(), *self._memory()]
+        return [
+            *filter(None, (self.absent, self._too_long(needed), unable)),
+            *self._contradictions(),
+            *self._memory(),
+        ]
 
     def _too_long(self, needed: Sequence[int]) -> str | None:
         context = self.limits.context
@@ -198,12 +247,17 @@ class EnginePlan:
                 "--load-format 'dummy' for random ones."
             )
         # An online quantization (fp8) is made from unquantized files; a quantized file is what it is.
-        if files and spec.quantization and same_quantization(spec.quantization, files, model.dtype) is False:
+        if (
+            files
+            and spec.quantization
+            and same_quantization(spec.quantization, files, model.dtype) is False
+        ):
             yield (
                 f"--quantization {spec.quantization!r}, but the files at {model.path} are {files}. Give other "
                 "files, or remove the quantization."
             )
-        unsaid = self.kind.unsaid_quantization(spec, self.program.version)  # no flag makes it, the files must
+        # no flag makes it, the files must
+        unsaid = self.kind.unsaid_quantization(spec, self.program.version)
         if unsaid and model.format == "safetensors" and not files:
             yield (
                 f"--quantization {spec.quantization!r} needs quantized files, but those at {model.path} "
@@ -221,7 +275,9 @@ class EnginePlan:
         tokens = self.limits.cache_tokens if cache_tokens is None else cache_tokens
         cache = (self.model.kv_bytes_per_token(width) or 0.0) * tokens
         need = (weights + cache) * spec.replicas
-        what = f"weights {human_bytes(weights)}" + (f" + KV cache {human_bytes(cache)}" if cache else "")
+        what = f"weights {human_bytes(weights)}" + (
+            f" + KV cache {human_bytes(cache)}" if cache else ""
+        )
         free = self._free_bytes()
         if free is not None and need > free:
             times = f", {spec.replicas} ×" if spec.replicas > 1 else ""
@@ -250,10 +306,14 @@ class EnginePlan:
         """Return what is allowed and will be a finding."""
         notes = list(self._concurrency_notes(concurrency)) if concurrency else []
         if self.spec.replicas > 1 and not self.devices:
-            notes.append(f"{self.spec.replicas} copies share the cores of this machine: no accelerator is used")
+            notes.append(
+                f"{self.spec.replicas} copies share the cores of this machine: no accelerator is used"
+            )
         written, real = self.spec.version, self.program.version
         if written and real and not is_of(real, written):
-            notes.append(f"{self.kind.title} is {real}; the setting is written for {written} and accepts it")
+            notes.append(
+                f"{self.kind.title} is {real}; the setting is written for {written} and accepts it"
+            )
         return [*notes, *self._length_notes()]
 
     def _length_notes(self) -> Iterator[str]:
@@ -280,7 +340,9 @@ class EnginePlan:
 
     def shape(self) -> ModelShape | None:
         """The model's shape; by its name on the Hub where the engine has fetched it."""
-        return self.model or (model_files.of_hub(self.spec.model) if self.spec.model else None)
+        return self.model or (
+            model_files.of_hub(self.spec.model) if self.spec.model else None
+        )
 
     def peaks(self) -> Peaks | None:
         """Peaks of what the copies run on. None: unknown, or there is no model to compare with them."""
@@ -292,7 +354,9 @@ class EnginePlan:
         if self.program.embedded:  # on the CPU, whatever else is there
             return peaks.of_processor(self.rig).peaks
         spreads, env = self.limits.spreads, self.launches[0].env
-        return peaks.of_engine(self.rig, self.devices, self.spec, spreads=spreads, python=python, env=env).peaks
+        return peaks.of_engine(
+            self.rig, self.devices, self.spec, spreads=spreads, python=python, env=env
+        ).peaks
 
     def _limits_line(self) -> str:
         context, at_once = "unknown", f"{self.limits.slots or 'the engine decides'}"
@@ -325,7 +389,9 @@ class EnginePlan:
         yield from self.caches.lines()
         yield from map(self.command, self.spec.before)
         yield from (self.clean(shown(launch)) for launch in self.launches)
-        yield from (f"{self.command(command)}    # after the engine" for command in self.spec.after)
+        yield from (
+            f"{self.command(command)}    # after the engine" for command in self.spec.after
+        )
 
 
 def _vendor(rig: Rig) -> str | None:
@@ -356,9 +422,13 @@ def _check_image(spec: EngineSpec) -> None:
 def _checked(kind: EngineKind, spec: EngineSpec, batch: Batch | None) -> EngineSpec:
     """Refuse settings that contradict themselves; return the others with whole paths."""
     if not kind.starts:
-        raise UsageError(f"An engine of the kind {spec.kind} is not started by dyno: give its --base-url.")
+        raise UsageError(
+            f"An engine of the kind {spec.kind} is not started by dyno: give its --base-url."
+        )
     if min(spec.replicas, spec.tensor_parallel, spec.pipeline_parallel) < 1:
-        raise UsageError("--replicas, --tensor-parallel-size and --pipeline-parallel-size must be at least 1.")
+        raise UsageError(
+            "--replicas, --tensor-parallel-size and --pipeline-parallel-size must be at least 1."
+        )
     if spec.draft_tokens and not spec.draft_model:
         raise UsageError("--draft-tokens needs a --draft-model.")
     return _absolute(_offline(kind, spec, batch) if batch else spec)
@@ -372,7 +442,9 @@ def _usable_bytes(card: Accelerator, fraction: float) -> float | None:
     return min(unused, card.memory_bytes * fraction)
 
 
-def _check_devices(asked: list[int] | None, present: Sequence[int], embedded: bool, dry: bool) -> None:
+def _check_devices(
+    asked: list[int] | None, present: Sequence[int], embedded: bool, dry: bool
+) -> None:
     if not asked:
         return
     if present and (absent := [d for d in asked if d not in present]):
@@ -381,7 +453,11 @@ def _check_devices(asked: list[int] | None, present: Sequence[int], embedded: bo
             f"{', '.join(map(str, present))} (`dyno doctor`)."
         )
     if not present and (embedded or not dry):
-        why = "the shipped engine runs on the CPU" if embedded else "none is detected (`dyno doctor`)"
+        why = (
+            "the shipped engine runs on the CPU"
+            if embedded
+            else "none is detected (`dyno doctor`)"
+        )
         raise UsageError(f"--devices {asked}: {why}. Remove --devices.")
     if len(set(asked)) < len(asked):
         raise UsageError(f"--devices {asked}: one is named twice.")
@@ -403,13 +479,19 @@ def _ports(spec: EngineSpec, first: int | None, dry: bool) -> list[int]:
 def _offline(kind: EngineKind, spec: EngineSpec, batch: Batch) -> EngineSpec:
     if not kind.offline:
         *others, last = (each.name for each in KINDS.values() if each.offline)
-        raise UsageError(f"{kind.title} can't be measured offline: {', '.join(others)} and {last} can.")
+        raise UsageError(
+            f"{kind.title} can't be measured offline: {', '.join(others)} and {last} can."
+        )
     if spec.replicas > 1 and batch.kind == "micro":
-        raise UsageError("A micro test measures a single request, which one copy of the engine does: remove replicas.")
+        raise UsageError(
+            "A micro test measures a single request, which one copy of the engine does: remove replicas."
+        )
     if spec.container is None:
         return spec
     if not kind.module:
-        raise UsageError(f"{kind.title} in a container can't be measured offline: its images have no Python.")
+        raise UsageError(
+            f"{kind.title} in a container can't be measured offline: its images have no Python."
+        )
     box = msgspec.structs.replace(
         spec.container,
         mounts=[*spec.container.mounts, f"{WORKER}:{WORKER}:ro"],
@@ -423,12 +505,18 @@ def _absolute(spec: EngineSpec) -> EngineSpec:
     if spec.model is None or not model_files.looks_local(spec.model):
         return spec
     path = Path(spec.model).expanduser()
-    return msgspec.structs.replace(spec, model=str(path.absolute())) if path.exists() else spec
+    return (
+        msgspec.structs.replace(spec, model=str(path.absolute())) if path.exists() else spec
+    )
 
 
 def _absent(spec: EngineSpec) -> str | None:
     for what, named in (("model", spec.model), ("draft model", spec.draft_model)):
-        if named is not None and model_files.looks_local(named) and not Path(named).expanduser().exists():
+        if (
+            named is not None
+            and model_files.looks_local(named)
+            and not Path(named).expanduser().exists()
+        ):
             return f"The {what} {named} does not exist. Check the path."
     return None
 
@@ -439,7 +527,11 @@ def _model(spec: EngineSpec) -> ModelShape | None:
     path = Path(spec.model).expanduser()
     shape = model_files.read(path)
     if shape is None and (path.is_dir() or path.suffix == ".gguf"):
-        what = "has no config.json and no *.gguf" if path.is_dir() else "can't be read as a GGUF file (cut off?)"
+        what = (
+            "has no config.json and no *.gguf"
+            if path.is_dir()
+            else "can't be read as a GGUF file (cut off?)"
+        )
         raise UsageError(f"The model {spec.model} {what}.")
     return shape
 
@@ -458,4 +550,8 @@ def _weights(spec: EngineSpec, model: ModelShape | None) -> float | None:
         return model.weights_bytes * share
     if model.parameters is None:
         return None
-    return model.parameters * _BYTES.get(model.quantization or model.dtype or "bf16", 2.0) * share
+    return (
+        model.parameters
+        * _BYTES.get(model.quantization or model.dtype or "bf16", 2.0)
+        * share
+    )

@@ -24,7 +24,16 @@ from dyno.probe import rig, server
 from dyno.saying import Below, Say, silent
 from dyno.trial.engine_plan import EnginePlan
 from dyno.trial.kernels import provide
-from dyno.trial.lifecycle import Changed, Life, around, describe, look_at, room, start, verify
+from dyno.trial.lifecycle import (
+    Changed,
+    Life,
+    around,
+    describe,
+    look_at,
+    room,
+    start,
+    verify,
+)
 from dyno.trial.start_watch import StartWatch
 from dyno.workload.request import Request
 
@@ -45,7 +54,9 @@ class Fleet(Life):
         parts = ", ".join(f"{name} {number(took)}" for name, took in f.startup_s.items())
         took = duration(f.ready_s or 0) + (f" ({parts})" if parts else "")
         cache = {None: "", True: "prefix cache on", False: "prefix cache off"}[caching]
-        capacity = ", ".join(filter(None, (self.capacity(), cache))) or "no details reported"
+        capacity = (
+            ", ".join(filter(None, (self.capacity(), cache))) or "no details reported"
+        )
         version = f" {f.version}" if f.version and f.version != self.plan.kind.name else ""
         return f"Ready after {took}: {self.plan.kind.title}{version}, {capacity}"
 
@@ -74,16 +85,27 @@ class Fleet(Life):
         """Return the trial at the copies that run now, as it is stored: without the setting's secrets."""
         plan, urls = self.plan, self.urls
         target = msgspec.structs.replace(
-            trial.target, base_url=urls[0], more_urls=urls[1:], served_model_name=plan.served_name
+            trial.target,
+            base_url=urls[0],
+            more_urls=urls[1:],
+            served_model_name=plan.served_name,
         )
         return msgspec.structs.replace(
-            trial, target=target, engine=public_spec(plan.stored), tokenizer=trial.tokenizer or plan.tokenizer
+            trial,
+            target=target,
+            engine=public_spec(plan.stored),
+            tokenizer=trial.tokenizer or plan.tokenizer,
         )
 
 
 @contextlib.contextmanager
 def running(
-    plan: EnginePlan, folder: Path, headers: dict[str, str], say: Say, changed: Changed, below: Below = silent
+    plan: EnginePlan,
+    folder: Path,
+    headers: dict[str, str],
+    say: Say,
+    changed: Changed,
+    below: Below = silent,
 ) -> Iterator[Fleet]:
     """Start the copies, wait for a completed generation from each, verify them; stop them on leaving."""
     fleet = Fleet(plan, changed)
@@ -96,13 +118,18 @@ def running(
             if by := port.in_use(launch.port):
                 raise EngineError(f"Port {launch.port} is in use by {by}: {port.ADVICE}")
         if plan.spec.container and headers:
-            say("dyno can't check that the port belongs to the container: the key goes to whatever listens there")
+            say(
+                "dyno can't check that the port belongs to the container: the key goes to whatever listens there"
+            )
         for i in range(len(plan.launches)):
             engines.append(start(plan, folder, i))
         watch = StartWatch(plan, engines, below)
         ready_s = max(_wait_ready(engine, fleet, headers, watch) for engine in engines)
         fleet.check_ports()
-        targets = [verify(plan, engine, look_at(plan, engine.base_url, headers)) for engine in engines]
+        targets = [
+            verify(plan, engine, look_at(plan, engine.base_url, headers))
+            for engine in engines
+        ]
         fleet.came_up(targets[0], ready_s)
         say(fleet.describe())
         try:
@@ -116,22 +143,37 @@ def running(
             fleet.note(died=death)
 
 
-def prepare(plan: EnginePlan, headers: dict[str, str], say: Say, below: Below) -> list[Preparation]:
+def prepare(
+    plan: EnginePlan, headers: dict[str, str], say: Say, below: Below
+) -> list[Preparation]:
     """Make the setting's preparations by a server, also for an offline run."""
-    return provide(plan, headers, lambda p, folder: running(p, folder, headers, say, lambda _: None, below), say, below)
+    return provide(
+        plan,
+        headers,
+        lambda p, folder: running(p, folder, headers, say, lambda _: None, below),
+        say,
+        below,
+    )
 
 
-def _wait_ready(engine: Engine, fleet: Fleet, headers: dict[str, str], watch: StartWatch) -> float:
+def _wait_ready(
+    engine: Engine, fleet: Fleet, headers: dict[str, str], watch: StartWatch
+) -> float:
     """Return the seconds until the first completed generation: an open port or /health says nothing about the model."""
     plan, copies = fleet.plan, fleet.engines
     protocol = PROTOCOLS[plan.kind.backend]
-    body = protocol.body(Request("Are you ready?", 4, 1), Asked(plan.served_name, ignore_eos=True))
+    body = protocol.body(
+        Request("Are you ready?", 4, 1), Asked(plan.served_name, ignore_eos=True)
+    )
     watch.answer = "it doesn't listen yet"
 
     def waiting() -> None:
-        for other in copies:  # a copy that died is reported at once, not when it is its turn
+        # a copy that died is reported at once, not when it is its turn
+        for other in copies:
             if (code := other.process.exit_code) is not None:
-                raise other.failed(f"exited with code {code} after {duration(other.process.age_s)}")
+                raise other.failed(
+                    f"exited with code {code} after {duration(other.process.age_s)}"
+                )
         watch.look(engine)
 
     while True:
@@ -145,7 +187,9 @@ def _wait_ready(engine: Engine, fleet: Fleet, headers: dict[str, str], watch: St
                 engine.ready = True
                 return engine.process.age_s
             if answer.settled:
-                raise engine.failed(f"can't answer a first request for one token: {answer.problem}")
+                raise engine.failed(
+                    f"can't answer a first request for one token: {answer.problem}"
+                )
             watch.answer = f"a first request failed: {answer.problem.rstrip('.')}"
         time.sleep(_LOOK_S)
 

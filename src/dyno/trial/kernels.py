@@ -31,7 +31,9 @@ _ANSWER_S = 86_400.0  # each new shape is tuned within a request
 Start = Callable[[EnginePlan, Path], contextlib.AbstractContextManager[Life]]
 
 
-def provide(plan: EnginePlan, headers: dict[str, str], start: Start, say: Say, below: Below) -> list[Preparation]:
+def provide(
+    plan: EnginePlan, headers: dict[str, str], start: Start, say: Say, below: Below
+) -> list[Preparation]:
     """Return the setting's preparations. Those that aren't kept yet are made."""
     done = []
     for name in plan.spec.prepare:
@@ -39,28 +41,53 @@ def provide(plan: EnginePlan, headers: dict[str, str], start: Start, say: Say, b
         with (plan.caches.folder / f".{name}.lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # another dyno may be making it
             box = plan.spec.container
-            digest = image.digest(plan.tool, plan.image or box.image) if box and plan.tool else None
+            digest = (
+                image.digest(plan.tool, plan.image or box.image)
+                if box and plan.tool
+                else None
+            )
             if (stored := plan.caches.read(name, digest)) is None:
                 stored = _make(plan, name, headers, start, say, below)
             else:
                 stored = msgspec.structs.replace(stored, reused=True)
-                say(f"Reusing the {name} tuning of {stored.created} ({duration(stored.took_s)})")
+                say(
+                    f"Reusing the {name} tuning of {stored.created} ({duration(stored.took_s)})"
+                )
         done.append(stored)
     return done
 
 
-def _make(plan: EnginePlan, name: str, headers: dict[str, str], start: Start, say: Say, below: Below) -> Preparation:
+def _make(
+    plan: EnginePlan,
+    name: str,
+    headers: dict[str, str],
+    start: Start,
+    say: Say,
+    below: Below,
+) -> Preparation:
     caches, tuning = plan.caches, TUNINGS[name]
-    say(f"Preparing {name}: one start with a short load, whose result is kept in {caches.folder}")
+    say(
+        f"Preparing {name}: one start with a short load, whose result is kept in {caches.folder}"
+    )
     folder, began = caches.empty(name), time.monotonic()
-    with start(EnginePlan(caches.preparing(name), plan.rig, image=plan.image), folder) as engine:
+    with start(
+        EnginePlan(caches.preparing(name), plan.rig, image=plan.image), folder
+    ) as engine:
         _exercise(engine, headers, below)
     if tuning.then:
         command, launch = tuning.then.format(folder=folder), engine.plan.launches[0]
         box = engine.plan.spec.container
-        words = container.shell(launch, engine.plan.image or box.image, command) if box else ["sh", "-c", command]
-        if problem := run_command(words, folder / "engine.log", plan.clean, below, launch.env):
-            raise EngineError(f"Preparing {name} failed: its command {problem} Read {folder / 'engine.log'}.")
+        words = (
+            container.shell(launch, engine.plan.image or box.image, command)
+            if box
+            else ["sh", "-c", command]
+        )
+        if problem := run_command(
+            words, folder / "engine.log", plan.clean, below, launch.env
+        ):
+            raise EngineError(
+                f"Preparing {name} failed: its command {problem} Read {folder / 'engine.log'}."
+            )
     files = sorted(path.name for path in folder.glob(tuning.files))
     if not files:
         raise EngineError(
@@ -82,7 +109,10 @@ def _exercise(engine: Life, headers: dict[str, str], below: Below) -> None:
     """Send requests of several lengths, several at once. No two have a prefix in common."""
     plan, url = engine.plan, Url(engine.engines[0].base_url)
     protocol = PROTOCOLS[plan.kind.backend]
-    context, slots = engine.target.max_model_len or max(_WORDS) * 4, engine.target.slots or max(_AT_ONCE)
+    context, slots = (
+        engine.target.max_model_len or max(_WORDS) * 4,
+        engine.target.slots or max(_AT_ONCE),
+    )
 
     def ask(name: str, words: int) -> server.Attempt:
         request = Request(name + " word" * words, words, _OUTPUT)
@@ -92,10 +122,24 @@ def _exercise(engine: Life, headers: dict[str, str], below: Below) -> None:
     pool = ThreadPoolExecutor(max(_AT_ONCE))
     try:
         for at_once in (n for n in _AT_ONCE if n <= slots):
-            for words in (n for n in _WORDS if n * 2 + _OUTPUT < context):  # a word has up to two tokens
+            # a word has up to two tokens
+            for words in (n for n in _WORDS if n * 2 + _OUTPUT < context):
                 below(f"{at_once} at once, {words} words each")
-                asked = [pool.submit(ask, f"{at_once}.{i}.{words}", words) for i in range(at_once)]
-                if wrong := next((a.problem for a in (future.result() for future in asked) if not a.completed), None):
-                    raise engine.engines[0].failed(f"can't answer a request of {words} words: {wrong}")
+                asked = [
+                    pool.submit(ask, f"{at_once}.{i}.{words}", words)
+                    for i in range(at_once)
+                ]
+                if wrong := next(
+                    (
+                        a.problem
+                        for a in (future.result() for future in asked)
+                        if not a.completed
+                    ),
+                    None,
+                ):
+                    raise engine.engines[0].failed(
+                        f"can't answer a request of {words} words: {wrong}"
+                    )
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)  # Ctrl-C: the stop of the engine ends the requests
+        # Ctrl-C: the stop of the engine ends the requests
+        pool.shutdown(wait=False, cancel_futures=True)

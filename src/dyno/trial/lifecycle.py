@@ -34,13 +34,15 @@ from dyno.signals import interrupt, lent
 from dyno.store.run import UNSCRUBBED
 from dyno.trial.engine_plan import EnginePlan
 
-_GRACE_S = 15.0  # from TERM to KILL: several workers have shared memory and a device to give back
+# from TERM to KILL: several workers have shared memory and a device to give back
+_GRACE_S = 15.0
 _MEMORY_BACK_S = 30.0
 _LOG_LATE_S = 1.0  # llama.cpp's log is written by a thread of its own
 _HELD_BYTES = 512 * 2**20  # below that, what an accelerator keeps for itself
 _COMMAND_LOOK_S = 0.1  # at the output of a command
 _SHOWN_BYTES = 1 << 16  # of its output in that time; all of it is in the log
-ENGINE_NICE = 5  # of an engine that computes on the CPU: the client needs its turns, and little of them
+# of an engine that computes on the CPU: the client needs its turns, and little of them
+ENGINE_NICE = 5
 CORES_TO_SHARE = 4  # from this number of cores on, one is kept for the client
 
 Changed = Callable[[EngineFacts], None]
@@ -54,7 +56,8 @@ class Life:
     def __init__(self, plan: EnginePlan, changed: Changed) -> None:
         """`changed` gets the facts whenever there are more."""
         self.plan, self._changed = plan, changed
-        self.peaks = plan.peaks()  # the first time it may be measured: before the engine is there
+        # the first time it may be measured: before the engine is there
+        self.peaks = plan.peaks()
         self.engines: list[Engine] = []
         self.preparations: list[Preparation] = []
         self.up = False  # it came up, and is what was asked for
@@ -76,7 +79,9 @@ class Life:
         self.facts = msgspec.structs.replace(self.facts, **fields)
         self._changed(self.facts)
 
-    def came_up(self, target: TargetFacts, ready_s: float, version: str | None = None) -> None:
+    def came_up(
+        self, target: TargetFacts, ready_s: float, version: str | None = None
+    ) -> None:
         plan, engines = self.plan, self.engines
         self.target, self.up = target, True
         self.note(
@@ -84,9 +89,13 @@ class Life:
             ready_s=ready_s,
             startup_s=log_facts(plan, engines[0]).startup_s,
             software=_software(plan),
-            unused_instructions=plan.kind.unused_instructions(engines[0].process.text(), host.features()),
+            unused_instructions=plan.kind.unused_instructions(
+                engines[0].process.text(), host.features()
+            ),
             memory_loaded_bytes=memory_used(plan),
-            resident_bytes=None if plan.spec.container else sum(e.process.resident_bytes() for e in engines),
+            resident_bytes=None
+            if plan.spec.container
+            else sum(e.process.resident_bytes() for e in engines),
         )
 
     def capacity(self) -> str:
@@ -102,14 +111,20 @@ class Life:
 
     def cpu_s(self) -> float | None:
         """Return the CPU seconds of its processes so far. None in a container: they are another's children."""
-        return None if self.plan.spec.container else sum(e.process.cpu_s() for e in self.engines)
+        return (
+            None
+            if self.plan.spec.container
+            else sum(e.process.cpu_s() for e in self.engines)
+        )
 
     def death(self) -> str | None:
         """Return the last words of a copy that died."""
         when = " under load" if self.plan.batch is None else ""
         for engine in self.engines:
             if not engine.process.alive():
-                return str(engine.failed(f"died with code {engine.process.exit_code}{when}"))
+                return str(
+                    engine.failed(f"died with code {engine.process.exit_code}{when}")
+                )
         return None
 
     def stop(self) -> None:
@@ -157,7 +172,8 @@ def _provide_image(engine: Life, log: Path, say: Say, below: Below) -> None:
         say(line)
     before = image.digest(plan.tool, plan.image or box.image)
     digest = image.pull_or_build(box, plan.tool, say, log, below, plan.image)
-    container.hugging_face_cache().mkdir(parents=True, exist_ok=True)  # docker would do so as root; podman would refuse
+    # docker would do so as root; podman would refuse
+    container.hugging_face_cache().mkdir(parents=True, exist_ok=True)
     if digest != before:
         plan = engine.plan = plan.again()
     engine.note(
@@ -175,7 +191,9 @@ def start(plan: EnginePlan, folder: Path, index: int = 0) -> Engine:
     title = plan.title + (f" (copy {index + 1})" if plan.spec.replicas > 1 else "")
     share = room(plan)
     # Where dyno is killed, the first copy's keeper runs the commands that come after.
-    after = ["sh", "-c", "; ".join(plan.spec.after)] if plan.spec.after and not index else None
+    after = (
+        ["sh", "-c", "; ".join(plan.spec.after)] if plan.spec.after and not index else None
+    )
     try:
         process = EngineProcess(
             launch.argv,
@@ -190,7 +208,13 @@ def start(plan: EnginePlan, folder: Path, index: int = 0) -> Engine:
     except (OSError, ValueError) as e:  # the latter: a word with a zero byte
         raise EngineError(f"{title} can't be started: {e}.") from None
     url = f"http://127.0.0.1:{launch.port}" if plan.batch is None else ""
-    return Engine(process, url, plan.program.version or "", title, contained=plan.spec.container is not None)
+    return Engine(
+        process,
+        url,
+        plan.program.version or "",
+        title,
+        contained=plan.spec.container is not None,
+    )
 
 
 class SharedCores(NamedTuple):
@@ -202,7 +226,12 @@ class SharedCores(NamedTuple):
 
 
 def room(plan: EnginePlan) -> SharedCores:
-    if plan.devices or plan.batch is not None or plan.spec.container or not plan.kind.computes:
+    if (
+        plan.devices
+        or plan.batch is not None
+        or plan.spec.container
+        or not plan.kind.computes
+    ):
         return SharedCores()
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     if len(cores) < CORES_TO_SHARE:
@@ -222,10 +251,14 @@ def look_at(plan: EnginePlan, base_url: str, headers: dict[str, str]) -> TargetF
     """Ask the server what it serves."""
     client = Client(Url(base_url), headers)
     try:
-        facts = server.look(client, TargetSpec(base_url, plan.kind.backend, "", served_model_name=plan.served_name))
+        facts = server.look(
+            client,
+            TargetSpec(base_url, plan.kind.backend, "", served_model_name=plan.served_name),
+        )
     finally:
         client.close()
-    if facts.version is None or "unknown" in facts.version:  # as builds from a wheel may say
+    # as builds from a wheel may say
+    if facts.version is None or "unknown" in facts.version:
         facts = msgspec.structs.replace(facts, version=plan.program.version)
     return facts
 
@@ -241,7 +274,9 @@ def log_facts(plan: EnginePlan, engine: Engine) -> LogFacts:
         facts = plan.kind.read_log(text)
     except (ValueError, OverflowError):
         return LogFacts()
-    return LogFacts(facts.target, {part: s for part, s in facts.startup_s.items() if math.isfinite(s)})
+    return LogFacts(
+        facts.target, {part: s for part, s in facts.startup_s.items() if math.isfinite(s)}
+    )
 
 
 def verify(plan: EnginePlan, engine: Engine, facts: TargetFacts) -> TargetFacts:
@@ -251,7 +286,9 @@ def verify(plan: EnginePlan, engine: Engine, facts: TargetFacts) -> TargetFacts:
         implied.pop("slots", None)  # the server's; the worker has reported its own
     # What its routes say goes before its log of the start, and that before what the setting implies.
     for more in (known(log_facts(plan, engine).target), implied):
-        facts = msgspec.structs.replace(facts, **{k: v for k, v in more.items() if getattr(facts, k) is None})
+        facts = msgspec.structs.replace(
+            facts, **{k: v for k, v in more.items() if getattr(facts, k) is None}
+        )
     command = plan.launches[0].argv if plan.kind.reports_settings else []
     if wrong := list(differences(plan.spec, facts, plan.model, command)):
         where = f" at {engine.base_url}" if engine.base_url else ""
@@ -317,18 +354,26 @@ def _held(devices: Sequence[int], before: dict[int, int]) -> int:
         time.sleep(0.5)
 
 
-def _commands(plan: EnginePlan, when: Literal["before", "after"], log: Path, say: Say, below: Below) -> None:
+def _commands(
+    plan: EnginePlan, when: Literal["before", "after"], log: Path, say: Say, below: Below
+) -> None:
     for command in getattr(plan.spec, when):
         shown_as = plan.command(command)
         say(f"Running {shown_as!r}")
         with open(log, "ab", opener=private) as out:
             out.write(f"$ {shown_as}\n".encode())
         if lines := run_command(command, log, plan.clean, below):
-            raise EngineError(f"The command {shown_as!r} ({when} the engine) {lines} Read {log} for the rest.")
+            raise EngineError(
+                f"The command {shown_as!r} ({when} the engine) {lines} Read {log} for the rest."
+            )
 
 
 def run_command(
-    command: str | list[str], log: Path, clean: Callable[[str], str], below: Below, env: Mapping[str, str] | None = None
+    command: str | list[str],
+    log: Path,
+    clean: Callable[[str], str],
+    below: Below,
+    env: Mapping[str, str] | None = None,
 ) -> str:
     """Run a command without a time limit, show its output and append it to the log. Return how it failed, if it did.
 
@@ -357,11 +402,17 @@ def run_command(
         _end_tree(process)
         raise
     last = [line for line in clean(excerpt(log, start)).splitlines() if line.strip()][-3:]
-    quote = f': "{" | ".join(line[:300] for line in last)}".' if last else ", and printed nothing."
+    quote = (
+        f': "{" | ".join(line[:300] for line in last)}".'
+        if last
+        else ", and printed nothing."
+    )
     return f"exited with code {code}{quote}" if code else ""
 
 
-def _show(log: Path, shown: int, clean: Callable[[str], str], below: Below, ended: bool) -> int:
+def _show(
+    log: Path, shown: int, clean: Callable[[str], str], below: Below, ended: bool
+) -> int:
     """Show the whole lines after `shown`, at the end all of it, and return where the next one begins."""
     with log.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
@@ -393,5 +444,8 @@ def _suspended(process: psutil.Process) -> list[psutil.Process]:
     """Suspend a process, which can't fork any more then, and its descendants, and return them all."""
     with contextlib.suppress(psutil.Error):
         process.suspend()
-        return [process, *(one for child in process.children() for one in _suspended(child))]
+        return [
+            process,
+            *(one for child in process.children() for one in _suspended(child)),
+        ]
     return [process]

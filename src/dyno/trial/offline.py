@@ -54,7 +54,9 @@ def batch_of(trial: TrialSpec) -> Batch:
     # Replicas share the prompts of a throughput trial; of a latency trial each has a batch of its own.
     shared = replicas(trial) if o.kind == "throughput" else 1
     if w.num_prompts < shared:
-        raise UsageError(f"{w.num_prompts} prompts can't be shared by {shared} replicas. Give at least {shared}.")
+        raise UsageError(
+            f"{w.num_prompts} prompts can't be shared by {shared} replicas. Give at least {shared}."
+        )
     return Batch(o.kind, -(-w.num_prompts // shared), longest(trial) or 2048)
 
 
@@ -63,10 +65,16 @@ def replicas(trial: TrialSpec) -> int:
 
 
 def engine_plan(
-    trial: TrialSpec, machine: Rig, dry: bool = False, batch: Batch | None = None, image: str | None = None
+    trial: TrialSpec,
+    machine: Rig,
+    dry: bool = False,
+    batch: Batch | None = None,
+    image: str | None = None,
 ) -> EnginePlan:
     assert trial.engine is not None
-    return EnginePlan(trial.engine, machine, dry=dry, batch=batch or batch_of(trial), image=image)
+    return EnginePlan(
+        trial.engine, machine, dry=dry, batch=batch or batch_of(trial), image=image
+    )
 
 
 def _widest(trials: Sequence[TrialSpec]) -> list[Batch]:
@@ -110,21 +118,32 @@ def counts(trial: TrialSpec) -> tuple[int, int]:
 
 
 def conduct(
-    trials: Sequence[TrialSpec], *, runs: Path, watcher: Watcher | None = None, stop: Stop | None = None
+    trials: Sequence[TrialSpec],
+    *,
+    runs: Path,
+    watcher: Watcher | None = None,
+    stop: Stop | None = None,
 ) -> Iterator[Outcome]:
     """Measure each trial in a run folder of its own; yield each as it is done. Trials that need the same engine, loaded
     the same way, share it."""
     watcher, stop = watcher or Watcher(), stop or Stop()
     machine = rig.look()
-    waiting = [(t, engine_plan(t, machine, batch=b)) for t, b in zip(trials, _widest(trials), strict=True)]
+    waiting = [
+        (t, engine_plan(t, machine, batch=b))
+        for t, b in zip(trials, _widest(trials), strict=True)
+    ]
     for trial, plan in waiting:
         _refuse_problems(trial, plan)
     while waiting and not stop.requested:
         plan = waiting[0][1]
         mine = [trial for trial, other in waiting if same_engine(plan, other)]
-        waiting = [(trial, other) for trial, other in waiting if not same_engine(plan, other)]
+        waiting = [
+            (trial, other) for trial, other in waiting if not same_engine(plan, other)
+        ]
         run = create(runs, _name(mine[0], plan))
-        with working(plan, run.path, watcher.phase, run.write_engine, watcher.below) as worker:
+        with working(
+            plan, run.path, watcher.phase, run.write_engine, watcher.below
+        ) as worker:
             for i, trial in enumerate(mine):
                 if i:
                     run = create(runs, _name(trial, plan))
@@ -142,7 +161,9 @@ def _refuse_problems(trial: TrialSpec, plan: EnginePlan) -> None:
         raise UsageError(" ".join(wrong))
 
 
-def _measure_until_cut(run: Run, trial: TrialSpec, worker: Worker, watcher: Watcher) -> bool:
+def _measure_until_cut(
+    run: Run, trial: TrialSpec, worker: Worker, watcher: Watcher
+) -> bool:
     """Measure a trial. Return whether Ctrl-C has cut it, after at least one iteration that counts."""
     try:
         measure(run, trial, worker, watcher)
@@ -157,8 +178,12 @@ def same_engine(plan: EnginePlan, other: EnginePlan) -> bool:
     """Whether one loaded engine serves both."""
 
     def loaded(p: EnginePlan) -> tuple[Any, ...]:
-        own = {*(str(launch.port) for launch in p.launches), *p.containers}  # others each time
-        copies = [([w for w in one.argv if w not in own], one.env, one.devices) for one in p.launches]
+        # others each time
+        own = {*(str(launch.port) for launch in p.launches), *p.containers}
+        copies = [
+            ([w for w in one.argv if w not in own], one.env, one.devices)
+            for one in p.launches
+        ]
         return copies, p.spec.before, p.spec.after
 
     return loaded(plan) == loaded(other)
@@ -174,15 +199,21 @@ class Batches:
         self._fixed: list[Request] | None = None
         self.file: DataFile | None = None
         if not w.traits.exact:
-            named = weights.tokenizer(trial) or worker.plan.tokenizer or worker.plan.spec.model
+            named = (
+                weights.tokenizer(trial) or worker.plan.tokenizer or worker.plan.spec.model
+            )
             w, self.file = dataset.located(w, watcher.phase, watcher.below)
             watcher.phase(f"Generating {w.num_prompts} prompts ({w.dataset})")
             self._fixed = make_work(w, choose(named, None, "")).requests
         elif worker.ready.vocab is None:
-            raise UsageError(f"{worker.plan.title} doesn't report its vocabulary size, so dyno can't make prompts.")
+            raise UsageError(
+                f"{worker.plan.title} doesn't report its vocabulary size, so dyno can't make prompts."
+            )
         else:
             special = {*worker.ready.special}
-            self._ids = np.array([i for i in range(worker.ready.vocab) if i not in special], dtype=np.int64)
+            self._ids = np.array(
+                [i for i in range(worker.ready.vocab) if i not in special], dtype=np.int64
+            )
 
     def ids(self, rng: np.random.Generator, count: int) -> list[int]:
         drawn: list[int] = self._ids[rng.integers(0, len(self._ids), size=count)].tolist()
@@ -195,8 +226,13 @@ class Batches:
         rng = np.random.default_rng([w.seed, 3, index])
         prefix = self.ids(np.random.default_rng([w.seed, 4]), w.prefix_len)
         # Lengths are the same in each iteration: else they would differ by what was asked for.
-        pairs = random_lengths(w)[:count] * (self._copies if self._trial.kind == "latency" else 1)
-        return [Request([*prefix, *self.ids(rng, n)], w.prefix_len + n, output) for n, output in pairs]
+        pairs = random_lengths(w)[:count] * (
+            self._copies if self._trial.kind == "latency" else 1
+        )
+        return [
+            Request([*prefix, *self.ids(rng, n)], w.prefix_len + n, output)
+            for n, output in pairs
+        ]
 
     def job(self, index: int, warmup: bool) -> dict[str, Any]:
         t, o = self._trial, self._trial.offline
@@ -220,7 +256,10 @@ class Batches:
         """Return the part of each replica."""
         if self._copies == 1:
             return [job]
-        lists = [{name: job[name][i :: self._copies] for name in ("prompts", "wanted")} for i in range(self._copies)]
+        lists = [
+            {name: job[name][i :: self._copies] for name in ("prompts", "wanted")}
+            for i in range(self._copies)
+        ]
         return [{**job, **own} for own in lists]
 
     def _micro(self, index: int, o: OfflineSpec) -> dict[str, Any]:
@@ -231,13 +270,16 @@ class Batches:
             "depth": self.ids(rng, o.depth or 0),
             "prompt": self.ids(rng, w.input_len),
             "generate": w.output_len or 0,
-            "start": self.ids(rng, 1),  # token generation from an empty context begins with something
+            # token generation from an empty context begins with something
+            "start": self.ids(rng, 1),
             "repetitions": counts(self._trial)[0],
             "warm": counts(self._trial)[1] > 0,
         }
 
 
-def measure(run: Run, trial: TrialSpec, worker: Worker, watcher: Watcher, place: Place | None = None) -> None:
+def measure(
+    run: Run, trial: TrialSpec, worker: Worker, watcher: Watcher, place: Place | None = None
+) -> None:
     """Warm up and measure. The run's folder has the iterations then, one by one."""
     batches = Batches(trial, worker, watcher)
     iterations, warmups = counts(trial)
@@ -274,16 +316,35 @@ def measure(run: Run, trial: TrialSpec, worker: Worker, watcher: Watcher, place:
                 watcher.sampling(sampling)
             job = first if i == warmups else batches.job(i, i < warmups)
             before, began = others_s(worker.cpu_s), time.monotonic()
-            limit_s, count = trial.offline.timeout_s if trial.offline else 0.0, len(job.get("prompts", [0]))
-            each = worker.ask(batches.shares(job), limit_s, lambda done: watcher.within(done, count))  # noqa: B023
+            limit_s, count = (
+                trial.offline.timeout_s if trial.offline else 0.0,
+                len(job.get("prompts", [0])),
+            )
+            each = worker.ask(
+                batches.shares(job),
+                limit_s,
+                lambda done: watcher.within(done, count),  # noqa: B023
+            )
             after, took_s = others_s(worker.cpu_s), time.monotonic() - began
-            own_s = sum(it.pop("cpu_s", 0.0) for iterations in each for it in iterations)  # of a child that has ended
-            others = None if before is None or after is None else max(after - before - own_s, 0.0) / took_s
+            # of a child that has ended
+            own_s = sum(it.pop("cpu_s", 0.0) for iterations in each for it in iterations)
+            others = (
+                None
+                if before is None or after is None
+                else max(after - before - own_s, 0.0) / took_s
+            )
             if each and each[0]:
                 worker.is_build(each[0][0].get("told", {}).get("build_number"))
             for n, parts in enumerate(zip(*each, strict=True)):
                 fields = {"index": i + n, "warmup": i < warmups, "others_cpu": others}
-                append(measured.joined([_judged(msgspec.convert({**part, **fields}, Iteration)) for part in parts]))
+                append(
+                    measured.joined(
+                        [
+                            _judged(msgspec.convert({**part, **fields}, Iteration))
+                            for part in parts
+                        ]
+                    )
+                )
             watcher.iteration(i + 1, warmups, iterations, took_s)
 
 
@@ -328,7 +389,9 @@ def finish(run: Run, interrupted: bool = False) -> Outcome:
             reported=next((it.reported for it in chosen if it.reported), {}),
         )
     )
-    result = Result(None, findings, verdict(findings), sampled, offline=summary, roofline=roof)
+    result = Result(
+        None, findings, verdict(findings), sampled, offline=summary, roofline=roof
+    )
     # In a study what was cut is run again as a whole, and without a completed iteration there is no result.
     if manifest.place is None or (summary.completed and not interrupted):
         run.write_result(result)

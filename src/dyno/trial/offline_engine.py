@@ -29,7 +29,8 @@ class Ready(msgspec.Struct):
     vocab: int | None = None  # ids below that
     special: list[int] = []  # … but not these
     target: dict[str, Any] = {}  # fields of TargetFacts
-    base_url: str | None = None  # where a server is part of it after all, which can be asked
+    # where a server is part of it after all, which can be asked
+    base_url: str | None = None
     version: str | None = None
     repeats: bool = False  # it warms up and repeats by itself, all in one iteration
 
@@ -53,7 +54,10 @@ class Worker(Life):
         return [log for engine in self.engines if (log := engine.process.log).exists()]
 
     def ask(
-        self, jobs: Sequence[dict[str, Any]], limit_s: float, progress: Callable[[int], None] = lambda _: None
+        self,
+        jobs: Sequence[dict[str, Any]],
+        limit_s: float,
+        progress: Callable[[int], None] = lambda _: None,
     ) -> list[list[dict[str, Any]]]:
         """Do one job with each copy; return the iterations of each. Several copies begin together."""
         began, several = time.monotonic(), len(jobs) > 1
@@ -76,7 +80,10 @@ class Worker(Life):
         return each
 
     def answers(
-        self, waiting: Callable[[Engine], None], progress: Callable[[int], None] = lambda _: None, loading: bool = False
+        self,
+        waiting: Callable[[Engine], None],
+        progress: Callable[[int], None] = lambda _: None,
+        loading: bool = False,
     ) -> list[_Message]:
         """Return the next message of each copy that isn't progress. Raise as soon as one of them died or failed."""
         done = [0 for _ in self.engines]
@@ -100,9 +107,19 @@ class Worker(Life):
         """Return the next message of a copy, if there is one. Raise where it died, with its last lines."""
         others = ", and dyno stopped the other copies" if len(self.engines) > 1 else ""
         line = engine.process.hear(look_s)
-        if line is None and not engine.process.alive() and (line := engine.process.hear(0)) is None:
-            when = f"after {duration(engine.process.age_s)}, while loading" if loading else "during a measurement"
-            raise engine.failed(f"exited with code {engine.process.exit_code} {when}{others}")
+        if (
+            line is None
+            and not engine.process.alive()
+            and (line := engine.process.hear(0)) is None
+        ):
+            when = (
+                f"after {duration(engine.process.age_s)}, while loading"
+                if loading
+                else "during a measurement"
+            )
+            raise engine.failed(
+                f"exited with code {engine.process.exit_code} {when}{others}"
+            )
         if line is None:
             return None
         try:
@@ -115,7 +132,9 @@ class Worker(Life):
                 return None
             raise engine.failed("sent a message that dyno can't read") from None
         if message.refused:
-            raise UsageError(f"{self.plan.title} refused: {self.plan.clean(message.refused)}")
+            raise UsageError(
+                f"{self.plan.title} refused: {self.plan.clean(message.refused)}"
+            )
         if message.failed:
             raise engine.failed(f"failed: {self.plan.clean(message.failed)}{others}")
         return message
@@ -132,7 +151,9 @@ class Worker(Life):
 
 
 @contextlib.contextmanager
-def working(plan: EnginePlan, folder: Path, say: Say, changed: Changed, below: Below = silent) -> Iterator[Worker]:
+def working(
+    plan: EnginePlan, folder: Path, say: Say, changed: Changed, below: Below = silent
+) -> Iterator[Worker]:
     """Load the engine and verify it; end it on leaving."""
     worker = Worker(plan, changed)
     worker.preparations = prepare(plan, {}, say, below)
@@ -143,8 +164,13 @@ def working(plan: EnginePlan, folder: Path, say: Say, changed: Changed, below: B
             worker.engines.append(start(plan, folder, i))
         each = _loaded(worker, below)
         worker.ready = each[0]
-        targets = [verify(plan, e, _target(plan, r)) for e, r in zip(worker.engines, each, strict=True)]
-        worker.came_up(targets[0], max(e.process.age_s for e in worker.engines), worker.ready.version)
+        targets = [
+            verify(plan, e, _target(plan, r))
+            for e, r in zip(worker.engines, each, strict=True)
+        ]
+        worker.came_up(
+            targets[0], max(e.process.age_s for e in worker.engines), worker.ready.version
+        )
         say(worker.describe())
         yield worker
 
@@ -152,7 +178,9 @@ def working(plan: EnginePlan, folder: Path, say: Say, changed: Changed, below: B
 def _loaded(worker: Worker, below: Below) -> list[Ready]:
     watch = StartWatch(worker.plan, worker.engines, below, "loading")
     each = []
-    for engine, message in zip(worker.engines, worker.answers(watch.look, loading=True), strict=True):
+    for engine, message in zip(
+        worker.engines, worker.answers(watch.look, loading=True), strict=True
+    ):
         if message.ready is None:
             raise engine.failed("sent an unexpected message instead of being ready")
         engine.ready = True
@@ -162,5 +190,7 @@ def _loaded(worker: Worker, below: Below) -> list[Ready]:
 
 def _target(plan: EnginePlan, ready: Ready) -> TargetFacts:
     if ready.base_url is None:
-        return TargetFacts(**{"model": plan.served_name, "kind": plan.kind.name, **known(ready.target)})
+        return TargetFacts(
+            **{"model": plan.served_name, "kind": plan.kind.name, **known(ready.target)}
+        )
     return look_at(plan, ready.base_url, {})

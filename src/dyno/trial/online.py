@@ -48,7 +48,17 @@ from dyno.store.run import Manifest, Run, StoredLengths, create, sent_before
 from dyno.trial import correctness, processes
 from dyno.trial.engine_plan import EnginePlan
 from dyno.trial.outcome import Outcome
-from dyno.trial.prepare import Prepared, Prompts, closed_loop, hidden, longest, make_prompts, prepare, public, traffic
+from dyno.trial.prepare import (
+    Prepared,
+    Prompts,
+    closed_loop,
+    hidden,
+    longest,
+    make_prompts,
+    prepare,
+    public,
+    traffic,
+)
 from dyno.trial.serving import plan_of, refuse, serving
 from dyno.trial.session import Session, others_s
 from dyno.trial.watcher import Watcher
@@ -90,7 +100,9 @@ def serve(
         raise _not_summed_up(run) from None
     watcher.phase("Decoding")
     try:
-        return finish(run, prepared.prompts.counter, keep_raw, keys_known=True, watcher=watcher)
+        return finish(
+            run, prepared.prompts.counter, keep_raw, keys_known=True, watcher=watcher
+        )
     except KeyboardInterrupt:
         raise _not_summed_up(run) from None
 
@@ -119,7 +131,12 @@ def _prompts_before(trial: TrialSpec, plan: EnginePlan, watcher: Watcher) -> Pro
 
 def measure(run: Run, session: Session, prepared: Prepared) -> None:
     """Warm up and put the load on. All that was measured is in the run's folder then."""
-    trial, work, watcher, stop = prepared.trial, prepared.prompts.workload, session.watcher, session.stop
+    trial, work, watcher, stop = (
+        prepared.trial,
+        prepared.prompts.workload,
+        session.watcher,
+        session.stop,
+    )
     load = traffic(trial, session, work)
     tokens = sum(r.output_tokens for r in work.requests) / len(work.requests)
     count = processes.needed(trial.client, load.plan, tokens)
@@ -129,7 +146,10 @@ def measure(run: Run, session: Session, prepared: Prepared) -> None:
     if trial.correctness_check:
         correctness.ask_before(run, session, trial)
     # While the load runs, Ctrl-C asks it to stop: what was measured is kept.
-    with lent((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), stop.request), contextlib.ExitStack() as last:
+    with (
+        lent((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), stop.request),
+        contextlib.ExitStack() as last,
+    ):
         # Before the warm-up: it takes a moment to start.
         sampling = Sampler(_sampled(run, trial, session))
         last.callback(sampling.end)
@@ -149,9 +169,13 @@ def measure(run: Run, session: Session, prepared: Prepared) -> None:
         before = others_s(session.cpu_s)
         if here and count == 1:
             with contextlib.closing(Spool(run.spool_path, keys)) as spool:
-                client = Wire(load, spool, watch=watcher.progress, stop=stop, core=session.core).drive()
+                client = Wire(
+                    load, spool, watch=watcher.progress, stop=stop, core=session.core
+                ).drive()
         else:
-            client = processes.drive(session, load, run.spools_of(count), keys, trial.client)
+            client = processes.drive(
+                session, load, run.spools_of(count), keys, trial.client
+            )
         after = others_s(session.cpu_s)
         if here:
             client = _with_others(client, before, after)
@@ -163,22 +187,32 @@ def measure(run: Run, session: Session, prepared: Prepared) -> None:
         correctness.ask_after(run, session, trial)
 
 
-def _warm_up(run: Run, session: Session, prepared: Prepared, count: int, keys: Sequence[bytes]) -> None:
+def _warm_up(
+    run: Run, session: Session, prepared: Prepared, count: int, keys: Sequence[bytes]
+) -> None:
     """Send the warm-up requests. `count`: processes of the load, of which fewer may be busy now."""
-    trial, warmups, watcher = prepared.trial, prepared.prompts.workload.warmups, session.watcher
+    trial, warmups, watcher = (
+        prepared.trial,
+        prepared.prompts.workload.warmups,
+        session.watcher,
+    )
     watcher.phase(f"Warming up with {len(warmups)} requests")
     load = closed_loop(trial, session, warmups)
     spools = run.spools_of(processes.busy(count, load.plan), warmup=True)
     if len(spools) == 1:
         with contextlib.closing(Spool(run.warmup_path, keys)) as spool:
-            Wire(load, spool, watch=watcher.progress, stop=session.stop, core=session.core).drive()
+            Wire(
+                load, spool, watch=watcher.progress, stop=session.stop, core=session.core
+            ).drive()
     else:
         processes.drive(session, load, spools, keys)  # also before a load from elsewhere
     watcher.over()
     _check_warmup(spools, trial, warmups, session.stop)
 
 
-def _with_others(client: ClientFacts, before: float | None, after: float | None) -> ClientFacts:
+def _with_others(
+    client: ClientFacts, before: float | None, after: float | None
+) -> ClientFacts:
     """Return the facts with the cores that others used meanwhile. `before`, `after`: their CPU seconds, where known."""
     if before is None or after is None or not client.duration_ns:
         return client
@@ -195,7 +229,9 @@ def _load_words(count: int, here: bool) -> str:
 def manifest_of(session: Session, prepared: Prepared) -> Manifest:
     trial, work, fleet = prepared.trial, prepared.prompts.workload, session.fleet
     names = sorted(session.headers)
-    spec = msgspec.structs.replace(trial.target, header_names=names, routing_headers=secrets.routing(names))
+    spec = msgspec.structs.replace(
+        trial.target, header_names=names, routing_headers=secrets.routing(names)
+    )
     return Manifest(
         dyno=dyno.__version__,
         started=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
@@ -208,19 +244,25 @@ def manifest_of(session: Session, prepared: Prepared) -> Manifest:
         repeated_prompts=work.repeated,
         sent_before=prepared.sent_before,
         test_requests=prepared.test_requests,
-        rig=fleet.machine(trial.target.urls) if fleet else rig.look(trial.target.urls, record=True),
+        rig=fleet.machine(trial.target.urls)
+        if fleet
+        else rig.look(trial.target.urls, record=True),
         place=prepared.place,
         model=fleet.shape() if fleet else None,
         peaks=fleet.peaks if fleet else None,
         dataset=prepared.prompts.file,
-        answers=work.answers if any(isinstance(r, Turn) and r.history is not None for r in work.requests) else None,
+        answers=work.answers
+        if any(isinstance(r, Turn) and r.history is not None for r in work.requests)
+        else None,
         dropped=work.dropped,
         template=work.template,
     )
 
 
 def _sampled(run: Run, trial: TrialSpec, session: Session) -> SamplerSpec:
-    local = any(Url(url).local for url in trial.target.urls) and not isinstance(session.fleet, HeldFleet)
+    local = any(Url(url).local for url in trial.target.urls) and not isinstance(
+        session.fleet, HeldFleet
+    )
     return SamplerSpec(
         str(run.telemetry_path),
         trial.target.urls,
@@ -246,7 +288,9 @@ def finish(
     answers: the words of these are not kept then.
     """
     try:
-        return _finish(run, tokenizer, keep_raw, only_whole, keys_known, watcher or Watcher())
+        return _finish(
+            run, tokenizer, keep_raw, only_whole, keys_known, watcher or Watcher()
+        )
     except DynoError:
         raise
     except Exception as e:  # dyno's own mistake: it costs this trial and no other
@@ -257,7 +301,12 @@ def finish(
 
 
 def _finish(
-    run: Run, tokenizer: Tokenizer | None, keep_raw: bool, only_whole: bool, keys_known: bool, watcher: Watcher
+    run: Run,
+    tokenizer: Tokenizer | None,
+    keep_raw: bool,
+    only_whole: bool,
+    keys_known: bool,
+    watcher: Watcher,
 ) -> Outcome:
     manifest, client = run.manifest(), run.client()
     trial = manifest.trial
@@ -277,11 +326,17 @@ def _finish(
     client = _completed_facts(client, trial, sent, last_ns)
     summary = _summary(run, trial, client, tally)
     window = telemetry.Window.of_load(client, summary.steady)
-    sampled = summarize_samples(run, manifest, window, summary.total_output_tokens) if placed else None
+    sampled = (
+        summarize_samples(run, manifest, window, summary.total_output_tokens)
+        if placed
+        else None
+    )
     if summary.cancelling:
         generated = telemetry.with_generated(summary.cancelling, sampled)
         summary = msgspec.structs.replace(summary, cancelling=generated)
-    summary = msgspec.structs.replace(summary, reuse=reuse.summary() if reuse is not None else None)
+    summary = msgspec.structs.replace(
+        summary, reuse=reuse.summary() if reuse is not None else None
+    )
     shares = _roofline(manifest, summary, sampled)
     findings = examine(_evidence(run, manifest, client, summary, sampled, shares))
     result = Result(summary, findings, verdict(findings), sampled, roofline=shares)
@@ -345,29 +400,42 @@ def _summary(run: Run, trial: TrialSpec, client: ClientFacts, tally: Tally) -> S
     return msgspec.structs.replace(summary, unfrozen=_unfrozen(run, trial, client, summary))
 
 
-def _completed_facts(client: ClientFacts | None, trial: TrialSpec, sent: int, last_ns: int) -> ClientFacts:
+def _completed_facts(
+    client: ClientFacts | None, trial: TrialSpec, sent: int, last_ns: int
+) -> ClientFacts:
     """Return the client's facts, by the records where its own last report is missing or too early."""
     if client is None:  # dyno itself was killed: the spool is all there is
         planned = max(sent, trial.workload.num_prompts)
-        return ClientFacts(0, last_ns, "interrupted", planned, sent, 0.0, 0, [], kernel_stamps=True)
-    if any(process.outcome == "lost" for process in client.processes):  # its last report was earlier
-        return msgspec.structs.replace(client, sent=sent, end_ns=max(client.end_ns, client.start_ns + last_ns))
+        return ClientFacts(
+            0, last_ns, "interrupted", planned, sent, 0.0, 0, [], kernel_stamps=True
+        )
+    # its last report was earlier
+    if any(process.outcome == "lost" for process in client.processes):
+        return msgspec.structs.replace(
+            client, sent=sent, end_ns=max(client.end_ns, client.start_ns + last_ns)
+        )
     return client
 
 
-def _roofline(manifest: Manifest, summary: Summary, sampled: TelemetrySummary | None) -> Roofline | None:
+def _roofline(
+    manifest: Manifest, summary: Summary, sampled: TelemetrySummary | None
+) -> Roofline | None:
     """Return the shares of the machine's peaks; None where the model or the peaks are unknown."""
     model, machine_peaks, trial = manifest.model, manifest.peaks, manifest.trial
     if model is None or machine_peaks is None:
         return None
     prefix = trial.workload.prefix_len
-    return roofline.of_served(summary, model, trial.engine, manifest.target, machine_peaks, sampled, prefix)
+    return roofline.of_served(
+        summary, model, trial.engine, manifest.target, machine_peaks, sampled, prefix
+    )
 
 
 def _session_sizes(run: Run, tally: Tally) -> list[int]:
     """Return how many requests each session has; [] where each is a single request."""
     graph = Graph.from_requests(run.lengths()) if tally.has_sessions else None
-    sizes = [end - start for start, end in itertools.pairwise(graph.starts)] if graph else []
+    sizes = (
+        [end - start for start, end in itertools.pairwise(graph.starts)] if graph else []
+    )
     return sizes if max(sizes, default=0) > 1 else []
 
 
@@ -378,7 +446,13 @@ def _reuse(run: Run, manifest: Manifest) -> ReuseTally | None:
     if plain or not run.requests_path.exists():
         return None
     requests = run.requests()
-    return ReuseTally(requests, manifest.answers or "server", manifest.target.cache_block_tokens) if requests else None
+    return (
+        ReuseTally(
+            requests, manifest.answers or "server", manifest.target.cache_block_tokens
+        )
+        if requests
+        else None
+    )
 
 
 def log_remarks(run: Run) -> list[Remark]:
@@ -386,17 +460,23 @@ def log_remarks(run: Run) -> list[Remark]:
     engine = run.engine()
     if engine is None:
         return []
-    return remarks(engine.kind, "\n".join(excerpt(log) for log in sorted(run.path.glob("engine*.log"))))
+    return remarks(
+        engine.kind, "\n".join(excerpt(log) for log in sorted(run.path.glob("engine*.log")))
+    )
 
 
 def summarize_samples(
     run: Run, manifest: Manifest, window: telemetry.Window, output_tokens: int
 ) -> TelemetrySummary | None:
     """Summarize what was sampled within the window; None where nothing was."""
-    samples, facts = sampler.read(run.telemetry_path) if run.telemetry_path.exists() else ([], None)
+    samples, facts = (
+        sampler.read(run.telemetry_path) if run.telemetry_path.exists() else ([], None)
+    )
     if facts is None:
         return None
-    return telemetry.summarize(samples, facts, window, output_tokens, manifest.rig, run.engine())
+    return telemetry.summarize(
+        samples, facts, window, output_tokens, manifest.rig, run.engine()
+    )
 
 
 def _unfrozen(run: Run, trial: TrialSpec, client: ClientFacts, s: Summary) -> Unfrozen:
@@ -412,27 +492,40 @@ def _unfrozen(run: Run, trial: TrialSpec, client: ClientFacts, s: Summary) -> Un
 
 
 def _records(
-    run: Run, manifest: Manifest, client: ClientFacts | None, tokenizer: Tokenizer | None, wordless: bool
+    run: Run,
+    manifest: Manifest,
+    client: ClientFacts | None,
+    tokenizer: Tokenizer | None,
+    wordless: bool,
 ) -> Iterator[Record]:
     """Yield the run's records, decoded while its spool exists. `wordless`: without what a server may have repeated."""
     if not run.spools():
         yield from run.records()
         return
     protocol = PROTOCOLS[manifest.trial.target.backend]
-    sampling = tokenizer is not None and tokenizer.counted_by == "tokenizer"  # a server isn't asked for no reason
+    # a server isn't asked for no reason
+    sampling = tokenizer is not None and tokenizer.counted_by == "tokenizer"
     settling = Counting(_counter(tokenizer), length_is_known(manifest.trial), sampling)
     lengths = run.lengths()
     if not lengths:
-        raise StoreError(f"{run.requests_path} is empty: without it, {run.spool_path.name} can't be decoded.")
+        raise StoreError(
+            f"{run.requests_path} is empty: without it, {run.spool_path.name} can't be decoded."
+        )
     histories = _Histories(lengths, _counter(tokenizer) if sampling else None)
-    for record in processes.records(run.spools_of(manifest.processes), lengths, protocol, client):
+    for record in processes.records(
+        run.spools_of(manifest.processes), lengths, protocol, client
+    ):
         settling.settle(record)
         if manifest.answers == "server":
             histories.correct(record)
         if wordless:
             record.text, record.error_detail = "", ""
-            record.model = manifest.target.model if record.model == manifest.target.model else None
-            record.finish_reason = record.finish_reason if record.finish_reason in ("stop", "length") else None
+            record.model = (
+                manifest.target.model if record.model == manifest.target.model else None
+            )
+            record.finish_reason = (
+                record.finish_reason if record.finish_reason in ("stop", "length") else None
+            )
         yield cleaned(record)
 
 
@@ -440,10 +533,13 @@ class _Histories:
     """Plans the prompts of conversations with the answers that their histories really have. An answer may be shorter
     than requested, and its text may have fewer tokens than the model generated."""
 
-    def __init__(self, lengths: Sequence[StoredLengths], count: Callable[[str], int | None] | None) -> None:
+    def __init__(
+        self, lengths: Sequence[StoredLengths], count: Callable[[str], int | None] | None
+    ) -> None:
         self._lengths, self._count = lengths, count
         self._followed = {n.history for n in lengths}
-        self._lacks: dict[int, int] = {}  # exchange → tokens that the history after it lacks
+        # exchange → tokens that the history after it lacks
+        self._lacks: dict[int, int] = {}
 
     def correct(self, r: Record) -> None:
         request = r.index % len(self._lengths)
@@ -453,15 +549,23 @@ class _Histories:
         if r.error is None and request in self._followed:
             tokens = self._count(r.text) if self._count and not r.reasoning else None
             if tokens is None and r.output_tokens is not None:
-                tokens = r.output_tokens - (r.reasoning_tokens or 0)  # a history has no reasoning
-            self._lacks[r.index] = lacks + (0 if tokens is None else r.output_tokens_wanted - tokens)
+                # a history has no reasoning
+                tokens = r.output_tokens - (r.reasoning_tokens or 0)
+            self._lacks[r.index] = lacks + (
+                0 if tokens is None else r.output_tokens_wanted - tokens
+            )
 
 
-def _check_warmup(spools: list[Path], trial: TrialSpec, requests: Sequence[Request], stop: Stop) -> None:
+def _check_warmup(
+    spools: list[Path], trial: TrialSpec, requests: Sequence[Request], stop: Stop
+) -> None:
     """Raise TargetError if no warm-up request got through: no other will, and now is better than after a thousand
     failures."""
     protocol = PROTOCOLS[trial.target.backend]
-    errors = [(r.error, r.error_detail) for r in map(cleaned, processes.records(spools, requests, protocol))]
+    errors = [
+        (r.error, r.error_detail)
+        for r in map(cleaned, processes.records(spools, requests, protocol))
+    ]
     for spool in spools:
         spool.unlink(missing_ok=True)
     if all(error for error, _ in errors) and not stop.requested:
@@ -506,7 +610,10 @@ def _keyed(trial: TrialSpec) -> bool:
 def _key_came_back(run: Run) -> bool:
     """Whether a key is in an answer's words, or anywhere in its bytes, over the bounds of reads and HTTP chunks too.
     The spool has stars only over what came in one piece."""
-    if any(secrets.HIDDEN in f"{r.text} {r.model} {r.finish_reason} {r.error_detail}" for r in run.records()):
+    if any(
+        secrets.HIDDEN in f"{r.text} {r.model} {r.finish_reason} {r.error_detail}"
+        for r in run.records()
+    ):
         return True
     for raw in itertools.chain.from_iterable(map(responses, run.spools())):
         for data in (raw, _CHUNK.sub(b"", raw)):

@@ -33,7 +33,8 @@ _MOST_RPS = 100_000  # a replay that is faster is a mistake
 
 class Prompts(NamedTuple):
     workload: Workload
-    counter: Tokenizer | None = None  # the tokenizer, where it is one that also counts answers
+    # the tokenizer, where it is one that also counts answers
+    counter: Tokenizer | None = None
     file: DataFile | None = None  # that they were read from, where it is the Hub's
 
     @property
@@ -54,19 +55,25 @@ class Prepared(NamedTuple):
 
     trial: TrialSpec  # aimed at the server that runs
     prompts: Prompts
-    sent_before: str | None = None  # the run that has sent these prompts to this server before
+    # the run that has sent these prompts to this server before
+    sent_before: str | None = None
     place: Place | None = None  # in a study
     test_requests: int = 0  # sent before the load, and not counted
 
 
 def prepare(
-    trial: TrialSpec, session: Session, prompts: Prompts | None = None, *, place: Place | None = None
+    trial: TrialSpec,
+    session: Session,
+    prompts: Prompts | None = None,
+    *,
+    place: Place | None = None,
 ) -> Prepared:
     """Aim the trial at the server, test it, make its prompts unless they are there, and check that it takes them."""
     if session.fleet:
         session.fleet.check_ports()
         trial = session.fleet.aim(trial)
-    check_context([longest(trial)], session.target)  # before any time goes into making prompts
+    # before any time goes into making prompts
+    check_context([longest(trial)], session.target)
     tests = session.test(trial)
     if prompts is None:
         client = Client(Url(trial.target.base_url), session.headers, trial.target)
@@ -81,7 +88,9 @@ def prepare(
     return Prepared(trial, prompts, place=place, test_requests=tests)
 
 
-def make_prompts(trial: TrialSpec, watcher: Watcher, client: Client | None = None, model: str = "") -> Prompts:
+def make_prompts(
+    trial: TrialSpec, watcher: Watcher, client: Client | None = None, model: str = ""
+) -> Prompts:
     """Make them by the tokenizer that the trial names, else by the server's own."""
     tokenizer = choose(weights.tokenizer(trial), client, model)
     spec, file = dataset.located(trial.workload, watcher.phase, watcher.below)
@@ -90,11 +99,19 @@ def make_prompts(trial: TrialSpec, watcher: Watcher, client: Client | None = Non
         # A rate is of sessions: as many are needed as begin in its time.
         spec = msgspec.structs.replace(spec, num_sessions=plan.prompts_needed(trial.load))
     most = "up to " if file and spec.num_prompts else ""
-    what = f"{spec.num_sessions} sessions" if spec.num_sessions else f"{most}{spec.num_prompts or 'all'} prompts"
+    what = (
+        f"{spec.num_sessions} sessions"
+        if spec.num_sessions
+        else f"{most}{spec.num_prompts or 'all'} prompts"
+    )
     watcher.phase(f"Generating {what} ({spec.dataset}{source})")
-    work = make_work(spec, tokenizer, client, model, chat=PROTOCOLS[trial.target.backend].chat)
+    work = make_work(
+        spec, tokenizer, client, model, chat=PROTOCOLS[trial.target.backend].chat
+    )
     if work.template == "missing":
-        watcher.phase("Without a chat template, which vllm bench serve applies: see the finding")
+        watcher.phase(
+            "Without a chat template, which vllm bench serve applies: see the finding"
+        )
     for reason, number in work.dropped.items():
         watcher.phase(str(Dropped(reason, number)))
     _check_times(trial.load, work)
@@ -119,12 +136,18 @@ def _check_prompts(requests: Sequence[Request], backend: str) -> None:
 
 
 def _protocols_of_token_ids() -> str:
-    *others, last = (name for name, protocol in PROTOCOLS.items() if protocol.takes_token_ids)
+    *others, last = (
+        name for name, protocol in PROTOCOLS.items() if protocol.takes_token_ids
+    )
     return f"{', '.join(others)} or {last}"
 
 
 def make_work(
-    spec: WorkloadSpec, tokenizer: Tokenizer, client: Client | None = None, model: str = "", chat: bool = False
+    spec: WorkloadSpec,
+    tokenizer: Tokenizer,
+    client: Client | None = None,
+    model: str = "",
+    chat: bool = False,
 ) -> Workload:
     """Make the requests, with the model's chat template where vLLM applies it. `chat`: the server does."""
     if chat or not spec.traits.template:
@@ -139,7 +162,9 @@ def make_work(
 
 def _check_bodies(requests: Sequence[Request], backend: str) -> None:
     fields = PROTOCOLS[backend].fields
-    used = {key for request in requests if isinstance(request, Turn) for key in request.body}
+    used = {
+        key for request in requests if isinstance(request, Turn) for key in request.body
+    }
     if fields is not None and (unknown := sorted(used - fields)):
         raise UsageError(
             f"--backend {backend} has no {', '.join(unknown)}, which requests of this workload need. Use openai or "
@@ -168,7 +193,9 @@ def _needs_chat(request: Request) -> bool:
         return False
     others = [m for m in request.messages if m.get("role") != "user"]
     # A system prompt may be a part of the text.
-    return "tools" in request.body or any(m["role"] == "tool" or m.get("content") not in request.prompt for m in others)
+    return "tools" in request.body or any(
+        m["role"] == "tool" or m.get("content") not in request.prompt for m in others
+    )
 
 
 def longest(trial: TrialSpec) -> int:
@@ -188,7 +215,9 @@ def check_context(lengths: list[int], target: TargetFacts, trace: bool = False) 
         return
     over = sum(n > limit for n in lengths)
     if over:
-        advice = "Use shorter prompts or outputs, or start the server with a longer context."
+        advice = (
+            "Use shorter prompts or outputs, or start the server with a longer context."
+        )
         if trace:
             advice = (
                 f"--trace-max-tokens {limit} skips them; --trace-length-scale {_rounded_down(limit / max(lengths))} "
@@ -207,7 +236,10 @@ def _rounded_down(scale: float) -> str:
 
 def closed_loop(trial: TrialSpec, session: Session, requests: Sequence[Request]) -> Traffic:
     """Return a load of all of these requests at the trial's concurrency, whatever its rate."""
-    load = LoadSpec(max_concurrency=trial.load.max_concurrency, request_timeout_s=trial.load.request_timeout_s)
+    load = LoadSpec(
+        max_concurrency=trial.load.max_concurrency,
+        request_timeout_s=trial.load.request_timeout_s,
+    )
     return _traffic(trial, session, requests, load, plan.make(load, len(requests)))
 
 
@@ -218,7 +250,8 @@ def traffic(trial: TrialSpec, session: Session, work: Workload) -> Traffic:
     count = graph.sessions if graph else len(work.requests)
     if trial.load.arrivals is None:
         if work.spec.oversample and work.spec.traits.file:
-            count = max(count, work.spec.num_sessions or 0)  # a file with too few goes round
+            # a file with too few goes round
+            count = max(count, work.spec.num_sessions or 0)
         count = 2**31 if rounds else plan.prompts_needed(trial.load) or count
     planned = plan.make(trial.load, count, graph, work.starts_s)
     return _traffic(trial, session, work.requests, trial.load, planned, work.answers)
@@ -236,9 +269,17 @@ def _traffic(
     asked = Asked(session.target.model, trial.ignore_eos, trial.sampling, trial.extra_body)
     routes = [Route(Url(url), spec, headers) for url in spec.urls]
     host = next((value for name, value in headers.items() if name.lower() == "host"), None)
-    head = {"content-type": "application/json", "accept": "text/event-stream", "accept-encoding": "identity"}
-    head |= {name: value for name, value in routes[0].headers.items() if name.lower() != "host"}
-    fronts = [http1.front("POST", r.front + spec.endpoint, host or r.url.netloc) for r in routes]
+    head = {
+        "content-type": "application/json",
+        "accept": "text/event-stream",
+        "accept-encoding": "identity",
+    }
+    head |= {
+        name: value for name, value in routes[0].headers.items() if name.lower() != "host"
+    }
+    fronts = [
+        http1.front("POST", r.front + spec.endpoint, host or r.url.netloc) for r in routes
+    ]
     # One server: its requests are made whole, and each is one send of one buffer. Several: what they share is in
     # memory once, and each one's own front goes before it.
     whole, fronts = (fronts[0], [b""]) if len(fronts) == 1 else (b"", fronts)
@@ -247,7 +288,9 @@ def _traffic(
     return Traffic(
         routes=routes,
         fronts=fronts,
-        script=script.make(requests, spec.backend, asked, whole + http1.head_before_length(head), answers),
+        script=script.make(
+            requests, spec.backend, asked, whole + http1.head_before_length(head), answers
+        ),
         plan=planned,
         timeout_s=load.request_timeout_s,
         response_max=trial.load.response_bytes_max or response_max,
@@ -267,4 +310,8 @@ def public(trial: TrialSpec) -> TrialSpec:
 def hidden(trial: TrialSpec, headers: dict[str, str]) -> list[str]:
     """Return the secrets that a trial's requests and its engine are given."""
     engine = spec_secrets(trial.engine) if trial.engine else []
-    return [*secrets.of_headers(headers), *secrets.within([trial.extra_body, trial.metadata]), *engine]
+    return [
+        *secrets.of_headers(headers),
+        *secrets.within([trial.extra_body, trial.metadata]),
+        *engine,
+    ]

@@ -29,7 +29,9 @@ _LOST = "a process of dyno's client ended before the response was complete"
 
 def needed(spec: ClientSpec, plan: Plan, output_tokens: float) -> int:
     """Return how many processes share the load. `output_tokens`: of a request, on average."""
-    return busy(_enough(spec, plan, output_tokens) if spec.procs == "auto" else spec.procs, plan)
+    return busy(
+        _enough(spec, plan, output_tokens) if spec.procs == "auto" else spec.procs, plan
+    )
 
 
 def busy(count: int, plan: Plan) -> int:
@@ -41,34 +43,55 @@ def _enough(spec: ClientSpec, plan: Plan, output_tokens: float) -> int:
     """Return as many as the load may need, by what one process can time on this machine. One core stays free."""
     chunks_per_s = min(plan.in_flight_max or plan.count, plan.count) * STREAM_CHUNKS_PER_S
     if plan.due_ns:
-        chunks_per_s = min(chunks_per_s, plan.requests * output_tokens / seconds(max(plan.due_ns[-1], 1)))
+        chunks_per_s = min(
+            chunks_per_s, plan.requests * output_tokens / seconds(max(plan.due_ns[-1], 1))
+        )
     machine = rig.look()
     tested = peaks.of_client(machine)
     most = max(machine.cores - 1, 1) if spec.on == "here" else MOST_PROCESSES
-    return min(math.ceil(chunks_per_s / (tested.chunks_per_s if tested else ASSUMED_CHUNKS_PER_S)), most)
+    return min(
+        math.ceil(chunks_per_s / (tested.chunks_per_s if tested else ASSUMED_CHUNKS_PER_S)),
+        most,
+    )
 
 
 def drive(
-    session: Session, load: Traffic, spools: Sequence[Path], keys: Sequence[bytes], spec: ClientSpec | None = None
+    session: Session,
+    load: Traffic,
+    spools: Sequence[Path],
+    keys: Sequence[bytes],
+    spec: ClientSpec | None = None,
 ) -> ClientFacts:
     """Put the load on by a process for each spool, here or on Ray's nodes (by `spec`)."""
     tasks, count = slices.cut(load, spools, keys), len(spools)
     if spec is not None and spec.on == "ray":
         with on_ray.placed(spec, list(tasks)) as nodes:
             session.watcher.phase("Measuring")
-            return slices.drive(nodes, session.watcher.progress, session.stop, on_ray.HEAD_START_NS)
+            return slices.drive(
+                nodes, session.watcher.progress, session.stop, on_ray.HEAD_START_NS
+            )
     with contextlib.ExitStack() as running:
-        clients = [running.enter_context(SliceProcess(f"Process {k + 1} of {count}")) for k in range(count)]
+        clients = [
+            running.enter_context(SliceProcess(f"Process {k + 1} of {count}"))
+            for k in range(count)
+        ]
         for client, task in zip(clients, tasks, strict=True):
             client.start(task)
         return slices.drive(clients, session.watcher.progress, session.stop)
 
 
 def records(
-    spools: Sequence[Path], lengths: Sequence[Lengths], protocol: WireProtocol, client: ClientFacts | None = None
+    spools: Sequence[Path],
+    lengths: Sequence[Lengths],
+    protocol: WireProtocol,
+    client: ClientFacts | None = None,
 ) -> Iterator[Record]:
     """Yield the records of all processes in the order in which they ended, numbered as in the whole load."""
-    each = [_of_process(spools, k, lengths, protocol, client) for k, spool in enumerate(spools) if spool.exists()]
+    each = [
+        _of_process(spools, k, lengths, protocol, client)
+        for k, spool in enumerate(spools)
+        if spool.exists()
+    ]
     yield from heapq.merge(*each, key=attrgetter("end_ns"))
 
 
@@ -80,7 +103,11 @@ def _facts_of_process(client: ClientFacts | None, k: int) -> ClientFacts | None:
 
 
 def _of_process(
-    spools: Sequence[Path], k: int, lengths: Sequence[Lengths], protocol: WireProtocol, client: ClientFacts | None
+    spools: Sequence[Path],
+    k: int,
+    lengths: Sequence[Lengths],
+    protocol: WireProtocol,
+    client: ClientFacts | None,
 ) -> Iterator[Record]:
     count, graph = len(spools), Graph.from_requests(lengths)
     own = slices.of_slice(lengths, k, count, len(lengths), graph)
@@ -90,12 +117,17 @@ def _of_process(
     clock = facts.clock if facts else None
     if clock and zero_ns is not None:
         zero_ns += clock.before.ahead_ns
-    decoded = decode.records(spools[k], own, protocol, zero_ns, facts.unasked if facts else ())
+    decoded = decode.records(
+        spools[k], own, protocol, zero_ns, facts.unasked if facts else ()
+    )
     for record in clocks.align(decoded, clock, zero_ns or 0) if clock else decoded:
         record.group = getattr(own[record.index % len(own)], "group", "")
         record.index = number(record.index)
         if graph:
-            record.session, record.turn = graph.session_of(record.index), turns[record.index % graph.requests]
+            record.session, record.turn = (
+                graph.session_of(record.index),
+                turns[record.index % graph.requests],
+            )
         if facts and facts.outcome == "lost" and record.error == "interrupted":
             record.error, record.error_detail = "lost", _LOST
         yield record

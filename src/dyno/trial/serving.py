@@ -32,7 +32,12 @@ def refuse(problems: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def serving(
-    trial: TrialSpec, plan: EnginePlan | None, run: Run | None, headers: dict[str, str], watcher: Watcher, stop: Stop
+    trial: TrialSpec,
+    plan: EnginePlan | None,
+    run: Run | None,
+    headers: dict[str, str],
+    watcher: Watcher,
+    stop: Stop,
 ) -> Iterator[Session]:
     """Start the planned engine and stop it on leaving, or attach to the trial's server. `run`: the folder of the
     engine's log and facts."""
@@ -40,5 +45,7 @@ def serving(
         yield attach(trial, headers, watcher, stop)
         return
     assert run is not None
-    with running(plan, run.path, headers, watcher.phase, run.write_engine, watcher.below) as fleet:
+    with running(
+        plan, run.path, headers, watcher.phase, run.write_engine, watcher.below
+    ) as fleet:
         yield Session(fleet.target, headers, watcher, stop, fleet)

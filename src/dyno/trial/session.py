@@ -62,13 +62,29 @@ class Session(msgspec.Struct, frozen=True):
         for url in () if self.tested else trial.target.urls:
             for pause_s in _PAUSES_S:
                 time.sleep(pause_s)
-                body, limit_s = _test_body(trial, self.target.model), trial.load.request_timeout_s
-                last = server.attempt(Url(url), self.headers, trial.target.endpoint, body, limit_s, trial.target)
+                body, limit_s = (
+                    _test_body(trial, self.target.model),
+                    trial.load.request_timeout_s,
+                )
+                last = server.attempt(
+                    Url(url),
+                    self.headers,
+                    trial.target.endpoint,
+                    body,
+                    limit_s,
+                    trial.target,
+                )
                 if last.completed or last.settled:
                     break
             if not last.completed:
-                words = f"A test request to {url}{trial.target.endpoint} failed" if last.status else "No test request"
-                raise TargetError(f"{words}: {last.problem.rstrip('.')}. {self._advice(last.status, trial)}")
+                words = (
+                    f"A test request to {url}{trial.target.endpoint} failed"
+                    if last.status
+                    else "No test request"
+                )
+                raise TargetError(
+                    f"{words}: {last.problem.rstrip('.')}. {self._advice(last.status, trial)}"
+                )
         return len(trial.target.urls)
 
     def _advice(self, status: int, trial: TrialSpec) -> str:
@@ -132,14 +148,20 @@ def _requests(client: Client) -> float | None:
         status, answer = client.call("/metrics")
     except TargetError:
         return None
-    values = metrics.read(answer, metric_names()) if status == 200 and isinstance(answer, str) else {}
+    values = (
+        metrics.read(answer, metric_names())
+        if status == 200 and isinstance(answer, str)
+        else {}
+    )
     if "running_requests" not in values:
         return None
     return values["running_requests"] + values.get("waiting_requests", 0.0)
 
 
 @contextlib.contextmanager
-def _clients(spec: TargetSpec, headers: dict[str, str], timeout_s: float = 30) -> Iterator[list[Client]]:
+def _clients(
+    spec: TargetSpec, headers: dict[str, str], timeout_s: float = 30
+) -> Iterator[list[Client]]:
     """Open a client for each copy of the server."""
     with contextlib.ExitStack() as closing:
         opened = [Client(Url(url), headers, spec, timeout_s=timeout_s) for url in spec.urls]
@@ -148,7 +170,9 @@ def _clients(spec: TargetSpec, headers: dict[str, str], timeout_s: float = 30) -
         yield opened
 
 
-def attach(trial: TrialSpec, headers: dict[str, str], watcher: Watcher, stop: Stop) -> Session:
+def attach(
+    trial: TrialSpec, headers: dict[str, str], watcher: Watcher, stop: Stop
+) -> Session:
     """Wait for a running server where that is asked for, and ask it what it serves."""
     if trial.ready_check_timeout_s:
         watcher.phase("Waiting for the server")
@@ -167,14 +191,23 @@ def _wait_until_ready(trial: TrialSpec, url: Url, headers: dict[str, str]) -> No
             model = server.look(client, trial.target).model
         client.close()
     wait_s = trial.ready_check_timeout_s or 0.0
-    server.wait_ready(url, headers, trial.target.endpoint, _test_body(trial, model or ""), wait_s, trial.target)
+    server.wait_ready(
+        url,
+        headers,
+        trial.target.endpoint,
+        _test_body(trial, model or ""),
+        wait_s,
+        trial.target,
+    )
 
 
 def _test_body(trial: TrialSpec, model: str) -> dict[str, Any]:
     """Return a request like those of the load, with a prompt of its own and as few tokens as it may ask for."""
     least = trial.extra_body.get("min_tokens")
     asked = Asked(model, trial.ignore_eos, trial.sampling, trial.extra_body)
-    request = Request("Are you ready?", 4, least if isinstance(least, int) and least > 0 else 1)
+    request = Request(
+        "Are you ready?", 4, least if isinstance(least, int) and least > 0 else 1
+    )
     return PROTOCOLS[trial.target.backend].body(request, asked)
 
 

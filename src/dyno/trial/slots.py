@@ -14,7 +14,9 @@ from dyno.trial.prepare import longest
 _LEAST_CONTEXT, _BLOCK = 512, 256  # tokens; a cache is a multiple of a block
 
 
-def for_loads(trials: Sequence[TrialSpec], quality: QualitySpec | None = None) -> list[TrialSpec]:
+def for_loads(
+    trials: Sequence[TrialSpec], quality: QualitySpec | None = None
+) -> list[TrialSpec]:
     """Return the trials with slots for their load, where the setting leaves the number open.
 
     Slots share a context. Where the setting has none, each gets what the longest request needs; where that isn't known,
@@ -28,11 +30,15 @@ def for_loads(trials: Sequence[TrialSpec], quality: QualitySpec | None = None) -
 
 
 def _replaced(trial: TrialSpec, chosen: dict[bytes, EngineSpec | None]) -> TrialSpec:
-    engine = chosen.get(msgspec.json.encode(trial.engine)) if trial.offline is None else None
+    engine = (
+        chosen.get(msgspec.json.encode(trial.engine)) if trial.offline is None else None
+    )
     return msgspec.structs.replace(trial, engine=engine) if engine else trial
 
 
-def _with_slots(trials: Sequence[TrialSpec], quality: QualitySpec | None) -> EngineSpec | None:
+def _with_slots(
+    trials: Sequence[TrialSpec], quality: QualitySpec | None
+) -> EngineSpec | None:
     """Return the setting that these trials share, with slots. None: it stays."""
     spec = trials[0].engine
     assert spec is not None

@@ -25,7 +25,10 @@ _CORES = 0.05  # likewise
 # Computing alone is progress for so many times the limit. Compilers compute for minutes in silence, but so does a
 # collective operation that waits for a lost rank, for ever.
 _COMPUTES = 3
-_WAITS = re.compile(r"waiting (?:for|to)\b|no available shared memory broadcast block", re.I)  # such lines repeat
+# such lines repeat
+_WAITS = re.compile(
+    r"waiting (?:for|to)\b|no available shared memory broadcast block", re.I
+)
 
 
 class _Use(NamedTuple):
@@ -36,7 +39,13 @@ class _Use(NamedTuple):
 
 
 class StartWatch:
-    def __init__(self, plan: EnginePlan, engines: Sequence[Engine], below: Below, doing: str = "starting") -> None:
+    def __init__(
+        self,
+        plan: EnginePlan,
+        engines: Sequence[Engine],
+        below: Below,
+        doing: str = "starting",
+    ) -> None:
         self._plan, self._engines, self._below, self._doing = plan, engines, below, doing
         self.answer = ""  # of the server so far, in words
         self._began = self._seen = self._moved = self._computed = time.monotonic()
@@ -71,13 +80,17 @@ class StartWatch:
         span_s, self._seen = now - self._seen, now
         uses = {process.pid: _use(process) for process in self._processes()}
         added = [(use, self._uses.get(pid, _Use())) for pid, use in uses.items()]
-        self._cores = sum(max(use.cpu_s - before.cpu_s, 0) for use, before in added) / span_s
+        self._cores = (
+            sum(max(use.cpu_s - before.cpu_s, 0) for use, before in added) / span_s
+        )
         moved_bytes = sum(max(use.io_bytes - before.io_bytes, 0) for use, before in added)
         self._uses = uses
         if self._cores > _CORES:
             self._computed = now
         memory = memory_used(self._plan)
-        grown = any(abs(n - self._memory.get(i, 0)) > _MEMORY_BYTES for i, n in memory.items())
+        grown = any(
+            abs(n - self._memory.get(i, 0)) > _MEMORY_BYTES for i, n in memory.items()
+        )
         if grown:
             self._memory = memory
         lines = self._new_lines()
@@ -88,12 +101,19 @@ class StartWatch:
 
     def _processes(self) -> list[psutil.Process]:
         if not self._plan.spec.container:
-            return [process for engine in self._engines for process in engine.process.processes()]
+            return [
+                process
+                for engine in self._engines
+                for process in engine.process.processes()
+            ]
         if not self._pids or not all(self._pids):
             self._pids = [container.pid(launch) for launch in self._plan.launches]
         with contextlib.suppress(psutil.Error):
             firsts = [psutil.Process(pid) for pid in self._pids if pid]
-            return [*firsts, *(child for first in firsts for child in first.children(recursive=True))]
+            return [
+                *firsts,
+                *(child for first in firsts for child in first.children(recursive=True)),
+            ]
         return []
 
     def _new_lines(self) -> bool:
@@ -102,7 +122,11 @@ class StartWatch:
         for i, engine in enumerate(self._engines):
             size, before = engine.process.log.stat().st_size, self._log_bytes[i]
             self._log_bytes[i] = size
-            lines = tail(engine.process.log, before, 65_536).splitlines() if size > before else []
+            lines = (
+                tail(engine.process.log, before, 65_536).splitlines()
+                if size > before
+                else []
+            )
             new |= any(line.strip() and not _WAITS.search(line) for line in lines)
         return new
 
@@ -111,14 +135,19 @@ class StartWatch:
         self._below(line)
         if age_s > self._word_s:
             self._word_s = age_s * 2
-            self._below(f"Still {self._doing} after {_words(age_s)}: {line or 'no log line yet'}", stays=True)
+            self._below(
+                f"Still {self._doing} after {_words(age_s)}: {line or 'no log line yet'}",
+                stays=True,
+            )
 
     def _stalled(self, engine: Engine, still_s: float, first: str) -> EngineError:
         limit_s = self._plan.spec.ready_stall_s
         seen = [
             f"no new log line since {time.strftime('%H:%M:%S', time.localtime(self._line_at))}",
             f"CPU {percent(self._cores)}" if self._uses else "",
-            "no data read or written" if any(use.io_bytes for use in self._uses.values()) else "",
+            "no data read or written"
+            if any(use.io_bytes for use in self._uses.values())
+            else "",
             "accelerator memory unchanged" if self._memory else "",
             self.answer,
         ]
@@ -132,12 +161,15 @@ class StartWatch:
 
 def _use(process: psutil.Process) -> _Use:
     cpu_s, io_bytes = 0.0, 0
-    with contextlib.suppress(psutil.Error, AttributeError):  # it ended, or is another user's; macOS counts no bytes
+    # it ended, or is another user's; macOS counts no bytes
+    with contextlib.suppress(psutil.Error, AttributeError):
         times = process.cpu_times()
         cpu_s = times.user + times.system
         io = process.io_counters()
         # By the calls, and from the disk: a file that is mapped into memory is read without calls.
-        io_bytes = getattr(io, "read_chars", 0) + getattr(io, "write_chars", 0) + io.read_bytes
+        io_bytes = (
+            getattr(io, "read_chars", 0) + getattr(io, "write_chars", 0) + io.read_bytes
+        )
     return _Use(cpu_s, io_bytes)
 
 

@@ -15,10 +15,26 @@ from dyno.models import shelf, steps
 from dyno.probe.model import looks_local
 
 _KEYS = ("model", "draft_model")
-_OWN_CACHE = {"HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_ENDPOINT", "HF_HUB_OFFLINE"}
+_OWN_CACHE = {
+    "HF_HOME",
+    "HF_HUB_CACHE",
+    "HUGGINGFACE_HUB_CACHE",
+    "HF_ENDPOINT",
+    "HF_HUB_OFFLINE",
+}
 _CACHE_INSIDE = "/root/.cache/huggingface"
 # Beside the weights that these engines read.
-_OTHER_FORMATS = ["original/*", "onnx/*", "*.pth", "*.gguf", "*.onnx", "*.msgpack", "*.h5", "*.ot", "*.tflite"]
+_OTHER_FORMATS = [
+    "original/*",
+    "onnx/*",
+    "*.pth",
+    "*.gguf",
+    "*.onnx",
+    "*.msgpack",
+    "*.h5",
+    "*.ot",
+    "*.tflite",
+]
 _NO_WEIGHTS = ["*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken", "*.py"]
 
 
@@ -43,7 +59,9 @@ def lacking(spec: EngineSpec) -> list[str]:
 def origins(spec: EngineSpec) -> dict[str, ModelOrigin]:
     """Return which models they are, of those that dyno fetched or made."""
     recipes = {**spec.weights, **of_hub(spec)}
-    return {name: origin for name, recipe in recipes.items() if (origin := steps.origin(recipe))}
+    return {
+        name: origin for name, recipe in recipes.items() if (origin := steps.origin(recipe))
+    }
 
 
 def named(spec: EngineSpec) -> Iterator[tuple[str, str]]:

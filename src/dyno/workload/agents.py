@@ -24,7 +24,8 @@ from dyno.workload.tokenizer import Tokenizer, special_ids
 
 OUTPUT_LEN = 256  # where neither the file nor the user gives a length
 _ENDS = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
-_SEPARATOR = re.compile(rb"^(?:#.*|=====.*=====)\s*$", re.M)  # in the examples that TraceLab expands for reading
+# in the examples that TraceLab expands for reading
+_SEPARATOR = re.compile(rb"^(?:#.*|=====.*=====)\s*$", re.M)
 _SHAPES = (
     "dyno reads MLPerf's agentic rows (conversation_id, role), requests (messages, tools), OpenTelemetry spans "
     "(spans or resourceSpans), TraceLab's rounds (session_id, round_index) and block traces (requests, block_size)"
@@ -40,7 +41,9 @@ class AgentDocument(NamedTuple):
 def agents(spec: CommonSpec, tokenizer: Tokenizer) -> Iterator[Request]:
     """Yield the model calls of recorded sessions, in the order of the file; traces by their times."""
     if spec.path is None:
-        raise WorkloadError(f"The dataset agents needs its file: give it with --dataset-path. {_SHAPES}.")
+        raise WorkloadError(
+            f"The dataset agents needs its file: give it with --dataset-path. {_SHAPES}."
+        )
     position, number, turns = 0, -1, _Turns(spec, tokenizer)
     for number, session in enumerate(_sessions(spec, tokenizer)):
         yield from turns.session(session, number, position)
@@ -95,7 +98,9 @@ class _Turns:
 def _sessions(spec: CommonSpec, tokenizer: Tokenizer) -> Iterator[AgentSession]:
     blocks: Blocks | None = None
     timed: list[AgentDocument] = []
-    documents = (document for path in _paths(spec.path or "") for document in _documents(path))
+    documents = (
+        document for path in _paths(spec.path or "") for document in _documents(path)
+    )
     for kind, group in groupby(documents, key=lambda document: document.kind):
         if kind == "otel":
             timed += group
@@ -106,16 +111,24 @@ def _sessions(spec: CommonSpec, tokenizer: Tokenizer) -> Iterator[AgentSession]:
         else:
             blocks = blocks or Blocks(tokenizer, spec.seed)
             yield from _from_blocks(kind, group, blocks)
-    if timed:  # all before the first is sent: a trace may be spread over files, and they begin in the order of time
-        yield from sorted(spans([(d.where, d.value) for d in timed]), key=lambda session: session.start_s or 0.0)
+    # all before the first is sent: a trace may be spread over files, and they begin in the order of time
+    if timed:
+        yield from sorted(
+            spans([(d.where, d.value) for d in timed]),
+            key=lambda session: session.start_s or 0.0,
+        )
 
 
 def _from_messages(document: AgentDocument) -> AgentSession:
     line = converted(document.where, document.value, _Line)
-    return _conversation(document.where, [(document.where, m) for m in line.messages], line.tools)
+    return _conversation(
+        document.where, [(document.where, m) for m in line.messages], line.tools
+    )
 
 
-def _from_blocks(kind: str, documents: Iterable[AgentDocument], blocks: Blocks) -> Iterator[AgentSession]:
+def _from_blocks(
+    kind: str, documents: Iterable[AgentDocument], blocks: Blocks
+) -> Iterator[AgentSession]:
     if kind == "tracelab":
         yield from rounds(((d.where, d.value) for d in documents), blocks)
     else:
@@ -132,7 +145,9 @@ def _paths(path: str) -> list[str]:
         return [path]
     names = sorted(str(file) for file in folder.iterdir() if file.name.endswith(_ENDS))
     if not names:
-        raise WorkloadError(f"{path} has no file that ends in {', '.join(_ENDS)}. Check --dataset-path.")
+        raise WorkloadError(
+            f"{path} has no file that ends in {', '.join(_ENDS)}. Check --dataset-path."
+        )
     return names
 
 
@@ -142,23 +157,31 @@ def _documents(path: str) -> Iterator[AgentDocument]:
     if data.startswith((b"#", b"=====")):
         parts = [part for part in _SEPARATOR.split(data) if part.strip()]
         for number, part in enumerate(parts, 1):
-            yield _document(f"{path}, record {number}", _decoded(part, f"{path}, record {number}"))
+            yield _document(
+                f"{path}, record {number}", _decoded(part, f"{path}, record {number}")
+            )
         return
     try:
         whole = msgspec.json.decode(data)
     except files.BROKEN:
         for number, line in numbered_lines(data):
-            yield _document(f"{path}, line {number}", _decoded(line, f"{path}, line {number}"))
+            yield _document(
+                f"{path}, line {number}", _decoded(line, f"{path}, line {number}")
+            )
         return
     for number, value in enumerate(whole if isinstance(whole, list) else [whole], 1):
-        yield _document(f"{path}, entry {number}" if isinstance(whole, list) else path, value)
+        yield _document(
+            f"{path}, entry {number}" if isinstance(whole, list) else path, value
+        )
 
 
 def _decoded(part: bytes, where: str) -> Any:
     try:
         return msgspec.json.decode(part)
     except files.BROKEN as e:
-        raise WorkloadError(f"{where}: not valid JSON ({e}). Was the file cut off?") from None
+        raise WorkloadError(
+            f"{where}: not valid JSON ({e}). Was the file cut off?"
+        ) from None
 
 
 def _document(where: str, value: Any) -> AgentDocument:
@@ -215,7 +238,9 @@ def _conversations(documents: Iterable[AgentDocument]) -> Iterator[AgentSession]
     for name, group in groupby(rows, key=lambda row: row[1].conversation_id):
         own = list(group)
         if name in seen:
-            raise WorkloadError(f"{own[0][0]}: conversation {name} comes again. Put its rows together.")
+            raise WorkloadError(
+                f"{own[0][0]}: conversation {name} comes again. Put its rows together."
+            )
         seen.add(name)
         yield _from_rows(own)
 
@@ -227,10 +252,14 @@ def _from_rows(rows: list[tuple[str, _MessageRow]]) -> AgentSession:
     last = 0
     for where, row in rows:
         if row.turn <= last:
-            raise WorkloadError(f"{where}: turn {row.turn} follows turn {last}. Sort the rows of the conversation.")
+            raise WorkloadError(
+                f"{where}: turn {row.turn} follows turn {last}. Sort the rows of the conversation."
+            )
         last = row.turn
         if row.delay_seconds < 0:
-            raise WorkloadError(f"{where}: delay_seconds is {row.delay_seconds}; it can't be negative.")
+            raise WorkloadError(
+                f"{where}: delay_seconds is {row.delay_seconds}; it can't be negative."
+            )
         if row.system and not messages:
             messages.append((where, {"role": "system", "content": row.system}))
         waits[len(messages)] = row.delay_seconds
@@ -238,12 +267,23 @@ def _from_rows(rows: list[tuple[str, _MessageRow]]) -> AgentSession:
             lengths[len(messages)] = limit
         if row.role == "tool":
             if not row.tool_results:
-                raise WorkloadError(f"{where}: a tool row without tool_results. Fill them in or delete the row.")
-            messages += [(where, {"role": "tool", **msgspec.to_builtins(result)}) for result in row.tool_results]
+                raise WorkloadError(
+                    f"{where}: a tool row without tool_results. Fill them in or delete the row."
+                )
+            messages += [
+                (where, {"role": "tool", **msgspec.to_builtins(result)})
+                for result in row.tool_results
+            ]
         else:
             extra = {"tool_calls": row.tool_calls} if row.tool_calls else {}
-            thought = {"reasoning_content": row.reasoning_content} if row.reasoning_content else {}
-            messages.append((where, {"role": row.role, "content": row.content, **thought, **extra}))
+            thought = (
+                {"reasoning_content": row.reasoning_content}
+                if row.reasoning_content
+                else {}
+            )
+            messages.append(
+                (where, {"role": row.role, "content": row.content, **thought, **extra})
+            )
     tools = next((row.tools for _, row in rows if row.tools), [])
     return _conversation(rows[0][0], messages, tools, waits, lengths)
 
@@ -279,7 +319,9 @@ def _conversation(
     return AgentSession(calls)
 
 
-def _exchanges(messages: list[tuple[str, dict[str, Any]]]) -> Iterator[tuple[list[int], dict[str, Any] | None]]:
+def _exchanges(
+    messages: list[tuple[str, dict[str, Any]]],
+) -> Iterator[tuple[list[int], dict[str, Any] | None]]:
     """Yield the numbers of the messages that are sent together, and the recorded answer to them."""
     own: list[int] = []
     for i, (place, message) in enumerate(messages):
@@ -287,7 +329,9 @@ def _exchanges(messages: list[tuple[str, dict[str, Any]]]) -> Iterator[tuple[lis
             own.append(i)
             continue
         if not own:
-            raise WorkloadError(f"{place}: an answer without a message before it. Delete it, or add the question.")
+            raise WorkloadError(
+                f"{place}: an answer without a message before it. Delete it, or add the question."
+            )
         yield own, message
         own = []
     if own:

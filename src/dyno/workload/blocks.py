@@ -8,10 +8,13 @@ from dyno.errors import WorkloadError
 from dyno.workload.synthetic import words_by_frequency
 from dyno.workload.tokenizer import Tokenizer
 
-LEAD = "The"  # before the first block: a word in front has no space before it, and may have other tokens
+# before the first block: a word in front has no space before it, and may have other tokens
+LEAD = "The"
 _WORDS = 256  # one for each value of a byte
-_GROUP, _TIMES = 8, 4  # words that are counted together, and how often: a tokenizer may be far away
-_CHECKED = 100_000  # tokens: after so many that came out as calculated, prompts are no longer counted
+# words that are counted together, and how often: a tokenizer may be far away
+_GROUP, _TIMES = 8, 4
+# tokens: after so many that came out as calculated, prompts are no longer counted
+_CHECKED = 100_000
 
 
 class Blocks:
@@ -46,13 +49,22 @@ class Blocks:
     def _block(self, key: str, words: int) -> str:
         # A shorter block is the start of a longer one. SHAKE, and not a generator of random numbers: its stream is a
         # standard, and it starts a hundred times as fast.
-        return "".join(map(self._words.__getitem__, shake_128(f"{self._seed}/{key}".encode()).digest(words)))
+        return "".join(
+            map(
+                self._words.__getitem__,
+                shake_128(f"{self._seed}/{key}".encode()).digest(words),
+            )
+        )
 
     def _single_tokens(self) -> list[str]:
         candidates, words = words_by_frequency(), []
         for i in range(0, len(candidates), _GROUP):
             group = candidates[i : i + _GROUP]
-            words += group if self._are_single(group) else [word for word in group if self._are_single([word])]
+            words += (
+                group
+                if self._are_single(group)
+                else [word for word in group if self._are_single([word])]
+            )
             if len(words) >= _WORDS:
                 break
         return words[:_WORDS]

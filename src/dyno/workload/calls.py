@@ -15,14 +15,19 @@ class Call(msgspec.Struct):
     messages: list[dict[str, Any]] = []  # of its own; empty: the prompt, from the user
     answer: dict[str, Any] | None = None
     output_tokens: int | None = None  # None: as many as the answer has
-    history: int | None = None  # number of the call, in its session, whose messages and answer come before
+    # number of the call, in its session, whose messages and answer come before
+    history: int | None = None
     after: list[int] = []
     wait_s: float = 0.0
     tools: list[dict[str, Any]] = []
 
     @classmethod
     def from_messages(cls, messages: list[dict[str, Any]], **fields: Any) -> "Call":
-        plain = len(messages) == 1 and messages[0].get("role") == "user" and isinstance(messages[0]["content"], str)
+        plain = (
+            len(messages) == 1
+            and messages[0].get("role") == "user"
+            and isinstance(messages[0]["content"], str)
+        )
         return cls(text_of(messages), [] if plain else messages, **fields)
 
 
@@ -67,9 +72,14 @@ def _precedes(one: list[CallWindow], other: list[CallWindow], slack_s: float) ->
     if one[-1].end_s - slack_s > other[-1].start_s:
         return False
     shared, most = 0, min(len(one), len(other))
-    while shared < most:  # two lineages share their beginning: half the rest is decided by one look
+    # two lineages share their beginning: half the rest is decided by one look
+    while shared < most:
         middle = (shared + most) // 2
-        shared, most = (middle + 1, most) if one[middle].name == other[middle].name else (shared, middle)
+        shared, most = (
+            (middle + 1, most)
+            if one[middle].name == other[middle].name
+            else (shared, middle)
+        )
     if shared == min(len(one), len(other)):
         return True
     # The outermost agents that they don't share, or the calls themselves.
@@ -79,8 +89,13 @@ def _precedes(one: list[CallWindow], other: list[CallWindow], slack_s: float) ->
 def waits(lineages: list[list[CallWindow]], after: list[list[int]]) -> list[float]:
     """Return for each call the time from the end of those before it, or from the start of the session."""
     start_s = min(lineage[-1].start_s for lineage in lineages)
-    ends = [max((lineages[j][-1].end_s for j in before), default=start_s) for before in after]
-    return [max(0.0, lineage[-1].start_s - end) for lineage, end in zip(lineages, ends, strict=True)]
+    ends = [
+        max((lineages[j][-1].end_s for j in before), default=start_s) for before in after
+    ]
+    return [
+        max(0.0, lineage[-1].start_s - end)
+        for lineage, end in zip(lineages, ends, strict=True)
+    ]
 
 
 def text_of(messages: Iterable[dict[str, Any]]) -> str:
@@ -117,10 +132,16 @@ def checked_tools(messages: Iterable[tuple[str, dict[str, Any]]]) -> None:
     for where, message in messages:
         role = message.get("role")
         if role not in ("system", "developer", "user", "assistant", "tool"):
-            raise WorkloadError(f"{where}: a message has the role {role!r}. Use system, user, assistant or tool.")
+            raise WorkloadError(
+                f"{where}: a message has the role {role!r}. Use system, user, assistant or tool."
+            )
         given = message.get("tool_calls") or []
-        if not isinstance(given, list) or not all(isinstance(call, dict) and "id" in call for call in given):
-            raise WorkloadError(f"{where}: tool_calls must be a list of objects, each with an id.")
+        if not isinstance(given, list) or not all(
+            isinstance(call, dict) and "id" in call for call in given
+        ):
+            raise WorkloadError(
+                f"{where}: tool_calls must be a list of objects, each with an id."
+            )
         calls.update(str(call["id"]) for call in given)
         if role == "tool" and str(message.get("tool_call_id")) not in calls:
             raise WorkloadError(
@@ -128,11 +149,15 @@ def checked_tools(messages: Iterable[tuple[str, dict[str, Any]]]) -> None:
                 "call. Add the answer with its tool_calls, or delete the result."
             )
         if role in ("system", "developer", "user") and not message.get("content"):
-            raise WorkloadError(f"{where}: a {role} message is empty. Fill it in or delete it.")
+            raise WorkloadError(
+                f"{where}: a {role} message is empty. Fill it in or delete it."
+            )
 
 
 def converted(where: str, value: Any, kind: type[T]) -> T:
     try:
         return msgspec.convert(value, kind, strict=False)
     except msgspec.ValidationError as e:
-        raise WorkloadError(f"{where}: {e}. Correct the file, or delete the entry.") from None
+        raise WorkloadError(
+            f"{where}: {e}. Correct the file, or delete the entry."
+        ) from None

@@ -19,7 +19,15 @@ from dyno.workload.hub_file import hub_file
 _LARGEST = 16 << 20  # bytes of a template or a configuration
 SECONDS = 5  # for a prompt; a template takes less than a millisecond
 _WORKER = Path(__file__).with_name("template_worker.py")
-_SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_SPECIAL = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+)
 _CONFIG, _TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
 _ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ")  # nothing secret
 
@@ -43,7 +51,9 @@ class ChatTemplate:
         return reply["text"]
 
     def _start(self) -> "subprocess.Popen[str]":
-        environment = {name: value for name in _ENVIRONMENT if (value := os.environ.get(name))}
+        environment = {
+            name: value for name in _ENVIRONMENT if (value := os.environ.get(name))
+        }
         self._process = process = subprocess.Popen(
             [sys.executable, "-I", str(_WORKER)],
             stdin=subprocess.PIPE,
@@ -55,12 +65,17 @@ class ChatTemplate:
             start_new_session=True,
         )
         with contextlib.suppress(BrokenPipeError):
-            first = {"template": self.text, "variables": self._variables, "seconds": SECONDS}
+            first = {
+                "template": self.text,
+                "variables": self._variables,
+                "seconds": SECONDS,
+            }
             _write(process, json.dumps(first))
         return process
 
     def _ask(self, process: "subprocess.Popen[str]", line: str) -> dict[str, str]:
-        with contextlib.suppress(BrokenPipeError):  # it refused the template, and has said why
+        # it refused the template, and has said why
+        with contextlib.suppress(BrokenPipeError):
             _write(process, line)
         assert process.stdout is not None
         reply: dict[str, str] = json.loads(process.stdout.readline())
@@ -94,7 +109,9 @@ def beside(folder: Path) -> ChatTemplate | None:
     """Return the template of a model's folder; None: it has none that can be read."""
     config: dict[str, Any] = {}
     with contextlib.suppress(OSError, *files.BROKEN):
-        config = msgspec.json.decode(files.read(folder / _CONFIG, files.TEXT), type=dict[str, Any])
+        config = msgspec.json.decode(
+            files.read(folder / _CONFIG, files.TEXT), type=dict[str, Any]
+        )
     text = _named(config.get("chat_template"))
     with contextlib.suppress(OSError, *files.BROKEN):
         text = files.read(folder / _TEMPLATE, files.TEXT).decode()
@@ -105,7 +122,12 @@ def of_server(client: Client) -> ChatTemplate | None:
     """Return the template that llama.cpp's server reports; others don't."""
     with contextlib.suppress(TargetError):
         status, answer = client.call("/props")
-        if status == 200 and isinstance(answer, dict) and isinstance(text := answer.get("chat_template"), str) and text:
+        if (
+            status == 200
+            and isinstance(answer, dict)
+            and isinstance(text := answer.get("chat_template"), str)
+            and text
+        ):
             return ChatTemplate(text, _special(answer))
     return None
 
@@ -116,7 +138,8 @@ def of_hub(name: str, fetch: bool = True) -> ChatTemplate | None:
 
     folders: dict[Path, None] = {}
     for file in (_CONFIG, _TEMPLATE):
-        with contextlib.suppress(Exception):  # no network, no such file, no right to read it: then there is none
+        # no network, no such file, no right to read it: then there is none
+        with contextlib.suppress(Exception):
             cached = try_to_load_from_cache(name, file)
             if isinstance(cached, str) or fetch:
                 folders[hub_file(name, file, _LARGEST).parent] = None
@@ -126,7 +149,9 @@ def of_hub(name: str, fetch: bool = True) -> ChatTemplate | None:
 def _named(template: Any) -> str:
     """Return the template; of several, each as {name, template}, the default one."""
     if isinstance(template, list):
-        by_name = {t.get("name"): t.get("template") for t in template if isinstance(t, dict)}
+        by_name = {
+            t.get("name"): t.get("template") for t in template if isinstance(t, dict)
+        }
         template = by_name.get("default")
     return template if isinstance(template, str) else ""
 

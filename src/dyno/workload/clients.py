@@ -20,7 +20,8 @@ from dyno.workload.tokenizer import Tokenizer
 
 _WINDOW_S = 600  # ServeGen describes each client anew after this time
 _PAIR = re.compile(r"(\d+): ([\d.e+-]+)")
-Lengths = Callable[[Generator, int], list[tuple[int, int]]]  # prompts and outputs, in tokens
+# prompts and outputs, in tokens
+Lengths = Callable[[Generator, int], list[tuple[int, int]]]
 
 
 class TrafficClient(NamedTuple):
@@ -34,7 +35,9 @@ class TrafficClient(NamedTuple):
 def clients(spec: ClientsSpec, tokenizer: Tokenizer) -> Iterator[Request]:
     """Yield requests in the order of their times. All clients together have the rate asked for."""
     number = 0
-    windows = _recorded(Path(spec.path).expanduser(), spec) if spec.path else _generated(spec)
+    windows = (
+        _recorded(Path(spec.path).expanduser(), spec) if spec.path else _generated(spec)
+    )
     for window, each in enumerate(windows):
         total = sum(client.rate for client in each)
         arrivals: list[tuple[float, int, int]] = []
@@ -43,15 +46,26 @@ def clients(spec: ClientsSpec, tokenizer: Tokenizer) -> Iterator[Request]:
             expected = spec.client_rate_rps * _WINDOW_S * client.rate / total
             count = math.floor(expected + rng.random())
             gaps = client.gaps(rng, count + 1)
-            times = np.cumsum(gaps)[:count] * _WINDOW_S / max(gaps.sum(), 1e-9) + window * _WINDOW_S
+            times = (
+                np.cumsum(gaps)[:count] * _WINDOW_S / max(gaps.sum(), 1e-9)
+                + window * _WINDOW_S
+            )
             lengths = client.lengths(rng, count)
-            arrivals += [(time, *pair) for time, pair in zip(times.tolist(), lengths, strict=True)]
+            arrivals += [
+                (time, *pair) for time, pair in zip(times.tolist(), lengths, strict=True)
+            ]
         limit = spec.trace_max_tokens or math.inf
         for time, tokens, output_tokens in sorted(arrivals):
             if tokens + (spec.output_len or output_tokens) > limit:
                 continue
             prompt, count = synthesize(tokenizer, spec.seed, number, tokens)
-            yield Turn(prompt, count, spec.output_len or output_tokens, session=number, start_s=time)
+            yield Turn(
+                prompt,
+                count,
+                spec.output_len or output_tokens,
+                session=number,
+                start_s=time,
+            )
             number += 1
 
 
@@ -66,7 +80,9 @@ def _generated(spec: ClientsSpec) -> Iterator[list[TrafficClient]]:
         factors = rng.lognormal(0, 0.8, spec.num_clients)
         means.append(mean * factors / np.average(factors, weights=rates))
     each = [
-        TrafficClient(float(rate), _gamma(1 / variation**2), _drawn(float(inputs), float(outputs)))
+        TrafficClient(
+            float(rate), _gamma(1 / variation**2), _drawn(float(inputs), float(outputs))
+        )
         for rate, variation, inputs, outputs in zip(rates, variations, *means, strict=True)
     ]
     while True:
@@ -83,7 +99,9 @@ def _weibull(shape: float) -> Callable[[Generator, int], np.ndarray]:
 
 def _drawn(inputs: float, outputs: float) -> Lengths:
     draws = [Draw("lognormal", (mean, mean * 0.6)) for mean in (inputs, outputs)]
-    return lambda rng, count: list(zip(*(draw.counts(rng, count, least=4) for draw in draws), strict=True))
+    return lambda rng, count: list(
+        zip(*(draw.counts(rng, count, least=4) for draw in draws), strict=True)
+    )
 
 
 # ---- ServeGen's files: chunk-N-trace.csv has a line for each window, chunk-N-dataset.json the lengths of some ----
@@ -102,13 +120,17 @@ def _recorded(folder: Path, spec: ClientsSpec) -> Iterator[list[TrafficClient]]:
         for time, client in _active(trace, spec):
             windows.setdefault(time, []).append(client)
     if not windows:
-        raise WorkloadError(f"{folder} has no client that sends anything then. Check --trace-start and --trace-end.")
+        raise WorkloadError(
+            f"{folder} has no client that sends anything then. Check --trace-start and --trace-end."
+        )
     return (windows[time] for time in sorted(windows))
 
 
 def _active(trace: Path, spec: ClientsSpec) -> Iterator[tuple[int, TrafficClient]]:
     """Yield a client with the time of each window in which it sends anything."""
-    lengths = _histograms(trace.with_name(trace.name.replace("-trace.csv", "-dataset.json")))
+    lengths = _histograms(
+        trace.with_name(trace.name.replace("-trace.csv", "-dataset.json"))
+    )
     end_s = spec.trace_end_s or math.inf
     for number, line in enumerate(_text(trace).splitlines(), 1):
         time, rate, shape, pattern = _window(line, f"{trace}, line {number}")
@@ -123,12 +145,18 @@ def _window(line: str, where: str) -> tuple[int, float, float, str]:
     try:
         time, rate, _, pattern, shape, _ = line.split(",")
         read = int(time), float(rate), float(shape), pattern
-        if pattern not in ("", "Gamma", "Weibull") or not 0 <= read[1] < 1e7 or not 0 <= read[2] < 1e4:
+        if (
+            pattern not in ("", "Gamma", "Weibull")
+            or not 0 <= read[1] < 1e7
+            or not 0 <= read[2] < 1e4
+        ):
             raise ValueError
         if pattern and not read[2]:
             raise ValueError
     except ValueError:
-        raise WorkloadError(f"{where}: {line[:80]!r} is not 'time,rate,cv,Gamma or Weibull,shape,scale'.") from None
+        raise WorkloadError(
+            f"{where}: {line[:80]!r} is not 'time,rate,cv,Gamma or Weibull,shape,scale'."
+        ) from None
     return read
 
 
@@ -136,23 +164,35 @@ def _histograms(path: Path) -> dict[int, Lengths]:
     """Return the lengths by the time from which they hold."""
     try:
         tables = msgspec.json.decode(_text(path), type=dict[str, dict[str, str]])
-        pairs = {int(time): (table["input_tokens"], table["output_tokens"]) for time, table in tables.items()}
-        return {time: _histogram(*pair) for time, pair in pairs.items() if all(map(_PAIR.search, pair))}
+        pairs = {
+            int(time): (table["input_tokens"], table["output_tokens"])
+            for time, table in tables.items()
+        }
+        return {
+            time: _histogram(*pair)
+            for time, pair in pairs.items()
+            if all(map(_PAIR.search, pair))
+        }
     except (*files.BROKEN, KeyError) as e:
         text = '{"0": {"input_tokens": "{45: 0.5, …}", "output_tokens": "{…}"}}'
-        raise WorkloadError(f"{path} is not ServeGen's table of lengths, {text}: {e}.") from None
+        raise WorkloadError(
+            f"{path} is not ServeGen's table of lengths, {text}: {e}."
+        ) from None
 
 
 def _histogram(*tables: str) -> Lengths:
     columns = []
     for table in tables:
-        pairs = sorted((int(length), float(share)) for length, share in _PAIR.findall(table))
+        pairs = sorted(
+            (int(length), float(share)) for length, share in _PAIR.findall(table)
+        )
         values = np.array([length for length, _ in pairs])
         sums = np.cumsum([share for _, share in pairs])
         columns.append((values, sums))
 
     def draw(rng: Generator, count: int) -> list[tuple[int, int]]:
-        chance = rng.random(count)  # one number for both, as ServeGen does: long prompts have long answers
+        # one number for both, as ServeGen does: long prompts have long answers
+        chance = rng.random(count)
         drawn = []
         for values, sums in columns:
             places = np.searchsorted(sums, chance * sums[-1])

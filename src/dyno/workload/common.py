@@ -14,10 +14,15 @@ _RATIO = Option("", None, "random lengths from len × (1 − R) to len × (1 + R
 
 
 class CommonSpec(msgspec.Struct, frozen=True):
-    dataset: Annotated[str, Option("--dataset-name", help="kind of prompts")]  # a name in DATASETS
+    # a name in DATASETS
+    dataset: Annotated[str, Option("--dataset-name", help="kind of prompts")]
     path: Annotated[
         str | None,
-        Option("--dataset-path", "FILE", "file of prompts or conversations; or hub:OWNER/NAME/FILE@REV"),
+        Option(
+            "--dataset-path",
+            "FILE",
+            "file of prompts or conversations; or hub:OWNER/NAME/FILE@REV",
+        ),
     ] = None
     num_prompts: Annotated[  # 0: all requests of a trace
         int, Option("--num-prompts", "N", "number of requests", least=1, most=MOST_PROMPTS)
@@ -32,11 +37,21 @@ class CommonSpec(msgspec.Struct, frozen=True):
         Option("--num-warmups", "N", "unmeasured requests before them, with other prompts", least=0, most=MOST_PROMPTS,
                subject=False),
     ] = 0  # fmt: skip
-    seed: Annotated[int, Option("--seed", "N", "seed for prompts and arrival times", least=0, identity=False)] = 0
+    seed: Annotated[
+        int,
+        Option(
+            "--seed", "N", "seed for prompts and arrival times", least=0, identity=False
+        ),
+    ] = 0
     input_len: Annotated[  # 0: in a micro benchmark
         int,
         Option(
-            "", None, "tokens of a random prompt", least=0, most=MOST_TOKENS, added="--random-input-len --input-len"
+            "",
+            None,
+            "tokens of a random prompt",
+            least=0,
+            most=MOST_TOKENS,
+            added="--random-input-len --input-len",
         ),
     ] = 1024
     output_len: Annotated[
@@ -67,10 +82,17 @@ class CommonSpec(msgspec.Struct, frozen=True):
                "are part of --random-input-len (default: none)", least=0, below=1, words="must be from 0 to below 1"),
     ] = None  # fmt: skip
     shuffle: Annotated[
-        bool, Option("--disable-shuffle", help="keep the order of the file (study: shuffle = false)")
+        bool,
+        Option(
+            "--disable-shuffle", help="keep the order of the file (study: shuffle = false)"
+        ),
     ] = True
     oversample: Annotated[
-        bool, Option("--no-oversample", help="don't repeat prompts if the file has too few (study: oversample = false)")
+        bool,
+        Option(
+            "--no-oversample",
+            help="don't repeat prompts if the file has too few (study: oversample = false)",
+        ),
     ] = True
     skip_chat_template: Annotated[
         bool,
@@ -87,5 +109,6 @@ class CommonSpec(msgspec.Struct, frozen=True):
                           nargs="+"),
     ] = []  # fmt: skip
     lora_assignment: Annotated[
-        Literal["random", "round-robin"], Option("--lora-assignment", help="how adapters are chosen")
+        Literal["random", "round-robin"],
+        Option("--lora-assignment", help="how adapters are chosen"),
     ] = "random"

@@ -20,7 +20,8 @@ from dyno.workload.synthetic import RANDOM_OUTPUT_LEN, synthesize
 from dyno.workload.tokenizer import Tokenizer, special_ids
 
 CHAT_TURNS = "5"
-UNKNOWN_ANSWER = "256"  # tokens to generate where the file has no answer: vLLM's default for prompts of one's own
+# tokens to generate where the file has no answer: vLLM's default for prompts of one's own
+UNKNOWN_ANSWER = "256"
 _ANSWERS = 1 << 31  # number of the first synthetic answer, far from those of questions
 _SEED = 0xC4A7  # apart from the other generators of the same seed
 _FORMS = (
@@ -59,7 +60,9 @@ class DrawnNumbers:
         self._turns = _parse("--turns", spec.turns or CHAT_TURNS)
         self._waits = _parse("--think-time", spec.think_time_s)
         self._inputs = _parse("--turn-input-len", inputs)
-        outputs = spec.turn_output_len or (str(spec.output_len) if spec.output_len else None)
+        outputs = spec.turn_output_len or (
+            str(spec.output_len) if spec.output_len else None
+        )
         self.output_given = outputs is not None
         self._outputs = _parse("--turn-output-len", outputs or str(RANDOM_OUTPUT_LEN))
 
@@ -98,7 +101,9 @@ class TurnCounter:
 
     def turns(self, dialogue: Dialogue, waits_s: list[float]) -> Iterator[Turn]:
         before = 0
-        for i, (exchange, wait_s) in enumerate(zip(dialogue.exchanges, waits_s, strict=True)):
+        for i, (exchange, wait_s) in enumerate(
+            zip(dialogue.exchanges, waits_s, strict=True)
+        ):
             text = _text(exchange.messages, later=i > 0)
             tokens = before + self._tokenizer.count(text) - (self.special if i else 0)
             counts = self._recorded or exchange.output_tokens is None
@@ -136,7 +141,9 @@ def _content(message: Message) -> str:
     """Return what a message says; calls of tools as they are counted: as JSON."""
     content = message.get("content") or ""
     if isinstance(content, list):
-        content = "\n".join(part["text"] for part in content if isinstance(part, dict) and part.get("text"))
+        content = "\n".join(
+            part["text"] for part in content if isinstance(part, dict) and part.get("text")
+        )
     calls = message.get("tool_calls")
     return f"{content}{msgspec.json.encode(calls).decode()}" if calls else str(content)
 
@@ -150,36 +157,56 @@ def chat(spec: ChatSpec, tokenizer: Tokenizer) -> Iterator[Request]:
     drawn, recorded = DrawnNumbers(spec, spec.turn_input_len), spec.answers == "recorded"
     counter = TurnCounter(tokenizer, recorded)
     special = counter.special
-    first_end, later_end = (tokenizer.count(line) - tokenizer.count("the") for line in ("the\n", "\nthe\n"))
+    first_end, later_end = (
+        tokenizer.count(line) - tokenizer.count("the") for line in ("the\n", "\nthe\n")
+    )
 
     def message(role: str, number: int, tokens: int) -> Message:
-        return {"role": role, "content": synthesize(tokenizer, spec.seed, number, special + max(tokens, 1))[0]}
+        return {
+            "role": role,
+            "content": synthesize(tokenizer, spec.seed, number, special + max(tokens, 1))[
+                0
+            ],
+        }
 
     system = [message("system", -1, spec.prefix_len - first_end)] if spec.prefix_len else []
     for session in count():
         turns = drawn.turns(session)
         exchanges, number = [], counter.requests
-        lengths = zip(drawn.inputs(session, turns), drawn.outputs(session, turns), strict=True)
+        lengths = zip(
+            drawn.inputs(session, turns), drawn.outputs(session, turns), strict=True
+        )
         for i, (input_tokens, output_tokens) in enumerate(lengths):
             line_end = later_end if i else first_end  # the line's own tokens
             question = message("user", number + i, input_tokens - line_end)
             needed = recorded and i + 1 < turns
-            answer = message("assistant", _ANSWERS + number + i, output_tokens) if needed else None
-            exchanges.append(Exchange([question] if i else [*system, question], answer, output_tokens))
+            answer = (
+                message("assistant", _ANSWERS + number + i, output_tokens)
+                if needed
+                else None
+            )
+            exchanges.append(
+                Exchange([question] if i else [*system, question], answer, output_tokens)
+            )
         yield from counter.turns(Dialogue(exchanges, "", {}), drawn.waits_s(session, turns))
 
 
 # ---- from a file ----
 
 
-def conversations(spec: ConversationsSpec, tokenizer: Tokenizer) -> Iterator[Request | Dropped]:
+def conversations(
+    spec: ConversationsSpec, tokenizer: Tokenizer
+) -> Iterator[Request | Dropped]:
     """Yield the conversations of a file in one of `_FORMS`, recognized entry by entry."""
     if spec.path is None:
-        raise WorkloadError(f"The dataset conversations needs its file: give it with --dataset-path. It has {_FORMS}.")
+        raise WorkloadError(
+            f"The dataset conversations needs its file: give it with --dataset-path. It has {_FORMS}."
+        )
     drawn = DrawnNumbers(spec)
     entries = list(_entries(spec.path))
     if spec.shuffle:
-        Random(spec.seed).shuffle(entries)  # vLLM's generator: the same seed gives the same order
+        # vLLM's generator: the same seed gives the same order
+        Random(spec.seed).shuffle(entries)
     dropped: Counter[str] = Counter()
     each = [_conversation(entry, location, dropped) for location, entry in entries]
     counter = TurnCounter(tokenizer, _recorded_answers(spec, each))
@@ -191,9 +218,13 @@ def conversations(spec: ConversationsSpec, tokenizer: Tokenizer) -> Iterator[Req
             yield Dropped("conversations without a question")
             continue
         chosen = _chosen(dialogue, spec, drawn, counter.sessions)
-        yield from counter.turns(chosen, drawn.waits_s(counter.sessions, len(chosen.exchanges)))
+        yield from counter.turns(
+            chosen, drawn.waits_s(counter.sessions, len(chosen.exchanges))
+        )
     if not counter.sessions:
-        raise WorkloadError(f"{spec.path} has no conversation with a question. Each must be {_FORMS}.")
+        raise WorkloadError(
+            f"{spec.path} has no conversation with a question. Each must be {_FORMS}."
+        )
 
 
 def _recorded_answers(spec: ConversationsSpec, dialogues: list[Dialogue]) -> bool:
@@ -201,21 +232,31 @@ def _recorded_answers(spec: ConversationsSpec, dialogues: list[Dialogue]) -> boo
     if spec.answers is not None:
         return spec.answers == "recorded"
     exchanges = [exchange for dialogue in dialogues for exchange in dialogue.exchanges]
-    return any(message["role"] == "tool" for exchange in exchanges for message in exchange.messages)
+    return any(
+        message["role"] == "tool" for exchange in exchanges for message in exchange.messages
+    )
 
 
-def _chosen(dialogue: Dialogue, spec: ConversationsSpec, drawn: DrawnNumbers, session: int) -> Dialogue:
+def _chosen(
+    dialogue: Dialogue, spec: ConversationsSpec, drawn: DrawnNumbers, session: int
+) -> Dialogue:
     """Return its first turns, as many as wanted, with answers as long as wanted."""
     exchanges = dialogue.exchanges[: drawn.turns(session) if spec.turns else None]
-    if spec.answers == "recorded" and any(exchange.answer is None for exchange in exchanges[:-1]):
+    if spec.answers == "recorded" and any(
+        exchange.answer is None for exchange in exchanges[:-1]
+    ):
         raise WorkloadError(
             f"{dialogue.location}: a turn has no recorded answer, which --answers recorded needs for the history "
             "of the next one. Use --answers server."
         )
     lengths = drawn.outputs(session, len(exchanges))
     if not drawn.output_given:
-        lengths = [int(UNKNOWN_ANSWER) if exchange.answer is None else 0 for exchange in exchanges]
-    exchanges = [e._replace(output_tokens=n or None) for e, n in zip(exchanges, lengths, strict=True)]
+        lengths = [
+            int(UNKNOWN_ANSWER) if exchange.answer is None else 0 for exchange in exchanges
+        ]
+    exchanges = [
+        e._replace(output_tokens=n or None) for e, n in zip(exchanges, lengths, strict=True)
+    ]
     return dialogue._replace(exchanges=exchanges)
 
 
@@ -239,14 +280,22 @@ def _entries(path: str) -> Iterator[tuple[str, _FileEntry]]:
             listed = msgspec.json.decode(data, type=list[msgspec.Raw])
             pieces = [(f"{path}, entry {n}", bytes(raw)) for n, raw in enumerate(listed, 1)]
         else:
-            pieces = [(f"{path}, line {n}", raw) for n, raw in enumerate(data.splitlines(), 1) if raw.strip()]
+            pieces = [
+                (f"{path}, line {n}", raw)
+                for n, raw in enumerate(data.splitlines(), 1)
+                if raw.strip()
+            ]
     except files.BROKEN as e:
-        raise WorkloadError(f"{path} is not a JSON list of conversations: {e}. Was its download cut off?") from None
+        raise WorkloadError(
+            f"{path} is not a JSON list of conversations: {e}. Was its download cut off?"
+        ) from None
     for location, raw in pieces:
         try:
             entry = msgspec.json.decode(raw, type=_FileEntry)
         except files.BROKEN as e:
-            raise WorkloadError(f"{location}: {e}. Each conversation must be {_FORMS}.") from None
+            raise WorkloadError(
+                f"{location}: {e}. Each conversation must be {_FORMS}."
+            ) from None
         if entry.conversations is None and entry.turns is None and entry.messages is None:
             raise WorkloadError(f"{location}: no conversation. Each must be {_FORMS}.")
         yield location, entry
@@ -254,7 +303,9 @@ def _entries(path: str) -> Iterator[tuple[str, _FileEntry]]:
 
 def _conversation(entry: _FileEntry, location: str, dropped: Counter[str]) -> Dialogue:
     if entry.turns is not None:
-        questions = [{"role": "user", "content": text} for text in entry.turns if text.strip()]
+        questions = [
+            {"role": "user", "content": text} for text in entry.turns if text.strip()
+        ]
         dropped["messages that are empty"] += len(entry.turns) - len(questions)
         return Dialogue([Exchange([question]) for question in questions], location, {})
     messages = entry.messages

@@ -16,15 +16,19 @@ class DatasetTraits(msgspec.Struct, frozen=True):
     """What is known of a workload by its data set. Of a mix it depends on its classes: see WorkloadSpec.traits."""
 
     file: bool = False  # it is read from --dataset-path
-    sessions: bool = False  # its requests belong to sessions: a load counts users and sessions/s
+    # its requests belong to sessions: a load counts users and sessions/s
+    sessions: bool = False
     times: bool = False  # it may have times at which its requests or sessions were recorded
     paced: bool = False  # its requests are sent at these times unless the load has a rate
     trace: bool = False  # all of its requests are sent unless a number is given
     template: bool = False  # vLLM applies the model's chat template to its prompts
     template_always: bool = False  # also with --skip-chat-template: vLLM's rule
-    endless: bool = False  # its prompts have no natural end, so the requested length is meant: ignore_eos
-    exact: bool = False  # its prompts have exactly the requested length, and share nothing that isn't asked for
-    tools: bool = False  # its histories have calls of tools, which the server's template writes out
+    # its prompts have no natural end, so the requested length is meant: ignore_eos
+    endless: bool = False
+    # its prompts have exactly the requested length, and share nothing that isn't asked for
+    exact: bool = False
+    # its histories have calls of tools, which the server's template writes out
+    tools: bool = False
 
 
 class LengthFlag(NamedTuple):
@@ -47,16 +51,19 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
     make: Callable[[Any, Any], Iterator[Any]] | str
     traits: DatasetTraits = DatasetTraits()
     spec: type[CommonSpec] = CommonSpec  # the common settings, and those of its own
-    takes: tuple[str, ...] = ()  # settings of all workloads that it has, and most others don't
+    # settings of all workloads that it has, and most others don't
+    takes: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()  # settings that a study must give
     file_optional: bool = False  # its file is named by another setting, or comes with dyno
     offline: bool = False  # `dyno bench throughput` has it
     lengths: tuple[LengthFlag, ...] = ()
-    flag_defaults: dict[str, Any] = {}  # setting → vLLM's default of its flag, where it is not that of all
+    # setting → vLLM's default of its flag, where it is not that of all
+    flag_defaults: dict[str, Any] = {}
     hub_file: str = ""  # its file on the Hub, where none is given
     hub_name: str = ""  # the setting that names a data set in the Hub's cache
     rate: str = ""  # the setting that is the rate of its requests
-    answer_tokens: int = 200  # of an answer, about, where nothing limits it: for an estimate of the time
+    # of an answer, about, where nothing limits it: for an estimate of the time
+    answer_tokens: int = 200
 
     @property
     def generate(self) -> Callable[[Any, Any], Iterator[Any]]:
@@ -82,5 +89,9 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
         """Return the settings of its own, and those that few others have."""
         return (
             *self.takes,
-            *(name for name in self.spec.__struct_fields__ if name not in CommonSpec.__struct_fields__),
+            *(
+                name
+                for name in self.spec.__struct_fields__
+                if name not in CommonSpec.__struct_fields__
+            ),
         )

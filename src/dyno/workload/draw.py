@@ -10,8 +10,11 @@ import msgspec
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-_PARAMETERS = {"normal": "MEAN,SD", "lognormal": "MEAN,SD", "exponential": "MEAN"}  # shape → what follows its name
-GRAMMAR = "5, 3..8 (evenly), " + ", ".join(f"{shape}:{p}" for shape, p in _PARAMETERS.items())
+# shape → what follows its name
+_PARAMETERS = {"normal": "MEAN,SD", "lognormal": "MEAN,SD", "exponential": "MEAN"}
+GRAMMAR = "5, 3..8 (evenly), " + ", ".join(
+    f"{shape}:{p}" for shape, p in _PARAMETERS.items()
+)
 _MOST = 1e8
 
 
@@ -52,13 +55,17 @@ class Draw(msgspec.Struct, frozen=True):
         else:
             # numpy takes the mean and deviation of the logarithm.
             variance = math.log1p((spread / mean) ** 2)
-            drawn = rng.lognormal(math.log(mean) - variance / 2, math.sqrt(variance), count).tolist()
+            drawn = rng.lognormal(
+                math.log(mean) - variance / 2, math.sqrt(variance), count
+            ).tolist()
         return [max(value, least) for value in drawn]
 
     def counts(self, rng: "Generator", count: int, least: int = 1) -> list[int]:
         """Return `count` whole numbers. Those below `least` are raised to it."""
         if self.shape == "even":  # both ends as often as any other
-            whole: list[int] = rng.integers(round(self.values[0]), round(self.values[1]) + 1, count).tolist()
+            whole: list[int] = rng.integers(
+                round(self.values[0]), round(self.values[1]) + 1, count
+            ).tolist()
             return [max(value, least) for value in whole]
         return [max(round(value), least) for value in self.numbers(rng, count)]
 
@@ -95,8 +102,12 @@ def _parameters(shape: str, text: str) -> tuple[float, ...]:
 
 def _number(text: str) -> float:
     if not re.fullmatch(r"-?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", text.strip(), re.I):
-        raise ValueError(f"must be a number or a distribution ({GRAMMAR}), but has {text.strip()!r}")
+        raise ValueError(
+            f"must be a number or a distribution ({GRAMMAR}), but has {text.strip()!r}"
+        )
     value = float(text)
     if not 0 <= value <= _MOST:
-        raise ValueError(f"must have numbers from 0 to {_MOST:,.0f}, but has {text.strip()}")
+        raise ValueError(
+            f"must have numbers from 0 to {_MOST:,.0f}, but has {text.strip()}"
+        )
     return value

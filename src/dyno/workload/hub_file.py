@@ -42,16 +42,25 @@ def _fetched(name: str, file: str, most: int) -> bytes:
         hf_raise_for_status,
     )
 
-    http_error: Any = errors.HfHubHTTPError.__bases__[0]  # of the HTTP library that this huggingface_hub uses
-    asked: dict[str, Any] = {"headers": build_hf_headers(), "timeout": _TIMEOUT_S, "follow_redirects": True}
+    # of the HTTP library that this huggingface_hub uses
+    http_error: Any = errors.HfHubHTTPError.__bases__[0]
+    asked: dict[str, Any] = {
+        "headers": build_hf_headers(),
+        "timeout": _TIMEOUT_S,
+        "follow_redirects": True,
+    }
     try:
         with get_session().stream("GET", hf_hub_url(name, file), **asked) as response:
             hf_raise_for_status(response)
             return bounded(response.iter_bytes(), most, time.monotonic() + _ALL_S)
     except TooMuch:
-        raise WorkloadError(f"{file} of {name} is larger than {human_bytes(most)}, the limit.") from None
+        raise WorkloadError(
+            f"{file} of {name} is larger than {human_bytes(most)}, the limit."
+        ) from None
     except TooSlow:
-        raise WorkloadError(f"{file} of {name} wasn't fetched within {_ALL_S:.0f} s. Try again.") from None
+        raise WorkloadError(
+            f"{file} of {name} wasn't fetched within {_ALL_S:.0f} s. Try again."
+        ) from None
     except errors.HfHubHTTPError:
         raise
     except http_error as e:

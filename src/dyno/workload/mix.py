@@ -11,19 +11,27 @@ from dyno.errors import WorkloadError
 from dyno.workload.request import Request, Turn
 from dyno.workload.spec import TrafficClass, WorkloadSpec
 
-NumberedSession = tuple[int, list[Turn]]  # the number of its first request in the class, and all of them
+# the number of its first request in the class, and all of them
+NumberedSession = tuple[int, list[Turn]]
 
 
 def classes(spec: WorkloadSpec) -> dict[str, TrafficClass]:
     """Return the classes, each as the workload that it is alone: with its number of sessions and its own seed."""
     _check(spec)
-    weights = {name: part.request_rate_rps or part.share or 1.0 for name, part in spec.classes.items()}
+    weights = {
+        name: part.request_rate_rps or part.share or 1.0
+        for name, part in spec.classes.items()
+    }
     wanted, total = spec.num_sessions or spec.num_prompts, sum(weights.values())
     out = {}
     for name, part in spec.classes.items():
         count = max(1, round(wanted * weights[name] / total))
-        seed = int.from_bytes(sha256(f"{spec.seed}/{part.seed}/{name}".encode()).digest()[:4])
-        out[name] = msgspec.structs.replace(part, num_prompts=count, num_sessions=count, num_warmups=0, seed=seed)
+        seed = int.from_bytes(
+            sha256(f"{spec.seed}/{part.seed}/{name}".encode()).digest()[:4]
+        )
+        out[name] = msgspec.structs.replace(
+            part, num_prompts=count, num_sessions=count, num_warmups=0, seed=seed
+        )
     return out
 
 
@@ -35,15 +43,25 @@ def _check(spec: WorkloadSpec) -> None:
     parts = spec.classes.values()
     for name, part in spec.classes.items():
         if part.dataset == spec.dataset or part.classes:
-            raise WorkloadError(f"The class {name} is a mix. Give its classes beside the others.")
+            raise WorkloadError(
+                f"The class {name} is a mix. Give its classes beside the others."
+            )
     paced = [part.request_rate_rps is not None for part in parts]
-    if any(paced) != all(paced) or any(part.share and part.request_rate_rps for part in parts):
-        raise WorkloadError("Give each class of a mix its request_rate_rps, or each its share.")
+    if any(paced) != all(paced) or any(
+        part.share and part.request_rate_rps for part in parts
+    ):
+        raise WorkloadError(
+            "Give each class of a mix its request_rate_rps, or each its share."
+        )
 
 
-def merged(seed: int, parts: Mapping[str, TrafficClass], entries: Mapping[str, Iterator[Request]]) -> Iterator[Turn]:
+def merged(
+    seed: int, parts: Mapping[str, TrafficClass], entries: Mapping[str, Iterator[Request]]
+) -> Iterator[Turn]:
     """Yield the sessions of all classes, in the order in which they begin."""
-    sessions = {name: _sessions(entries[name], part.oversample) for name, part in parts.items()}
+    sessions = {
+        name: _sessions(entries[name], part.oversample) for name, part in parts.items()
+    }
     number = 0
     for session, (start_s, name) in enumerate(_order(seed, parts)):
         following = next(sessions[name], None)
@@ -54,7 +72,12 @@ def merged(seed: int, parts: Mapping[str, TrafficClass], entries: Mapping[str, I
         shift = number - following[0]
         for turn in following[1]:
             yield _renumbered(
-                turn, shift, session, None if number > shift + following[0] else start_s, name, parts[name]
+                turn,
+                shift,
+                session,
+                None if number > shift + following[0] else start_s,
+                name,
+                parts[name],
             )
             number += 1
 
@@ -68,7 +91,9 @@ def _order(seed: int, parts: Mapping[str, TrafficClass]) -> list[tuple[float | N
     starts = []
     for name, part in parts.items():
         assert part.request_rate_rps is not None
-        gaps = np.random.default_rng([part.seed, 6]).gamma(part.burstiness, 1 / part.burstiness, part.num_prompts)
+        gaps = np.random.default_rng([part.seed, 6]).gamma(
+            part.burstiness, 1 / part.burstiness, part.num_prompts
+        )
         # As of a single rate: the last one begins at count / rate, whatever the seed.
         times = np.cumsum(gaps) * (part.num_prompts / part.request_rate_rps / gaps.sum())
         starts += [(time, name) for time in times.tolist()]
@@ -89,14 +114,31 @@ def _sessions(entries: Iterator[Request], again: bool) -> Iterator[NumberedSessi
 
 def _turn(request: Request, session: int) -> Turn:
     if not isinstance(request.prompt, str):
-        raise WorkloadError("Prompts of token ids can't be mixed, nor sent to LoRA adapters. Use a dataset of texts.")
-    messages = [{"role": role, "content": text} for role, text in getattr(request, "before", [])]
+        raise WorkloadError(
+            "Prompts of token ids can't be mixed, nor sent to LoRA adapters. Use a dataset of texts."
+        )
+    messages = [
+        {"role": role, "content": text} for role, text in getattr(request, "before", [])
+    ]
     if messages:
         messages.append({"role": "user", "content": request.prompt})
-    return Turn(request.prompt, request.prompt_tokens, request.output_tokens, session=session, messages=messages)
+    return Turn(
+        request.prompt,
+        request.prompt_tokens,
+        request.output_tokens,
+        session=session,
+        messages=messages,
+    )
 
 
-def _renumbered(turn: Turn, shift: int, session: int, start_s: float | None, name: str, part: TrafficClass) -> Turn:
+def _renumbered(
+    turn: Turn,
+    shift: int,
+    session: int,
+    start_s: float | None,
+    name: str,
+    part: TrafficClass,
+) -> Turn:
     own = {"model": part.adapter, "priority": part.priority}
     return msgspec.structs.replace(
         turn,
@@ -122,5 +164,7 @@ def with_adapters(spec: WorkloadSpec, requests: Iterable[Request]) -> list[Reque
             else:
                 number = int(rng.integers(len(names)))
             chosen[turn.session] = names[number]
-        out.append(msgspec.structs.replace(turn, body={"model": chosen[turn.session], **turn.body}))
+        out.append(
+            msgspec.structs.replace(turn, body={"model": chosen[turn.session], **turn.body})
+        )
     return out

@@ -9,22 +9,31 @@ from dyno.errors import WorkloadError
 from dyno.workload.common import CommonSpec
 
 BLOCK = 16  # tokens; vLLM caches whole blocks of this length
-_MORE = 4  # tokens beyond the last shared block: where a prefix is cut inside a word, no block is lost
+# tokens beyond the last shared block: where a prefix is cut inside a word, no block is lost
+_MORE = 4
 _TRIES = 30
 
 
-Choose = Callable[[CommonSpec, int], list[int]]  # of so many prompts, the number of each one's prefix
+# of so many prompts, the number of each one's prefix
+Choose = Callable[[CommonSpec, int], list[int]]
 
 
-def shares(spec: CommonSpec, lengths: Sequence[int], special: int, numbers: Sequence[int]) -> list[tuple[int, int]]:
+def shares(
+    spec: CommonSpec, lengths: Sequence[int], special: int, numbers: Sequence[int]
+) -> list[tuple[int, int]]:
     """Return the number of each prompt's prefix and its tokens. `lengths`: of whole prompts, with special tokens."""
     if spec.prefix_hit_rate is None:
         tokens = special + spec.prefix_len if spec.prefix_len else 0
         return [(number, tokens) for number in numbers]
     if spec.prefix_len:
-        raise WorkloadError("--prefix-hit-rate sets the length of prefixes: remove --random-prefix-len.")
+        raise WorkloadError(
+            "--prefix-hit-rate sets the length of prefixes: remove --random-prefix-len."
+        )
     cuts = _cuts(spec, lengths, numbers)
-    return [(number, tokens + _MORE if tokens else 0) for number, tokens in zip(numbers, cuts, strict=True)]
+    return [
+        (number, tokens + _MORE if tokens else 0)
+        for number, tokens in zip(numbers, cuts, strict=True)
+    ]
 
 
 def equally_frequent(spec: CommonSpec, count: int) -> list[int]:
@@ -50,7 +59,8 @@ def _cuts(spec: CommonSpec, lengths: Sequence[int], numbers: Sequence[int]) -> l
     """Return how many tokens of each prompt's prefix count, so that the wanted share of all prompt tokens repeats."""
     assert spec.prefix_hit_rate is not None
     size, total = np.array(lengths), sum(lengths)
-    chance = np.random.default_rng([spec.seed, 5]).random(len(lengths))  # rounds up some, so that any share is met
+    # rounds up some, so that any share is met
+    chance = np.random.default_rng([spec.seed, 5]).random(len(lengths))
     most = np.maximum(size // BLOCK - 1, 0)  # the last block is the prompt's own
 
     def blocks(share: float) -> list[int]:
@@ -70,7 +80,9 @@ def _cuts(spec: CommonSpec, lengths: Sequence[int], numbers: Sequence[int]) -> l
     for _ in range(_TRIES):
         middle = (low + high) / 2
         low, high = (
-            (middle, high) if reusable(blocks(middle), numbers) < spec.prefix_hit_rate * total else (low, middle)
+            (middle, high)
+            if reusable(blocks(middle), numbers) < spec.prefix_hit_rate * total
+            else (low, middle)
         )
     return blocks(high) if spec.prefix_hit_rate else [0] * len(lengths)
 

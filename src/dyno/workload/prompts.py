@@ -40,11 +40,15 @@ def make(spec: WorkloadSpec, tokenizer: Tokenizer) -> Workload:
     if spec.oversample and not turns:
         rng = Random(spec.seed)  # again as vLLM does it
         requests += [rng.choice(requests) for _ in range(spec.num_prompts - len(requests))]
-    repeated = 0 if turns else len(requests) - len({_start(r.prompt, None) for r in requests})
+    repeated = (
+        0 if turns else len(requests) - len({_start(r.prompt, None) for r in requests})
+    )
     if spec.lora_modules:
         requests = mix.with_adapters(spec, requests)
     return Workload(
-        spec=spec if spec.num_prompts else msgspec.structs.replace(spec, num_prompts=len(requests)),
+        spec=spec
+        if spec.num_prompts
+        else msgspec.structs.replace(spec, num_prompts=len(requests)),
         requests=requests,
         warmups=warmups,
         tokenizer=tokenizer.name,
@@ -65,12 +69,16 @@ def _entries(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request | Dro
         return
     parts = {name: _checked(part) for name, part in mix.classes(spec).items()}
     dropped: Counter[str] = Counter()
-    entries = {name: _noting(_entries(part, tokenizer), dropped) for name, part in parts.items()}
+    entries = {
+        name: _noting(_entries(part, tokenizer), dropped) for name, part in parts.items()
+    }
     yield from mix.merged(spec.seed, parts, entries)
     yield from (Dropped(reason, number) for reason, number in dropped.items())
 
 
-def _templating(spec: WorkloadSpec, tokenizer: Tokenizer, requests: Sequence[Request]) -> Templating | None:
+def _templating(
+    spec: WorkloadSpec, tokenizer: Tokenizer, requests: Sequence[Request]
+) -> Templating | None:
     skipped = spec.skip_chat_template and not spec.traits.template_always
     if skipped or not spec.traits.template:
         return None
@@ -97,12 +105,17 @@ def within(work: Workload, context: int | None) -> Workload:
         work,
         requests=requests,
         starts_s=work.starts_s and [work.starts_s[session] for session in sessions],
-        dropped={**work.dropped, f"requests beyond the context of {context:,} tokens": lost},
+        dropped={
+            **work.dropped,
+            f"requests beyond the context of {context:,} tokens": lost,
+        },
         sha256=_checksum(requests),
     )
 
 
-def _renumbered(turns: Sequence[Turn], left: Sequence[int]) -> tuple[list[Request], list[int]]:
+def _renumbered(
+    turns: Sequence[Turn], left: Sequence[int]
+) -> tuple[list[Request], list[int]]:
     """Return the turns that are left, with new numbers of requests and sessions, and their sessions' old numbers."""
     number = {old: new for new, old in enumerate(left)}
     sessions: list[int] = []
@@ -113,7 +126,9 @@ def _renumbered(turns: Sequence[Turn], left: Sequence[int]) -> tuple[list[Reques
             sessions.append(turn.session)
         history = None if turn.history is None else number[turn.history]
         after = [number[i] for i in turn.after]
-        requests.append(structs.replace(turn, session=len(sessions) - 1, after=after, history=history))
+        requests.append(
+            structs.replace(turn, session=len(sessions) - 1, after=after, history=history)
+        )
     return requests, sessions
 
 
@@ -135,7 +150,9 @@ def _checksum(requests: list[Request]) -> str:
     return digest.hexdigest()
 
 
-def _noting(entries: Iterator[Request | Dropped], dropped: Counter[str]) -> Iterator[Request]:
+def _noting(
+    entries: Iterator[Request | Dropped], dropped: Counter[str]
+) -> Iterator[Request]:
     """Yield the requests, and count what the dataset leaves out."""
     for entry in entries:
         if isinstance(entry, Dropped):
@@ -154,7 +171,9 @@ def _wanted(spec: WorkloadSpec, entries: Iterator[Request]) -> Iterator[Request]
                 return
             last = session
         yield request
-        if not isinstance(request, Turn) and number + 1 == (spec.num_sessions or spec.num_prompts):
+        if not isinstance(request, Turn) and number + 1 == (
+            spec.num_sessions or spec.num_prompts
+        ):
             return  # the next entry may be a warmup
 
 
@@ -190,20 +209,29 @@ def _checked(spec: T) -> T:
     if spec.dataset not in DATASETS:
         near = get_close_matches(spec.dataset, DATASETS, n=1)
         hint = f"Did you mean {near[0]}? " if near else ""
-        raise WorkloadError(f"There is no dataset {spec.dataset!r}. {hint}dyno knows {', '.join(DATASETS)}.")
+        raise WorkloadError(
+            f"There is no dataset {spec.dataset!r}. {hint}dyno knows {', '.join(DATASETS)}."
+        )
     if spec.num_prompts < (0 if spec.traits.trace else 1):
-        raise WorkloadError(f"{spec.num_prompts} prompts were asked for. Set --num-prompts to at least 1.")
+        raise WorkloadError(
+            f"{spec.num_prompts} prompts were asked for. Set --num-prompts to at least 1."
+        )
     if spec.num_warmups < 0 or spec.seed < 0:
         raise WorkloadError("--num-warmups and --seed can't be negative.")
     if spec.output_len == -1:  # vLLM's way to say 'as in the file'
         spec = structs.replace(spec, output_len=None)
     if spec.output_len is not None and spec.output_len < 1:
-        raise WorkloadError(f"An output of {spec.output_len} tokens is too short; it must be at least 1.")
+        raise WorkloadError(
+            f"An output of {spec.output_len} tokens is too short; it must be at least 1."
+        )
     return spec
 
 
 def _warmups(
-    spec: WorkloadSpec, tokenizer: Tokenizer, requests: list[Request], spare: Iterator[Request]
+    spec: WorkloadSpec,
+    tokenizer: Tokenizer,
+    requests: list[Request],
+    spare: Iterator[Request],
 ) -> list[Request]:
     """Return entries that aren't measured, then prose as long as the measured ones. What they leave in a prefix cache
     must not help a measured request."""
@@ -211,7 +239,9 @@ def _warmups(
         return []
     # A token is at least one character: prompts that differ within the first 16 characters (or ids) share no block.
     taken = {_start(r.prompt, BLOCK) for r in requests}
-    warmups = list(islice((r for r in spare if _start(r.prompt, BLOCK) not in taken), spec.num_warmups))
+    warmups = list(
+        islice((r for r in spare if _start(r.prompt, BLOCK) not in taken), spec.num_warmups)
+    )
     for index in count(spec.num_prompts):
         if len(warmups) == spec.num_warmups:
             break

@@ -9,7 +9,12 @@ from dyno import files
 from dyno.errors import WorkloadError
 from dyno.workload.common import CommonSpec
 from dyno.workload.datasets.hf import HfSpec
-from dyno.workload.recorded import MAX_PROMPT_TOKENS, MAX_TOTAL_TOKENS, MIN_TOKENS, templated
+from dyno.workload.recorded import (
+    MAX_PROMPT_TOKENS,
+    MAX_TOTAL_TOKENS,
+    MIN_TOKENS,
+    templated,
+)
 from dyno.workload.request import Request
 from dyno.workload.tokenizer import Tokenizer
 from dyno.workload.traces import table_rows
@@ -23,15 +28,19 @@ _TRIES = 1000  # draws of lines in a row that are too long
 _HF_OUTPUT_LEN = 256  # vLLM's for questions without an answer
 # Of these vLLM ignores the recorded answer, and its length filter: words of a path, and tokens to generate.
 _FIXED = {"instructcoder": 200, "mt-bench": 256, "openai_humaneval": 256, "gsm8k": 256}
-_EDIT = "Just output the code, do not include any explanation."  # ends vLLM's prompts from InstructCoder
+# ends vLLM's prompts from InstructCoder
+_EDIT = "Just output the code, do not include any explanation."
 _ENDINGS = (".parquet", ".jsonl", ".json", ".jsonl.gz", ".json.gz", ".csv")
-_PROMPTS = ("prompt", "question", "instruction", "text", "input")  # columns; the first that has a text
+# columns; the first that has a text
+_PROMPTS = ("prompt", "question", "instruction", "text", "input")
 _ANSWERS = ("answer", "response", "output", "completion")
 
 
 def sonnet(spec: CommonSpec, tokenizer: Tokenizer) -> Iterator[Request]:
     """Yield lines of poems to pick from, chosen as vLLM chose them: the first lines are in every prompt."""
-    text = files.read(_path(spec.path) if spec.path else _SONNET, files.TEXT).decode(errors="replace")
+    text = files.read(_path(spec.path) if spec.path else _SONNET, files.TEXT).decode(
+        errors="replace"
+    )
     lines = text.splitlines(keepends=True)
     if not lines:
         raise WorkloadError(
@@ -47,27 +56,41 @@ def sonnet(spec: CommonSpec, tokenizer: Tokenizer) -> Iterator[Request]:
     first = lines[: max(round((spec.prefix_len - task_tokens) / line_tokens), 0)]
     more = round((spec.input_len - task_tokens) / line_tokens) - len(first)
     if more < 1:
-        raise WorkloadError(f"A prefix of {spec.prefix_len} tokens leaves no room in prompts of {spec.input_len}.")
+        raise WorkloadError(
+            f"A prefix of {spec.prefix_len} tokens leaves no room in prompts of {spec.input_len}."
+        )
     rng, misses = Random(spec.seed), 0
     while misses < _TRIES:
-        prompt = templated(tokenizer, _TASK + "".join([*first, *rng.choices(lines, k=more)]))
+        prompt = templated(
+            tokenizer, _TASK + "".join([*first, *rng.choices(lines, k=more)])
+        )
         tokens = tokenizer.count(prompt)
         misses = misses + 1 if tokens > spec.input_len else 0
         if not misses:
             yield Request(prompt, tokens, spec.output_len or SONNET_LENGTHS["output_len"])
-    raise WorkloadError(f"No choice of lines has at most {spec.input_len} tokens. Raise --sonnet-input-len.")
+    raise WorkloadError(
+        f"No choice of lines has at most {spec.input_len} tokens. Raise --sonnet-input-len."
+    )
 
 
 def hf(spec: HfSpec, tokenizer: Tokenizer) -> Iterator[Request]:
     """Yield the prompts of a dataset folder or file: the first message of a conversation, or a column of questions."""
     if spec.path is None:
-        raise WorkloadError("The dataset hf needs its file or folder: give it with --dataset-path, or --hf-name.")
+        raise WorkloadError(
+            "The dataset hf needs its file or folder: give it with --dataset-path, or --hf-name."
+        )
     named = _files(spec, _path(spec.path))
-    rows = [(f"{file}, {where}", row) for file in named for _, where, row in table_rows(str(file))]
+    rows = [
+        (f"{file}, {where}", row)
+        for file in named
+        for _, where, row in table_rows(str(file))
+    ]
     if spec.shuffle:
         Random(spec.seed).shuffle(rows)
     none = True
-    fixed = next((tokens for word, tokens in _FIXED.items() if word in spec.path.lower()), None)
+    fixed = next(
+        (tokens for word, tokens in _FIXED.items() if word in spec.path.lower()), None
+    )
     wanted_tokens = spec.output_len or fixed
     for where, row in rows:
         exchange = _exchange(row, where)
@@ -132,7 +155,8 @@ class _QuestionRow(NamedTuple):
     prompt: str
     answer: str = ""  # as recorded
     system: str = ""  # message before the prompt
-    question: bool = True  # vLLM applies the chat template; to the start of a conversation it doesn't
+    # vLLM applies the chat template; to the start of a conversation it doesn't
+    question: bool = True
 
 
 def _exchange(row: dict[str, Any], where: str) -> _QuestionRow:
@@ -173,7 +197,9 @@ def _texts(messages: list[dict[str, Any]]) -> list[str]:
     """Return the texts of messages in ShareGPT's form or OpenAI's, without a system message at their start."""
     if messages and (messages[0].get("from") or messages[0].get("role")) == "system":
         messages = messages[1:]
-    return [str(message.get("value") or message.get("content") or "") for message in messages]
+    return [
+        str(message.get("value") or message.get("content") or "") for message in messages
+    ]
 
 
 def _path(text: str) -> Path:

@@ -50,7 +50,8 @@ def sharegpt(spec: CommonSpec, tokenizer: Tokenizer) -> Iterator[Request]:
         ) from None
     pairs = [entry.conversations[:2] for entry in entries if len(entry.conversations) >= 2]
     if spec.shuffle:
-        Random(spec.seed).shuffle(pairs)  # vLLM's generator: the same seed gives the same order
+        # vLLM's generator: the same seed gives the same order
+        Random(spec.seed).shuffle(pairs)
     none = True
     for prompt, completion in pairs:
         prompt_tokens = tokenizer.count(prompt.value)
@@ -89,7 +90,8 @@ def custom(spec: CommonSpec, tokenizer: Tokenizer) -> Iterator[Request]:
         if raw.strip()
     ]
     if spec.shuffle:
-        Random(spec.seed).shuffle(lines)  # vLLM's generator: the same seed gives the same order
+        # vLLM's generator: the same seed gives the same order
+        Random(spec.seed).shuffle(lines)
     for prompt, output_tokens in lines:
         if isinstance(prompt, str) and not spec.skip_chat_template:
             prompt = templated(tokenizer, prompt)
@@ -116,9 +118,13 @@ def _decode(raw: bytes, where: str, output_len: int | None) -> tuple[str | list[
         raise WorkloadError(f"{where}: the prompt is empty. Fill it in or delete the line.")
     output_tokens = output_len or line.output_tokens
     if output_tokens is None:
-        raise WorkloadError(f'{where}: no "output_tokens". Add it, or set one number for all with --custom-output-len.')
+        raise WorkloadError(
+            f'{where}: no "output_tokens". Add it, or set one number for all with --custom-output-len.'
+        )
     if output_tokens < 1:
-        raise WorkloadError(f'{where}: "output_tokens" is {output_tokens}; it must be at least 1.')
+        raise WorkloadError(
+            f'{where}: "output_tokens" is {output_tokens}; it must be at least 1.'
+        )
     return line.prompt, output_tokens
 
 
@@ -138,16 +144,25 @@ def read(path: str) -> bytes:
         data = files.read(Path(path).expanduser(), files.DATA, pipes=True)
         if data[:2] == b"\x1f\x8b":
             most = min(files.DATA, max(_SMALL, _RATIO * len(data)))
-            data = files.taken(io.BufferedReader(gzip.GzipFile(fileobj=io.BytesIO(data))), most, path)
+            data = files.taken(
+                io.BufferedReader(gzip.GzipFile(fileobj=io.BytesIO(data))), most, path
+            )
     except FileNotFoundError:
         raise WorkloadError(f"There is no file {path}. Check --dataset-path.") from None
     except IsADirectoryError:
-        raise WorkloadError(f"{path} is a folder. Give the file in it with --dataset-path.") from None
+        raise WorkloadError(
+            f"{path} is a folder. Give the file in it with --dataset-path."
+        ) from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as e:
-        raise WorkloadError(f"{path} can't be decompressed: {e}. Was its download cut off?") from None
+        raise WorkloadError(
+            f"{path} can't be decompressed: {e}. Was its download cut off?"
+        ) from None
     except OSError as e:
-        raise WorkloadError(f"{path} can't be read: {e.strerror}. Check --dataset-path.") from None
-    data = data.removeprefix(b"\xef\xbb\xbf")  # the mark that some Windows editors put first
+        raise WorkloadError(
+            f"{path} can't be read: {e.strerror}. Check --dataset-path."
+        ) from None
+    # the mark that some Windows editors put first
+    data = data.removeprefix(b"\xef\xbb\xbf")
     if not data or data.isspace():
         raise WorkloadError(f"{path} is empty. Was its download cut off?")
     return data

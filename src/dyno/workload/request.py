@@ -21,15 +21,22 @@ class Turn(Request, frozen=True):
     """A request of a session: of a conversation, of an agent, or a line of a trace. Its prompt_tokens include its
     history, with answers as long as requested."""
 
-    session: int = 0  # numbered from 0; the requests of a session follow one another in the workload
-    after: list[int] = []  # requests of the session (numbers in the workload) that must have ended before
-    wait_s: float = 0.0  # from the end of the last of these, or from the start of the session
-    history: int | None = None  # the request whose history, messages and answer come before this one's messages
-    messages: list[dict[str, Any]] = []  # of its own, in OpenAI's form; empty: the prompt, from the user
+    # numbered from 0; the requests of a session follow one another in the workload
+    session: int = 0
+    # requests of the session (numbers in the workload) that must have ended before
+    after: list[int] = []
+    # from the end of the last of these, or from the start of the session
+    wait_s: float = 0.0
+    # the request whose history, messages and answer come before this one's messages
+    history: int | None = None
+    # of its own, in OpenAI's form; empty: the prompt, from the user
+    messages: list[dict[str, Any]] = []
     answer: dict[str, Any] | None = None  # the recorded answer, in OpenAI's form
-    start_s: float | None = None  # of a session's first request: when it begins by the file; None: the load decides
+    # of a session's first request: when it begins by the file; None: the load decides
+    start_s: float | None = None
     group: str = ""  # class of traffic
-    body: dict[str, Any] = {}  # more fields of the request: tools, model (a LoRA adapter), priority
+    # more fields of the request: tools, model (a LoRA adapter), priority
+    body: dict[str, Any] = {}
 
 
 class StoredRequest(Turn, frozen=True):

@@ -74,10 +74,18 @@ def _calls(rows: list[tuple[str, Round]], blocks: Blocks) -> Iterator[Call]:
             )
         shared = [min(end, row.prefix_tokens) for end in ends]
         # What is cached beyond the last prompt and its answer is unknown: new, as the rest.
-        keys, ends = [*keys, f"{row.session_id}/{row.round_index}"], [*shared, row.input_tokens_total]
+        keys, ends = (
+            [*keys, f"{row.session_id}/{row.round_index}"],
+            [*shared, row.input_tokens_total],
+        )
         prompt, _ = blocks.prompt(keys, ends)
         wait_s = _wait_s(rows[i - 1][1], row) if i else 0.0
-        yield Call(prompt, output_tokens=row.output_tokens or 1, after=[i - 1] if i else [], wait_s=wait_s)
+        yield Call(
+            prompt,
+            output_tokens=row.output_tokens or 1,
+            after=[i - 1] if i else [],
+            wait_s=wait_s,
+        )
         keys.append(f"{row.session_id}/{row.round_index} answer")
         ends.append(ends[-1] + row.output_tokens)
 
@@ -87,7 +95,10 @@ def _wait_s(earlier: Round, row: Round) -> float:
     before, now = earlier.bounds(), row.bounds()
     if before and now:
         return max(0.0, (now[0] - before[1]).total_seconds())
-    return max((tool.tool_wall_latency_ms or 0.0 for tool in earlier.tools), default=0.0) / 1000
+    return (
+        max((tool.tool_wall_latency_ms or 0.0 for tool in earlier.tools), default=0.0)
+        / 1000
+    )
 
 
 class _BlockCall(msgspec.Struct, tag_field="type", tag="n"):
@@ -126,20 +137,26 @@ def block_session(where: str, value: Any, blocks: Blocks) -> AgentSession:
     lineages = [lineage for _, lineage in timed]
     after = ordered(lineages, _SLACK_S)
     calls = []
-    for i, ((call, lineage), wait_s) in enumerate(zip(timed, waits(lineages, after), strict=True)):
+    for i, ((call, lineage), wait_s) in enumerate(
+        zip(timed, waits(lineages, after), strict=True)
+    ):
         scope = "" if trace.hash_id_scope == "global" else trace.id
         hashes = call.hash_ids[: -(-call.tokens // trace.block_size)]
         ends = [min(trace.block_size * k, call.tokens) for k in range(1, len(hashes) + 1)]
         keys = [*(f"{scope}/{h}" for h in hashes), f"{trace.id} {lineage[-1].name}"]
         prompt, _ = blocks.prompt(keys, [*ends, call.tokens])
-        calls.append(Call(prompt, output_tokens=call.output or 1, after=after[i], wait_s=wait_s))
+        calls.append(
+            Call(prompt, output_tokens=call.output or 1, after=after[i], wait_s=wait_s)
+        )
     return AgentSession(calls)
 
 
 def _timed(trace: BlockTrace) -> Iterator[tuple[_BlockCall, list[CallWindow]]]:
     """Yield calls with their windows. Those of sub-agents count from its start, or as all others do."""
     agents = [entry for entry in trace.requests if isinstance(entry, _SubAgent)]
-    relative = any(call.t < agent.t - _SLACK_S for agent in agents for call in agent.requests)
+    relative = any(
+        call.t < agent.t - _SLACK_S for agent in agents for call in agent.requests
+    )
     for i, entry in enumerate(trace.requests):
         if isinstance(entry, _SubAgent):
             yield from _agent_calls(f"agent {i}", entry, entry.t if relative else 0.0)
@@ -147,8 +164,13 @@ def _timed(trace: BlockTrace) -> Iterator[tuple[_BlockCall, list[CallWindow]]]:
             yield entry, [_window(f"request {i}", entry.t, entry)]
 
 
-def _agent_calls(name: str, agent: _SubAgent, offset_s: float) -> Iterator[tuple[_BlockCall, list[CallWindow]]]:
-    windows = [_window(f"{name} request {k}", offset_s + call.t, call) for k, call in enumerate(agent.requests)]
+def _agent_calls(
+    name: str, agent: _SubAgent, offset_s: float
+) -> Iterator[tuple[_BlockCall, list[CallWindow]]]:
+    windows = [
+        _window(f"{name} request {k}", offset_s + call.t, call)
+        for k, call in enumerate(agent.requests)
+    ]
     end_s = max([agent.t + (agent.duration_ms or 0.0) / 1000, *(w.end_s for w in windows)])
     for call, window in zip(agent.requests, windows, strict=True):
         yield call, [CallWindow(name, agent.t, end_s), window]

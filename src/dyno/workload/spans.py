@@ -10,7 +10,14 @@ import msgspec
 
 from dyno import files
 from dyno.errors import WorkloadError
-from dyno.workload.calls import AgentSession, Call, CallWindow, checked_tools, ordered, waits
+from dyno.workload.calls import (
+    AgentSession,
+    Call,
+    CallWindow,
+    checked_tools,
+    ordered,
+    waits,
+)
 
 _DEEPEST = 1000  # spans inside one another
 _INPUT, _OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
@@ -43,7 +50,11 @@ def spans(documents: list[tuple[str, Any]]) -> list[AgentSession]:
         for raw in _raw_spans(where, value):
             span = _span(where, raw)
             traces.setdefault(span.trace, []).append(span)
-    sessions = [_session(members) for members in traces.values() if any(span.is_call for span in members)]
+    sessions = [
+        _session(members)
+        for members in traces.values()
+        if any(span.is_call for span in members)
+    ]
     if not sessions:
         raise WorkloadError(
             f"{documents[0][0]}: no span has {_INPUT}. Record the messages with the spans: instrumentations have a "
@@ -79,16 +90,21 @@ def _span(where: str, raw: Any) -> ModelSpan:
     if not name:
         raise WorkloadError(f"{where}: no span_id. Correct the file.")
     times = [
-        _time_s(where, raw, *keys) for keys in (("start_time", "startTimeUnixNano"), ("end_time", "endTimeUnixNano"))
+        _time_s(where, raw, *keys)
+        for keys in (("start_time", "startTimeUnixNano"), ("end_time", "endTimeUnixNano"))
     ]
     if times[1] < times[0]:
-        raise WorkloadError(f"{where}: it ends {times[0] - times[1]:g} s before it starts. Correct its times.")
+        raise WorkloadError(
+            f"{where}: it ends {times[0] - times[1]:g} s before it starts. Correct its times."
+        )
     status = raw.get("status")
     return ModelSpan(
         str(name),
         str(raw.get("trace_id") or raw.get("traceId") or ""),
         where,
-        str(parent) if (parent := raw.get("parent_span_id") or raw.get("parentSpanId")) else None,
+        str(parent)
+        if (parent := raw.get("parent_span_id") or raw.get("parentSpanId"))
+        else None,
         times[0],
         times[1],
         _attributes(raw.get("attributes")),
@@ -100,7 +116,11 @@ def _attributes(given: Any) -> dict[str, Any]:
     """Return attributes by name, also from OTLP's list of keys and typed values."""
     if isinstance(given, list):
         pairs = [(a.get("key"), a.get("value")) for a in given if isinstance(a, dict)]
-        return {str(key): next(iter(value.values()), None) for key, value in pairs if isinstance(value, dict)}
+        return {
+            str(key): next(iter(value.values()), None)
+            for key, value in pairs
+            if isinstance(value, dict)
+        }
     return given if isinstance(given, dict) else {}
 
 
@@ -112,12 +132,17 @@ def _time_s(where: str, raw: dict[str, Any], *names: str) -> float:
             return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
         return int(value) / 1e9  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
-        raise WorkloadError(f"{where}: {names[0]} is {value!r:.80}, not a date and time. Correct it.") from None
+        raise WorkloadError(
+            f"{where}: {names[0]} is {value!r:.80}, not a date and time. Correct it."
+        ) from None
 
 
 def _session(members: list[ModelSpan]) -> AgentSession:
     by_id = {span.id: span for span in members}
-    timed = sorted((span for span in members if span.is_call), key=lambda span: (span.start_s, span.end_s))
+    timed = sorted(
+        (span for span in members if span.is_call),
+        key=lambda span: (span.start_s, span.end_s),
+    )
     lineages = _lineages(timed, by_id)
     after = ordered(lineages)
     calls: list[Call] = []
@@ -126,7 +151,8 @@ def _session(members: list[ModelSpan]) -> AgentSession:
         messages, answer = _input(span), _answer(span)
         checked_tools((span.where, message) for message in messages)
         history, digests = None, _digests([*messages, *([answer] if answer else [])])
-        for k in range(len(messages) - 2, -1, -1):  # the most of an earlier call that this one goes on with
+        # the most of an earlier call that this one goes on with
+        for k in range(len(messages) - 2, -1, -1):
             earlier = known.get(digests[k])
             if earlier is not None and _comes_before(after, earlier, i):
                 history, messages = earlier, messages[k + 1 :]
@@ -147,7 +173,9 @@ def _session(members: list[ModelSpan]) -> AgentSession:
     return AgentSession(calls, timed[0].start_s)
 
 
-def _lineages(spans: list[ModelSpan], by_id: dict[str, ModelSpan]) -> list[list[CallWindow]]:
+def _lineages(
+    spans: list[ModelSpan], by_id: dict[str, ModelSpan]
+) -> list[list[CallWindow]]:
     """Return for each span the windows that lead to it, outermost first and its own last."""
     known: dict[str, list[CallWindow]] = {}
     for span in spans:
@@ -163,7 +191,9 @@ def _lineages(spans: list[ModelSpan], by_id: dict[str, ModelSpan]) -> list[list[
     return [known[span.id] for span in spans]
 
 
-def _way_up(span: ModelSpan, by_id: dict[str, ModelSpan], known: dict[str, list[CallWindow]]) -> list[ModelSpan]:
+def _way_up(
+    span: ModelSpan, by_id: dict[str, ModelSpan], known: dict[str, list[CallWindow]]
+) -> list[ModelSpan]:
     """Return the span and those that it is inside of, up to one whose lineage is known."""
     way: list[ModelSpan] = []
     seen: set[str] = set()
@@ -171,7 +201,9 @@ def _way_up(span: ModelSpan, by_id: dict[str, ModelSpan], known: dict[str, list[
     while current is not None and current.id not in known:
         if current.id in seen:
             names = " → ".join([*(inner.id for inner in way), current.id])
-            raise WorkloadError(f"{span.where}: its parents form a cycle: {names}. Correct their parent_span_id.")
+            raise WorkloadError(
+                f"{span.where}: its parents form a cycle: {names}. Correct their parent_span_id."
+            )
         way.append(current)
         seen.add(current.id)
         if current.parent is not None and current.parent not in by_id:
@@ -214,13 +246,21 @@ def _json(span: ModelSpan, name: str) -> Any:
     try:
         return msgspec.json.decode(value)
     except files.BROKEN as e:
-        raise WorkloadError(f"{span.where}: {name} is not valid JSON ({e}). Was the attribute cut off?") from None
+        raise WorkloadError(
+            f"{span.where}: {name} is not valid JSON ({e}). Was the attribute cut off?"
+        ) from None
 
 
 def _input(span: ModelSpan) -> list[dict[str, Any]]:
     given = _json(span, _INPUT)
-    if not isinstance(given, list) or not given or not all(isinstance(m, dict) for m in given):
-        raise WorkloadError(f"{span.where}: {_INPUT} is not a list of messages. Correct or delete the span.")
+    if (
+        not isinstance(given, list)
+        or not given
+        or not all(isinstance(m, dict) for m in given)
+    ):
+        raise WorkloadError(
+            f"{span.where}: {_INPUT} is not a list of messages. Correct or delete the span."
+        )
     system = _json(span, "gen_ai.system_instructions")
     parts = [{"role": "system", "parts": system}] if isinstance(system, list) else []
     return [message for m in [*parts, *given] for message in _messages(span.where, m)]
@@ -230,7 +270,9 @@ def _tools(span: ModelSpan) -> list[dict[str, Any]]:
     name = "gen_ai.tool.definitions"
     given = _json(span, name) or []
     if not isinstance(given, list) or not all(isinstance(tool, dict) for tool in given):
-        raise WorkloadError(f"{span.where}: {name} is not a list of objects. Correct or delete it.")
+        raise WorkloadError(
+            f"{span.where}: {name} is not a list of objects. Correct or delete it."
+        )
     return given
 
 
@@ -239,7 +281,9 @@ def _answer(span: ModelSpan) -> dict[str, Any] | None:
     if isinstance(given, list) and given and isinstance(given[0], dict):
         return _messages(span.where, {**given[0], "role": "assistant"})[0]
     text = span.attributes.get("gen_ai.output.text")
-    return {"role": "assistant", "content": text} if isinstance(text, str) and text else None
+    return (
+        {"role": "assistant", "content": text} if isinstance(text, str) and text else None
+    )
 
 
 def _messages(where: str, given: dict[str, Any]) -> list[dict[str, Any]]:
@@ -251,14 +295,23 @@ def _messages(where: str, given: dict[str, Any]) -> list[dict[str, Any]]:
     results: list[dict[str, Any]] = []
     parts = given["parts"]
     if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
-        raise WorkloadError(f"{where}: the parts of a message are not a list of objects. Correct or delete the span.")
+        raise WorkloadError(
+            f"{where}: the parts of a message are not a list of objects. Correct or delete the span."
+        )
     for part in parts:
         if part.get("type") == "tool_call":
-            function = {"name": part.get("name", ""), "arguments": _as_text(part.get("arguments"))}
-            calls.append({"id": part.get("id", ""), "type": "function", "function": function})
+            function = {
+                "name": part.get("name", ""),
+                "arguments": _as_text(part.get("arguments")),
+            }
+            calls.append(
+                {"id": part.get("id", ""), "type": "function", "function": function}
+            )
         elif part.get("type") == "tool_call_response":
             content = _as_text(part.get("response", part.get("result")))
-            results.append({"role": "tool", "tool_call_id": part.get("id", ""), "content": content})
+            results.append(
+                {"role": "tool", "tool_call_id": part.get("id", ""), "content": content}
+            )
         elif part.get("type") == "text":
             texts.append(str(part.get("content", "")))
     if results:

@@ -20,13 +20,18 @@ if TYPE_CHECKING:
     class _AllSettings(OwnSettings, frozen=True): ...
 
 else:
-    _AllSettings = msgspec.defstruct("_AllSettings", own_fields(), bases=(CommonSpec,), module=__name__, frozen=True)
+    _AllSettings = msgspec.defstruct(
+        "_AllSettings", own_fields(), bases=(CommonSpec,), module=__name__, frozen=True
+    )
 
 
 class WorkloadSpec(_AllSettings, frozen=True):
     classes: Annotated[
         dict[str, "TrafficClass"],
-        Option(help="classes of traffic by name, each with its own keys (dataset mix)", setting="--class"),
+        Option(
+            help="classes of traffic by name, each with its own keys (dataset mix)",
+            setting="--class",
+        ),
     ] = {}
 
     @property
@@ -64,7 +69,9 @@ def _owners(setting: str) -> list[str]:
 
 
 # Settings that only some datasets have: field → these datasets.
-OWN_FIELDS = {name: names for name in WorkloadSpec.__struct_fields__ if (names := _owners(name))}
+OWN_FIELDS = {
+    name: names for name in WorkloadSpec.__struct_fields__ if (names := _owners(name))
+}
 
 
 class TrafficClass(WorkloadSpec, frozen=True, kw_only=True):
@@ -72,15 +79,27 @@ class TrafficClass(WorkloadSpec, frozen=True, kw_only=True):
 
     dataset: str = DEFAULT
     request_rate_rps: Annotated[
-        float | None, Option(help="requests (or sessions) per second of this class", above=0, most=1e7)
+        float | None,
+        Option(help="requests (or sessions) per second of this class", above=0, most=1e7),
     ] = None
-    burstiness: Annotated[float, Option(help="how irregular its rate is: 1 Poisson", above=0, most=1e6)] = 1.0
-    share: Annotated[float | None, Option(help="share of the requests, relative to the other classes", above=0)] = None
-    adapter: Annotated[str | None, Option(help="LoRA adapter, sent as the request's model")] = None
-    priority: Annotated[int | None, Option(help="the request's priority; vLLM serves lower values first")] = None
+    burstiness: Annotated[
+        float, Option(help="how irregular its rate is: 1 Poisson", above=0, most=1e6)
+    ] = 1.0
+    share: Annotated[
+        float | None,
+        Option(help="share of the requests, relative to the other classes", above=0),
+    ] = None
+    adapter: Annotated[
+        str | None, Option(help="LoRA adapter, sent as the request's model")
+    ] = None
+    priority: Annotated[
+        int | None, Option(help="the request's priority; vLLM serves lower values first")
+    ] = None
     goodput_ms: Annotated[
         dict[str, float],
-        Option(help="latency limits in ms by ttft, ttfo, tpot, e2el: goodput counts requests within all"),
+        Option(
+            help="latency limits in ms by ttft, ttfo, tpot, e2el: goodput counts requests within all"
+        ),
     ] = {}
 
 
@@ -90,9 +109,12 @@ class Workload(msgspec.Struct, frozen=True):
     warmups: list[Request]  # prompts of their own: none of them is among the requests
     tokenizer: str | None  # its name as the result shows it
     counted_by: CountedBy
-    sha256: str  # over prompts and lengths: two runs with the same value sent the same prompts
+    # over prompts and lengths: two runs with the same value sent the same prompts
+    sha256: str
     repeated: int = 0  # requests whose prompt is a copy of an earlier one
-    starts_s: list[float] | None = None  # when each session begins, by the file; None: the load decides
+    # when each session begins, by the file; None: the load decides
+    starts_s: list[float] | None = None
     answers: Answers = "server"  # in the history of conversations
-    template: Templating | None = None  # None: the dataset has no use for one, or it is not wanted
+    # None: the dataset has no use for one, or it is not wanted
+    template: Templating | None = None
     dropped: dict[str, int] = {}  # left out: reason → how many

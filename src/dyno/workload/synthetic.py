@@ -42,13 +42,23 @@ def prefix_repetition(spec: CommonSpec, tokenizer: Tokenizer) -> Iterator[Reques
     return _random(spec, tokenizer, prefixes.equally_frequent)
 
 
-def _random(spec: CommonSpec, tokenizer: Tokenizer, choose: prefixes.Choose) -> Iterator[Request]:
+def _random(
+    spec: CommonSpec, tokenizer: Tokenizer, choose: prefixes.Choose
+) -> Iterator[Request]:
     special = len(special_ids(tokenizer))
     input_len = max(0, spec.input_len - special)
-    for flag, ratio in (("input", spec.range_ratio_input), ("output", spec.range_ratio_output)):
+    for flag, ratio in (
+        ("input", spec.range_ratio_input),
+        ("output", spec.range_ratio_output),
+    ):
         if not 0 <= ratio < 1:
-            raise WorkloadError(f"The {flag} range ratio is {ratio}; it must be at least 0 and below 1.")
-    if spec.prefix_len < 0 or spec.prefix_len + math.floor(input_len * (1 - spec.range_ratio_input)) < 1:
+            raise WorkloadError(
+                f"The {flag} range ratio is {ratio}; it must be at least 0 and below 1."
+            )
+    if (
+        spec.prefix_len < 0
+        or spec.prefix_len + math.floor(input_len * (1 - spec.range_ratio_input)) < 1
+    ):
         raise WorkloadError(
             f"Prompts of {spec.input_len} tokens (range ratio {spec.range_ratio_input}, "
             f"prefix {spec.prefix_len}) leave no room for a word: {special} of them are special tokens. "
@@ -61,7 +71,11 @@ def _random(spec: CommonSpec, tokenizer: Tokenizer, choose: prefixes.Choose) -> 
 
 
 def _prefixes(
-    spec: CommonSpec, tokenizer: Tokenizer, special: int, lengths: list[int], choose: prefixes.Choose
+    spec: CommonSpec,
+    tokenizer: Tokenizer,
+    special: int,
+    lengths: list[int],
+    choose: prefixes.Choose,
 ) -> Iterator[str]:
     """Yield each prompt's prefix. `lengths`: of the whole prompts, with their special tokens."""
     shares = prefixes.shares(spec, lengths, special, choose(spec, len(lengths)))
@@ -80,12 +94,22 @@ def random_lengths(spec: CommonSpec) -> list[tuple[int, int]]:
     """Return the lengths of each prompt, without a shared prefix, and of its output."""
     # Rule, generator and order of draws are vLLM's: the same seed gives the same lengths.
     rng = np.random.default_rng(spec.seed)
-    inputs = _lengths(rng, spec.input_len, spec.range_ratio_input, spec.num_prompts, at_least=0)
-    outputs = _lengths(rng, spec.output_len or RANDOM_OUTPUT_LEN, spec.range_ratio_output, spec.num_prompts, at_least=1)
+    inputs = _lengths(
+        rng, spec.input_len, spec.range_ratio_input, spec.num_prompts, at_least=0
+    )
+    outputs = _lengths(
+        rng,
+        spec.output_len or RANDOM_OUTPUT_LEN,
+        spec.range_ratio_output,
+        spec.num_prompts,
+        at_least=1,
+    )
     return list(zip(inputs, outputs, strict=True))
 
 
-def _lengths(rng: np.random.Generator, middle: int, ratio: float, count: int, at_least: int) -> list[int]:
+def _lengths(
+    rng: np.random.Generator, middle: int, ratio: float, count: int, at_least: int
+) -> list[int]:
     low = max(math.floor(middle * (1 - ratio)), at_least)
     high = max(math.ceil(middle * (1 + ratio)), at_least)
     drawn: list[int] = rng.integers(low, high + 1, size=count).tolist()
@@ -93,7 +117,9 @@ def _lengths(rng: np.random.Generator, middle: int, ratio: float, count: int, at
 
 
 def sharegpt_shaped(spec: CommonSpec, tokenizer: Tokenizer) -> Iterator[Request]:
-    for i, (tokens, output_tokens) in enumerate(sharegpt_lengths(spec.seed, spec.num_prompts)):
+    for i, (tokens, output_tokens) in enumerate(
+        sharegpt_lengths(spec.seed, spec.num_prompts)
+    ):
         prompt, count = synthesize(tokenizer, spec.seed, i, tokens)
         yield Request(prompt, count, spec.output_len or output_tokens)
 
@@ -114,7 +140,9 @@ def sharegpt_lengths(seed: int, count: int) -> list[tuple[int, int]]:
     return list(zip(inputs.tolist(), outputs.tolist(), strict=True))
 
 
-def synthesize(tokenizer: Tokenizer, seed: int, index: int, tokens: int, prefix: str = "") -> tuple[str, int]:
+def synthesize(
+    tokenizer: Tokenizer, seed: int, index: int, tokens: int, prefix: str = ""
+) -> tuple[str, int]:
     """Return prompt `index` of this seed, and its true count of tokens."""
     # A generator for each: a prompt is the same however many come before it.
     rng = np.random.default_rng([seed, 1, index % 2**32])
@@ -172,7 +200,9 @@ def prose(rng: np.random.Generator, word_count: int) -> str:
     grammar, content = _blocks()
     is_grammar = rng.random(word_count) < 0.6
     is_grammar[1:] &= ~is_grammar[:-1]  # seldom 'the of the'
-    words: list[str] = np.where(is_grammar, grammar.draw(rng, word_count), content.draw(rng, word_count)).tolist()
+    words: list[str] = np.where(
+        is_grammar, grammar.draw(rng, word_count), content.draw(rng, word_count)
+    ).tolist()
 
     for i in np.flatnonzero(rng.random(word_count) < 0.02):
         words[i] = str(int(10 ** rng.uniform(0, 4)))
@@ -194,7 +224,9 @@ def prose(rng: np.random.Generator, word_count: int) -> str:
 @cache
 def _opening_order(seed: int) -> list[str]:
     words = _blocks()[1].words
-    order: list[str] = words[np.random.default_rng([seed, 0]).permutation(len(words))].tolist()
+    order: list[str] = words[
+        np.random.default_rng([seed, 0]).permutation(len(words))
+    ].tolist()
     return order
 
 

@@ -36,7 +36,9 @@ class Item(NamedTuple):
         """Return the question with four choices, and the letter of the right one."""
         right = Random(self.id).randrange(len(LETTERS))
         texts = [*self.wrong[:right], self.answer, *self.wrong[right:]]
-        listed = "\n".join(f"{letter}) {text}" for letter, text in zip(LETTERS, texts, strict=True))
+        listed = "\n".join(
+            f"{letter}) {text}" for letter, text in zip(LETTERS, texts, strict=True)
+        )
         return f"{self.question}\n{listed}", LETTERS[right]
 
 
@@ -65,7 +67,11 @@ def _near(rng: Random, right: int) -> Iterator[str]:
 
 def _copy(rng: Random, size: int) -> Draft:
     words = _mixed(rng, 3 * size + rng.randrange(3))
-    return f"Copy this: {' '.join(words)}", " ".join(words), (" ".join(_changed(rng, words)) for _ in iter(int, 1))
+    return (
+        f"Copy this: {' '.join(words)}",
+        " ".join(words),
+        (" ".join(_changed(rng, words)) for _ in iter(int, 1)),
+    )
 
 
 def _recall(rng: Random, size: int) -> Draft:
@@ -75,7 +81,11 @@ def _recall(rng: Random, size: int) -> Draft:
     codes = [str(rng.randint(100, 999)) for _ in names]
     asked = rng.randrange(len(names))
     listed = ", ".join(f"{name} {code}" for name, code in zip(names, codes, strict=True))
-    return f"The codes are: {listed}. What is the code of {names[asked]}?", codes[asked], _others(rng, codes)
+    return (
+        f"The codes are: {listed}. What is the code of {names[asked]}?",
+        codes[asked],
+        _others(rng, codes),
+    )
 
 
 def _sort(rng: Random, size: int) -> Draft:
@@ -84,7 +94,12 @@ def _sort(rng: Random, size: int) -> Draft:
         words = rng.sample(NOUNS, count)
         return _sorting(rng, "words by the alphabet", words, sorted(words))
     numbers = rng.sample(range(100), count)
-    return _sorting(rng, "numbers from small to large", list(map(str, numbers)), list(map(str, sorted(numbers))))
+    return _sorting(
+        rng,
+        "numbers from small to large",
+        list(map(str, numbers)),
+        list(map(str, sorted(numbers))),
+    )
 
 
 def _sorting(rng: Random, what: str, texts: list[str], right: list[str]) -> Draft:
@@ -98,7 +113,9 @@ def _sorting(rng: Random, what: str, texts: list[str], right: list[str]) -> Draf
 def _count(rng: Random, size: int) -> Draft:
     word, *others = rng.sample(NOUNS, 3 + size)
     times = rng.randint(0, 2 + 2 * size)
-    words = [word] * times + [rng.choice(others) for _ in range(rng.randint(2, 3 * size + 2))]
+    words = [word] * times + [
+        rng.choice(others) for _ in range(rng.randint(2, 3 * size + 2))
+    ]
     rng.shuffle(words)
     near = (str(rng.randint(max(0, times - 3), times + 3)) for _ in iter(int, 1))
     return f"How often is {word} in this list: {', '.join(words)}?", str(times), near
@@ -132,7 +149,9 @@ def draw(task: str, size: int, rng: Random, name: str = "") -> Item:
 
 def items(tasks: Sequence[str], count: int, seed: int = 0) -> list[Item]:
     """Return `count` items of each task, the sizes in turn."""
-    return [item(task, SIZES[n % len(SIZES)], n, seed) for task in tasks for n in range(count)]
+    return [
+        item(task, SIZES[n % len(SIZES)], n, seed) for task in tasks for n in range(count)
+    ]
 
 
 # ---- parts of questions ----
@@ -140,7 +159,10 @@ def items(tasks: Sequence[str], count: int, seed: int = 0) -> list[Item]:
 
 def _mixed(rng: Random, count: int) -> list[str]:
     """Return words, with a number here and there."""
-    return [str(rng.randint(10, 99)) if rng.random() < 0.2 else rng.choice(NOUNS) for _ in range(count)]
+    return [
+        str(rng.randint(10, 99)) if rng.random() < 0.2 else rng.choice(NOUNS)
+        for _ in range(count)
+    ]
 
 
 def _changed(rng: Random, words: list[str]) -> list[str]:

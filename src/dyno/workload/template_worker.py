@@ -28,7 +28,9 @@ class _Generation(Extension):
 
     def parse(self, parser: Any) -> list[nodes.Node]:
         next(parser.stream)
-        body: list[nodes.Node] = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        body: list[nodes.Node] = parser.parse_statements(
+            ("name:endgeneration",), drop_needle=True
+        )
         return body
 
 
@@ -42,7 +44,11 @@ def _as_json(value: Any, indent: int | None = None, **how: Any) -> str:
 
 
 def _limit() -> None:
-    for kind, most in ((resource.RLIMIT_AS, _MEMORY), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_CORE, 0)):
+    for kind, most in (
+        (resource.RLIMIT_AS, _MEMORY),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_CORE, 0),
+    ):
         with suppress(ValueError, OSError):  # not every system has them all
             resource.setrlimit(kind, (most, most))
 
@@ -54,13 +60,18 @@ def _reply(text: str = "", error: str = "") -> None:
 def main() -> None:
     first = json.loads(sys.stdin.readline())
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=["jinja2.ext.loopcontrols", _Generation],
     )
     environment.filters["tojson"] = _as_json
     environment.globals["raise_exception"] = _refuse
-    environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
+    environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(
+        form
+    )
     _limit()
-    signal.alarm(first["seconds"])  # without a handler: it ends the process, whatever that is at
+    # without a handler: it ends the process, whatever that is at
+    signal.alarm(first["seconds"])
     try:
         template = environment.from_string(first["template"])
     except Exception as e:  # a template may fail in any way: the parent says how
@@ -69,7 +80,9 @@ def main() -> None:
     for line in sys.stdin:
         signal.alarm(first["seconds"])
         try:
-            text = template.render(**first["variables"], messages=json.loads(line), add_generation_prompt=True)
+            text = template.render(
+                **first["variables"], messages=json.loads(line), add_generation_prompt=True
+            )
         except Exception as e:  # likewise
             _reply(error=f"{type(e).__name__}: {e}")
             continue

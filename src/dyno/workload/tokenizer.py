@@ -33,9 +33,11 @@ class _Piece(msgspec.Struct):
 class Tokenizer(Protocol):
     name: str  # as the result shows it
     counted_by: CountedBy
-    template: ChatTemplate | None  # applied to the prompts of datasets that want one; None: it isn't
+    # applied to the prompts of datasets that want one; None: it isn't
+    template: ChatTemplate | None
 
-    def encode(self, text: str) -> list[int]: ...  # with what the server adds to a completions prompt (BOS)
+    # with what the server adds to a completions prompt (BOS)
+    def encode(self, text: str) -> list[int]: ...
 
     def decode(self, ids: list[int]) -> str: ...  # without it
 
@@ -49,15 +51,23 @@ def choose(flag: str | None, client: Client | None, model: str) -> Tokenizer:
     return (client and server(client, model)) or ApproximateTokenizer()
 
 
-def chat_template(tokenizer: Tokenizer, client: Client | None, model: str) -> ChatTemplate | None:
+def chat_template(
+    tokenizer: Tokenizer, client: Client | None, model: str
+) -> ChatTemplate | None:
     """Return the template that belongs to the tokenizer: of its folder, or of the server's model if that is here."""
     if isinstance(tokenizer, LocalTokenizer):
         return (
-            chat_templates.beside(tokenizer.folder) or (tokenizer.hub and chat_templates.of_hub(tokenizer.hub)) or None
+            chat_templates.beside(tokenizer.folder)
+            or (tokenizer.hub and chat_templates.of_hub(tokenizer.hub))
+            or None
         )
     if client is None:
         return None
-    here = chat_templates.beside(Path(model)) if Path(model).is_dir() else chat_templates.of_hub(model, fetch=False)
+    here = (
+        chat_templates.beside(Path(model))
+        if Path(model).is_dir()
+        else chat_templates.of_hub(model, fetch=False)
+    )
     return chat_templates.of_server(client) or here
 
 
@@ -79,9 +89,13 @@ class LocalTokenizer:
         try:
             data = files.read(file, _LARGEST)
         except OSError as e:
-            raise WorkloadError(f"{file} can't be read: {e.strerror}. Check --tokenizer.") from None
+            raise WorkloadError(
+                f"{file} can't be read: {e.strerror}. Check --tokenizer."
+            ) from None
         if problem := growth_problem(data):
-            raise WorkloadError(f"{file} is not a tokenizer that dyno uses: {problem}. Check where it comes from.")
+            raise WorkloadError(
+                f"{file} is not a tokenizer that dyno uses: {problem}. Check where it comes from."
+            )
         with self._explained(f"{file} is not a readable tokenizer.json"):
             self._tokenizer = tokenizers.Tokenizer.from_buffer(data)
         # Some files carry the limits of their training; a server doesn't cut prompts by them.
@@ -108,7 +122,9 @@ class LocalTokenizer:
             raise
         except BaseException as e:
             why = str(e).partition("\n")[0][:200] or type(e).__name__
-            advice = "Give the tokenizer.json of the model, or its folder, with --tokenizer."
+            advice = (
+                "Give the tokenizer.json of the model, or its folder, with --tokenizer."
+            )
             raise WorkloadError(f"{what} ({why}). {advice}") from None
 
     def count(self, text: str) -> int:
@@ -139,7 +155,9 @@ def _instead(folder: Path) -> str:
             "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER), or leave out --tokenizer: "
             "then the server counts."
         )
-    return ". Give the folder of the model, or leave out --tokenizer: then the server counts."
+    return (
+        ". Give the folder of the model, or leave out --tokenizer: then the server counts."
+    )
 
 
 def _from_hub(name: str) -> Path:
@@ -159,7 +177,8 @@ def _from_hub(name: str) -> Path:
         )
     except errors.HFValidationError:
         problem = (
-            f"{name!r} is neither a file or folder here nor a possible name on the Hugging Face Hub. Check --tokenizer"
+            f"{name!r} is neither a file or folder here nor a possible name on the Hugging "
+            "Face Hub. Check --tokenizer"
         )
     except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled):
         problem = (
@@ -191,14 +210,18 @@ class ServerTokenizer:
 
     def decode(self, ids: list[int]) -> str:
         # vLLM calls the answer `prompt`, SGLang `text`.
-        return self._text({"model": self.name, "tokens": self._plain(ids)}, "prompt", "text")
+        return self._text(
+            {"model": self.name, "tokens": self._plain(ids)}, "prompt", "text"
+        )
 
     def count(self, text: str) -> int:
         return len(self.encode(text))
 
     def _plain(self, ids: list[int]) -> list[int]:
         # /detokenize would write the BOS as text, and the server would add a second one.
-        return ids[len(self._special) :] if ids[: len(self._special)] == self._special else ids
+        return (
+            ids[len(self._special) :] if ids[: len(self._special)] == self._special else ids
+        )
 
     def _text(self, body: dict[str, Any], *keys: str) -> str:
         most = _LETTERS_A_TOKEN * len(body["tokens"]) + 1000
@@ -212,7 +235,11 @@ class ServerTokenizer:
         if status == 200:
             said = answer
             if keys:
-                said = next((answer[k] for k in keys if k in answer), None) if isinstance(answer, dict) else None
+                said = (
+                    next((answer[k] for k in keys if k in answer), None)
+                    if isinstance(answer, dict)
+                    else None
+                )
             with contextlib.suppress(msgspec.ValidationError):
                 return msgspec.convert(said, kind)
         raise TargetError(
@@ -223,7 +250,9 @@ class ServerTokenizer:
 
 class LlamaCppTokenizer(ServerTokenizer):
     def encode(self, text: str) -> list[int]:
-        return self._ask("/tokenize", {"content": text, "add_special": True}, list[_Id], "tokens")
+        return self._ask(
+            "/tokenize", {"content": text, "add_special": True}, list[_Id], "tokens"
+        )
 
     def decode(self, ids: list[int]) -> str:
         return self._text({"tokens": self._plain(ids)}, "content")
@@ -253,7 +282,9 @@ class TgiTokenizer(ServerTokenizer):
 
 def server(client: Client, model: str) -> Tokenizer | None:
     """Return the server's own tokenizer, its dialect known by its answer; None where it has none."""
-    status, answer = client.call("/tokenize", {"model": model, "prompt": "the", "add_special_tokens": True})
+    status, answer = client.call(
+        "/tokenize", {"model": model, "prompt": "the", "add_special_tokens": True}
+    )
     if status == 200 and isinstance(answer, dict) and "tokens" in answer:
         # llama.cpp doesn't know `prompt` and answers with no tokens and no count.
         if "count" in answer:
@@ -277,7 +308,10 @@ class ApproximateTokenizer:
 
     def encode(self, text: str) -> list[int]:
         # An id is its four characters, so that decode can give them back. No server knows these ids.
-        return [int.from_bytes(text[i : i + 4].encode("utf-32-be")) for i in range(0, len(text), 4)]
+        return [
+            int.from_bytes(text[i : i + 4].encode("utf-32-be"))
+            for i in range(0, len(text), 4)
+        ]
 
     def decode(self, ids: list[int]) -> str:
         return "".join(i.to_bytes(16).decode("utf-32-be").lstrip("\0") for i in ids)

@@ -41,7 +41,11 @@ def _rules(node: Any) -> list[dict[str, Any]]:
             waiting += reversed(rule)
         elif isinstance(rule, dict):
             rules.append(rule)
-            waiting += [rule[key] for key in ("normalizers", "pretokenizers", "decoders", "processors") if key in rule]
+            waiting += [
+                rule[key]
+                for key in ("normalizers", "pretokenizers", "decoders", "processors")
+                if key in rule
+            ]
     return rules
 
 

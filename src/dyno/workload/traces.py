@@ -20,7 +20,8 @@ from dyno.workload.recorded import numbered_lines, read
 from dyno.workload.request import OUT_OF_ORDER, Dropped, Request, Turn
 from dyno.workload.tokenizer import Tokenizer
 
-_MOST_TOKENS = 250_000_000  # of all prompts: their texts, and the requests made of them, take about 5 GB then
+# of all prompts: their texts, and the requests made of them, take about 5 GB then
+_MOST_TOKENS = 250_000_000
 _LATEST_S = 1e11  # a time after this is one in milliseconds or less
 _MOST_ROWS = 20_000_000  # of a Parquet file, which packs equal rows to nothing
 _SHOWN = 12  # columns in a message
@@ -37,7 +38,9 @@ class TraceEntry(NamedTuple):
 def trace(spec: TraceSpec, tokenizer: Tokenizer) -> Iterator[Request | Dropped]:
     """Yield the requests of a trace, each as a session of its own that begins at its time."""
     if spec.path is None:
-        raise WorkloadError(f"The dataset {spec.dataset} needs its file: give it with --dataset-path.")
+        raise WorkloadError(
+            f"The dataset {spec.dataset} needs its file: give it with --dataset-path."
+        )
     form = trace_format(spec)
     entries, dropped = _chosen(list(_entries(spec, spec.path, form)), spec, form)
     tokens = sum(entry.input for entry in entries)
@@ -54,14 +57,24 @@ def trace(spec: TraceSpec, tokenizer: Tokenizer) -> Iterator[Request | Dropped]:
         # What no hash id stands for is this request's own.
         keys = [*map(str, hashes), f"row {entry.number}"]
         text, count = blocks.prompt(keys, [*ends, entry.input])
-        yield Turn(text, count, spec.output_len or entry.output, session=session, start_s=entry.time_s)
+        yield Turn(
+            text,
+            count,
+            spec.output_len or entry.output,
+            session=session,
+            start_s=entry.time_s,
+        )
 
 
-def _chosen(entries: list[TraceEntry], spec: TraceSpec, form: TraceFormat) -> tuple[list[TraceEntry], list[Dropped]]:
+def _chosen(
+    entries: list[TraceEntry], spec: TraceSpec, form: TraceFormat
+) -> tuple[list[TraceEntry], list[Dropped]]:
     """Return the requests of the window in the order of their times, and what was left out or sorted."""
     if not entries:
         only = f" with {form.only[0]} {form.only[1]}" if form.only else ""
-        raise WorkloadError(f"{spec.path} has no requests{only}. Check --dataset-path and --dataset-name.")
+        raise WorkloadError(
+            f"{spec.path} has no requests{only}. Check --dataset-path and --dataset-name."
+        )
     # A row before is later: exports of several servers have this.
     late = sum(b.time_s < a.time_s for a, b in pairwise(entries))
     entries.sort(key=lambda entry: entry.time_s)
@@ -72,7 +85,8 @@ def _chosen(entries: list[TraceEntry], spec: TraceSpec, form: TraceFormat) -> tu
         Dropped(OUT_OF_ORDER, late),
         Dropped("requests without input or output tokens", len(window) - len(sendable)),
         Dropped(
-            f"requests with more than {spec.trace_max_tokens} tokens (--trace-max-tokens)", len(sendable) - len(short)
+            f"requests with more than {spec.trace_max_tokens} tokens (--trace-max-tokens)",
+            len(sendable) - len(short),
         ),
     ]
     dropped = [reason for reason in reasons if reason.count]
@@ -86,14 +100,23 @@ def _within_limit(entries: list[TraceEntry], spec: TraceSpec) -> list[TraceEntry
     limit = spec.trace_max_tokens
     if limit is None:
         return entries
-    return [entry for entry in entries if entry.input + (spec.output_len or entry.output) <= limit]
+    return [
+        entry
+        for entry in entries
+        if entry.input + (spec.output_len or entry.output) <= limit
+    ]
 
 
 def _window(entries: list[TraceEntry], spec: TraceSpec) -> list[TraceEntry]:
     first, last = entries[0].time_s, entries[-1].time_s
-    start, end = spec.trace_start_s, math.inf if spec.trace_end_s is None else spec.trace_end_s
+    start, end = (
+        spec.trace_start_s,
+        math.inf if spec.trace_end_s is None else spec.trace_end_s,
+    )
     if end <= start:
-        raise WorkloadError(f"The window of the trace is empty: it ends at {end:g} s and starts at {start:g} s.")
+        raise WorkloadError(
+            f"The window of the trace is empty: it ends at {end:g} s and starts at {start:g} s."
+        )
     window = [entry for entry in entries if start <= entry.time_s - first < end]
     if not window:
         raise WorkloadError(
@@ -112,13 +135,21 @@ def _entries(spec: TraceSpec, path: str, form: TraceFormat) -> Iterator[TraceEnt
             if isinstance(spec, TimedTraceSpec):
                 advice = "Name its columns with --timed-trace-label-timestamp, -input-length, -output-length."
             seen = one_line(", ".join(list(row)[:_SHOWN]))
-            raise WorkloadError(f"{where}: no {' or '.join(missing)}. It has {seen}. {advice}")
+            raise WorkloadError(
+                f"{where}: no {' or '.join(missing)}. It has {seen}. {advice}"
+            )
         if form.only and row[form.only[0]] != form.only[1]:
             continue
-        lengths = [_length(row[name], f"{where}: {name}") for name in (form.input, form.output)]
-        prompt, answer = (max(1, round(n * spec.trace_length_scale)) if n else 0 for n in lengths)
+        lengths = [
+            _length(row[name], f"{where}: {name}") for name in (form.input, form.output)
+        ]
+        prompt, answer = (
+            max(1, round(n * spec.trace_length_scale)) if n else 0 for n in lengths
+        )
         time_s = _time_s(row[form.time], form.unit_s, f"{where}: {form.time}")
-        yield TraceEntry(time_s, prompt, answer, _hash_ids(row.get(form.hash_ids), where), number)
+        yield TraceEntry(
+            time_s, prompt, answer, _hash_ids(row.get(form.hash_ids), where), number
+        )
 
 
 def trace_format(spec: TraceSpec) -> TraceFormat:
@@ -150,21 +181,33 @@ def table_rows(path: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
             yield number, f"entry {number}", row
     elif text.lstrip()[:1] == b"{":
         for number, line in numbered_lines(text):
-            yield number, f"line {number}", _json(line, dict[str, Any], f"{path}, line {number}")
+            yield (
+                number,
+                f"line {number}",
+                _json(line, dict[str, Any], f"{path}, line {number}"),
+            )
     else:
         lines = csv.DictReader(io.StringIO(text.decode("utf-8", "replace")))
         try:
             for row in lines:
-                yield lines.line_num, f"line {lines.line_num}", {k: v for k, v in row.items() if isinstance(k, str)}
+                yield (
+                    lines.line_num,
+                    f"line {lines.line_num}",
+                    {k: v for k, v in row.items() if isinstance(k, str)},
+                )
         except csv.Error as e:
-            raise WorkloadError(f"{path}, line {lines.line_num}: {e}. Is it a CSV file?") from None
+            raise WorkloadError(
+                f"{path}, line {lines.line_num}: {e}. Is it a CSV file?"
+            ) from None
 
 
 def _json(data: bytes, kind: Any, where: str) -> Any:
     try:
         return msgspec.json.decode(data, type=kind)
     except files.BROKEN as e:
-        raise WorkloadError(f"{where}: {e}. A trace in JSON has one object a line.") from None
+        raise WorkloadError(
+            f"{where}: {e}. A trace in JSON has one object a line."
+        ) from None
 
 
 def _parquet(data: bytes, path: str) -> Iterator[dict[str, Any]]:
@@ -176,17 +219,30 @@ def _parquet(data: bytes, path: str) -> Iterator[dict[str, Any]]:
         try:
             table = duckdb.connect()
             table.execute("SET threads = 1; SET memory_limit = '2GB'")
-            (count,) = table.execute("SELECT count(*) FROM read_parquet(?)", [str(file)]).fetchone() or (0,)
+            (count,) = table.execute(
+                "SELECT count(*) FROM read_parquet(?)", [str(file)]
+            ).fetchone() or (0,)
             if count > _MOST_ROWS:
-                raise WorkloadError(f"{path} has {count:,} rows, more than dyno reads ({_MOST_ROWS:,}).")
-            kinds = table.execute("DESCRIBE SELECT * FROM read_parquet(?)", [str(file)]).fetchall()
-            quoted = [('"' + name.replace('"', '""') + '"', kind) for name, kind, *_ in kinds]
-            columns = [f"epoch_us({c}) / 1e6" if kind.startswith("TIMESTAMP") else c for c, kind in quoted]
+                raise WorkloadError(
+                    f"{path} has {count:,} rows, more than dyno reads ({_MOST_ROWS:,})."
+                )
+            kinds = table.execute(
+                "DESCRIBE SELECT * FROM read_parquet(?)", [str(file)]
+            ).fetchall()
+            quoted = [
+                ('"' + name.replace('"', '""') + '"', kind) for name, kind, *_ in kinds
+            ]
+            columns = [
+                f"epoch_us({c}) / 1e6" if kind.startswith("TIMESTAMP") else c
+                for c, kind in quoted
+            ]
             table.execute(f"SELECT {', '.join(columns)} FROM read_parquet(?)", [str(file)])
             while row := table.fetchone():
                 yield dict(zip((name for name, *_ in kinds), row, strict=True))
         except duckdb.Error as e:
-            raise WorkloadError(f"{path} is not readable Parquet: {str(e).splitlines()[0]}.") from None
+            raise WorkloadError(
+                f"{path} is not readable Parquet: {str(e).splitlines()[0]}."
+            ) from None
 
 
 # ---- values of a row ----
@@ -198,16 +254,24 @@ def _number(value: Any, where: str) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise WorkloadError(f"{where} is {value!r:.80}, not a number. Correct or delete it.")
+        raise WorkloadError(
+            f"{where} is {value!r:.80}, not a number. Correct or delete it."
+        )
     if number < 0:
-        raise WorkloadError(f"{where} is {value}; it can't be negative. Correct or delete it.")
+        raise WorkloadError(
+            f"{where} is {value}; it can't be negative. Correct or delete it."
+        )
     return number
 
 
 def _length(value: Any, where: str) -> int:
     number = _number(value, where)
     if not number.is_integer() or number > _MOST_TOKENS:
-        why = "not a whole number of tokens" if number <= _MOST_TOKENS else "more than a request can have"
+        why = (
+            "not a whole number of tokens"
+            if number <= _MOST_TOKENS
+            else "more than a request can have"
+        )
         raise WorkloadError(f"{where} is {value}, {why}. Correct or delete it.")
     return int(number)
 
@@ -219,7 +283,9 @@ def _time_s(value: Any, unit_s: float, where: str) -> float:
             moment = datetime.fromisoformat(value.strip())
             return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
         except (ValueError, OverflowError):
-            raise WorkloadError(f"{where} is {value!r:.80}, not a date and time. Correct or delete it.") from None
+            raise WorkloadError(
+                f"{where} is {value!r:.80}, not a date and time. Correct or delete it."
+            ) from None
     seconds = _number(value, where) * unit_s
     if seconds > _LATEST_S:
         raise WorkloadError(
@@ -237,4 +303,6 @@ def _hash_ids(value: Any, where: str) -> list[int]:
             return msgspec.json.decode(value or "[]", type=list[int])
         return [int(id) for id in value]
     except (TypeError, ValueError, OverflowError):
-        raise WorkloadError(f"{where}: the hash ids are {str(value)[:40]!r}, not a list of whole numbers.") from None
+        raise WorkloadError(
+            f"{where}: the hash ids are {str(value)[:40]!r}, not a list of whole numbers."
+        ) from None

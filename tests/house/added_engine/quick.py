@@ -3,7 +3,14 @@
 import sys
 from typing import TYPE_CHECKING, Any
 
-from dyno.engines.kinds.base import EngineKind, KnownCommand, Program, flag, one_of, with_dtype
+from dyno.engines.kinds.base import (
+    EngineKind,
+    KnownCommand,
+    Program,
+    flag,
+    one_of,
+    with_dtype,
+)
 from dyno.engines.kinds.recipe import KnownImage, Recipe
 from dyno.engines.kinds.routes import Cards, json_object
 from dyno.facts.engine import EngineSpec
@@ -23,8 +30,16 @@ class Quick(EngineKind):
     companions = ("quick-kernels",)
     programs = ("quickd",)
     in_container = ("quickd",)
-    recipes = {"cpu": Recipe(package="quickserve", module="quickserve", check=("python", "-c", "import quickserve"))}
-    images = (KnownImage("quick", "cuda", "example.org/quick:q{version}", _DOCUMENT, since="2"),)
+    recipes = {
+        "cpu": Recipe(
+            package="quickserve",
+            module="quickserve",
+            check=("python", "-c", "import quickserve"),
+        )
+    }
+    images = (
+        KnownImage("quick", "cuda", "example.org/quick:q{version}", _DOCUMENT, since="2"),
+    )
     version_in_tag = r"\bq(\d+\.\d+)"
 
     options = {
@@ -45,18 +60,28 @@ class Quick(EngineKind):
     remark_words = ("walks",)
 
     server_order = 5
-    metrics = {"running_requests": ("quick_running",), "output_tokens": ("quick_tokens_total",)}
+    metrics = {
+        "running_requests": ("quick_running",),
+        "output_tokens": ("quick_tokens_total",),
+    }
 
     can_ignore_eos = False
 
     aliases = ("quickserve", "quick-serve")
-    commands = (KnownCommand(("quickd",), r"\bquickd\b", "server", short={"z": "max_num_seqs"}),)
+    commands = (
+        KnownCommand(("quickd",), r"\bquickd\b", "server", short={"z": "max_num_seqs"}),
+    )
     version_title = "quickserve version"
     version_dumps = (r"Quick\s+(\d\S+) starts",)
     version_words = ("Quick",)
 
     def own_program(self) -> Program | None:
-        return Program([sys.executable, "-P", "-m", "dyno.engines.fake"], "2.1", where="tests", embedded=True)
+        return Program(
+            [sys.executable, "-P", "-m", "dyno.engines.fake"],
+            "2.1",
+            where="tests",
+            embedded=True,
+        )
 
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
         own = self.flags(with_dtype(spec), program.version, leave=("served_name",))
@@ -64,7 +89,11 @@ class Quick(EngineKind):
 
     def read_server(self, client: "Client", cards: Cards) -> dict[str, Any] | None:
         info = json_object(client, "/quick")
-        return {"version": info["quick"], "slots": info.get("lanes")} if "quick" in info else None
+        return (
+            {"version": info["quick"], "slots": info.get("lanes")}
+            if "quick" in info
+            else None
+        )
 
 
 KIND = Quick()

@@ -48,11 +48,14 @@ class FakeSpec(msgspec.Struct, frozen=True):
     gap_ms: float = 10.0
     model: str = "fake"
     max_model_len: int = 131_072
-    host: str = "127.0.0.1"  # that it listens on; 0.0.0.0: also for clients on other machines
-    slots: int = 0  # requests at once without slowing down; more share the speed. 0: no limit
+    # that it listens on; 0.0.0.0: also for clients on other machines
+    host: str = "127.0.0.1"
+    # requests at once without slowing down; more share the speed. 0: no limit
+    slots: int = 0
     cliff: int = 0  # more requests at once than this are ten times as slow; 0: none
     noise: float = 0.0  # of an answer's times: the standard deviation of their logarithm
-    prefix_cache: bool = False  # it reports blocks of 16 words that earlier prompts and their answers began with
+    # it reports blocks of 16 words that earlier prompts and their answers began with
+    prefix_cache: bool = False
     bodies: bool = False  # its log has the body of each request, too
     faults: dict[str, int] = {}  # kind → it strikes every Nth request
 
@@ -62,9 +65,13 @@ def parse_faults(texts: list[str]) -> dict[str, int]:
     for text in texts:
         kind, _, every = text.partition("@")
         if kind not in FAULTS:
-            raise UsageError(f"The fake engine has no fault {kind!r}. Known: {', '.join(FAULTS)}.")
+            raise UsageError(
+                f"The fake engine has no fault {kind!r}. Known: {', '.join(FAULTS)}."
+            )
         if every and not (every.isdigit() and int(every)):
-            raise UsageError(f"--fault {text}: give a whole number of requests after the @, at least 1.")
+            raise UsageError(
+                f"--fault {text}: give a whole number of requests after the @, at least 1."
+            )
         faults[kind] = int(every or 1)
     return faults
 
@@ -84,11 +91,20 @@ def changed(spec: FakeSpec, words: Sequence[str]) -> FakeSpec:
     try:
         return msgspec.convert(fields, FakeSpec, strict=False)
     except msgspec.ValidationError as e:
-        raise UsageError(f"The fake engine's settings {' '.join(words)} can't be read: {e}.") from None
+        raise UsageError(
+            f"The fake engine's settings {' '.join(words)} can't be read: {e}."
+        ) from None
 
 
 def as_words(spec: FakeSpec) -> list[str]:
     """Return the words that change the default into this spec."""
-    default, fields = FakeSpec(), [name for name in FakeSpec.__struct_fields__ if name != "faults"]
-    words = [f"{name}={getattr(spec, name)}" for name in fields if getattr(spec, name) != getattr(default, name)]
+    default, fields = (
+        FakeSpec(),
+        [name for name in FakeSpec.__struct_fields__ if name != "faults"],
+    )
+    words = [
+        f"{name}={getattr(spec, name)}"
+        for name in fields
+        if getattr(spec, name) != getattr(default, name)
+    ]
     return words + [f"fault={kind}@{every}" for kind, every in spec.faults.items()]

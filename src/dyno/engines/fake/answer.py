@@ -37,19 +37,36 @@ class FakeAnswer:
     key: tuple[object, ...]  # answers with the same one are the same, but for the cache
     cached_tokens: int | None = None  # of the prompt; None: there is no prefix cache
 
-    def __init__(self, path: str, asked: dict[str, Any], spec: FakeSpec, fault: str | None) -> None:
+    def __init__(
+        self, path: str, asked: dict[str, Any], spec: FakeSpec, fault: str | None
+    ) -> None:
         self._chat = path.endswith("chat/completions")
         self._model = "some-other-model" if fault == "other_model" else spec.model
-        self._usage = bool((asked.get("stream_options") or {}).get("include_usage")) and fault != "no_usage"
-        self._usage_each = self._usage and bool(asked["stream_options"].get("continuous_usage_stats"))
+        self._usage = (
+            bool((asked.get("stream_options") or {}).get("include_usage"))
+            and fault != "no_usage"
+        )
+        self._usage_each = self._usage and bool(
+            asked["stream_options"].get("continuous_usage_stats")
+        )
         self.streamed = bool(asked.get("stream"))
         prompt = asked.get("prompt")
         messages = asked.get("messages")
         if messages:
             contents = (message.get("content") for message in messages)
             prompt = " ".join(text for text in contents if isinstance(text, str))
-        self._prepare(fault, asked.get("max_tokens") or asked.get("max_completion_tokens"), prompt)
-        self.key = (path, fault, self._asked, self._prompt_tokens, self._usage, self._usage_each, self._turn)
+        self._prepare(
+            fault, asked.get("max_tokens") or asked.get("max_completion_tokens"), prompt
+        )
+        self.key = (
+            path,
+            fault,
+            self._asked,
+            self._prompt_tokens,
+            self._usage,
+            self._usage_each,
+            self._turn,
+        )
 
     def _prepare(self, fault: str | None, count: int | None, prompt: Any) -> None:
         self._fault = fault
@@ -60,7 +77,9 @@ class FakeAnswer:
         self._prompt_tokens = len(self.words)
         # To a sentence the answer depends on its words, as a model does. To few words or token ids it is " tok tok".
         sentence = isinstance(prompt, str) and self._prompt_tokens > 3
-        self._turn = zlib.crc32(prompt.encode("utf-8", "replace")) % len(_WORDS) if sentence else 0
+        self._turn = (
+            zlib.crc32(prompt.encode("utf-8", "replace")) % len(_WORDS) if sentence else 0
+        )
         self._eol = "\r\n" if fault == "crlf" else "\n"
 
     @property
@@ -77,7 +96,10 @@ class FakeAnswer:
         events[0] = HEAD + events[0]
         half = max(len(events) // 2, 1)
         if self._fault in ("reset", "cut", "stall"):
-            return [*events[:half], {"reset": RESET, "cut": CLOSE, "stall": STALL}[self._fault]]
+            return [
+                *events[:half],
+                {"reset": RESET, "cut": CLOSE, "stall": STALL}[self._fault],
+            ]
         if self._fault == "error":
             events = events[:half]
             end = self._frame(self.error(500, "the engine ran out of cache blocks"))
@@ -132,7 +154,9 @@ class FakeAnswer:
         choice: dict[str, Any] = {"text": text}
         if self._chat:
             choice = {"message": {"role": "assistant", "content": text}}
-        answer = self._openai([{"index": 0, **choice, "logprobs": None, "finish_reason": self._finish()}])
+        answer = self._openai(
+            [{"index": 0, **choice, "logprobs": None, "finish_reason": self._finish()}]
+        )
         answer["object"] = "chat.completion" if self._chat else "text_completion"
         answer["system_fingerprint"] = "fake"
         return answer if self._fault == "no_usage" else {**answer, "usage": self._tokens()}
@@ -151,9 +175,13 @@ class FakeAnswer:
             events = [event + other for event in events]
         if self._chat:
             if self._fault == "reasoning":
-                thought = self._frame(self._openai([{"index": 0, "delta": {"reasoning_content": " hm"}}]))
+                thought = self._frame(
+                    self._openai([{"index": 0, "delta": {"reasoning_content": " hm"}}])
+                )
                 events[: len(events) // 2] = [thought] * (len(events) // 2)
-            role = self._frame(self._openai([{"index": 0, "delta": {"role": "assistant", "content": ""}}]))
+            role = self._frame(
+                self._openai([{"index": 0, "delta": {"role": "assistant", "content": ""}}])
+            )
             events = [role + events[0], *events[1:]] if events else [role]
         return events
 
@@ -162,21 +190,32 @@ class FakeAnswer:
         each = self._count / max(len(texts), 1)
         counts = [round(each * (i + 1)) for i in range(len(texts))]
         return [
-            self._frame({**self._text_event(text), "usage": {**self._tokens(), "completion_tokens": count}})
+            self._frame(
+                {
+                    **self._text_event(text),
+                    "usage": {**self._tokens(), "completion_tokens": count},
+                }
+            )
             for text, count in zip(texts, counts, strict=True)
         ]
 
     def _end(self) -> bytes:
         empty: dict[str, Any] = {"delta": {}} if self._chat else {"text": ""}
-        end = self._frame(self._openai([{"index": 0, **empty, "finish_reason": self._finish()}]))
+        end = self._frame(
+            self._openai([{"index": 0, **empty, "finish_reason": self._finish()}])
+        )
         if self._usage:
             end += self._frame({**self._openai([]), "usage": self._tokens()})
         return end
 
     def _text_event(self, text: str, index: int = 0) -> dict[str, Any]:
         if self._chat:
-            return self._openai([{"index": index, "delta": {"content": text}, "finish_reason": None}])
-        return self._openai([{"index": index, "text": text, "logprobs": None, "finish_reason": None}])
+            return self._openai(
+                [{"index": index, "delta": {"content": text}, "finish_reason": None}]
+            )
+        return self._openai(
+            [{"index": index, "text": text, "logprobs": None, "finish_reason": None}]
+        )
 
     def _finish(self) -> str:
         if self._fault == "abort":
@@ -186,7 +225,11 @@ class FakeAnswer:
     def _tokens(self) -> dict[str, Any]:
         count = 1 if self._fault == "end_at_once" else self._count
         prompt = self._prompt_tokens
-        usage: dict[str, Any] = {"prompt_tokens": prompt, "completion_tokens": count, "total_tokens": prompt + count}
+        usage: dict[str, Any] = {
+            "prompt_tokens": prompt,
+            "completion_tokens": count,
+            "total_tokens": prompt + count,
+        }
         if self.cached_tokens is not None:
             usage["prompt_tokens_details"] = {"cached_tokens": self.cached_tokens}
         return usage

@@ -19,7 +19,14 @@ class Fake(Engine):
     @classmethod
     def start(cls, spec: FakeSpec, log: Path, port: int | None = None) -> Self:
         port = port or free_port()
-        command = [sys.executable, "-P", "-m", "dyno.engines.fake", str(port), *as_words(spec)]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "dyno.engines.fake",
+            str(port),
+            *as_words(spec),
+        ]
         process = EngineProcess(command, None, log)
         client = Client(Url(f"http://127.0.0.1:{port}"), {})
         try:

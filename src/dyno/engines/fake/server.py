@@ -42,7 +42,8 @@ class _Connection:
         self.gone = False  # the client closed it, and that isn't noticed
         self.inbox = b""
         self.script: Script | None = None
-        self.turn = 0  # the number of its answer: a file descriptor is soon another connection's
+        # the number of its answer: a file descriptor is soon another connection's
+        self.turn = 0
         self.next = 0  # of the script's pieces
         self.log: list[int] = []
 
@@ -54,12 +55,15 @@ class FakeServer:
         self._tokens = 0  # of finished answers
         self._turns = 0
         self._accepted = 0
-        self._log: list[list[int]] = []  # for each answered generation: arrival, then each send
+        # for each answered generation: arrival, then each send
+        self._log: list[list[int]] = []
         self._bodies: list[Any] = []  # of generations, as they arrived
         self._words: dict[str, int] = {}
         self._streams: dict[tuple[object, ...], list[bytes]] = {}
         self._cache = PrefixCache() if spec.prefix_cache else None
-        self._listener = socket.create_server((spec.host, port), backlog=4096, reuse_port=False)
+        self._listener = socket.create_server(
+            (spec.host, port), backlog=4096, reuse_port=False
+        )
         self._listener.setblocking(False)
         self._poller = select.epoll()
         self._poller.register(self._listener.fileno(), select.EPOLLIN)
@@ -73,12 +77,17 @@ class FakeServer:
             "/v1/models": self._models,
             "/info": lambda asked: whole(200, tgi.info(spec)),
             "/version": lambda asked: whole(200, {"version": "fake"}),
-            "/metrics": lambda asked: plain(200, "text/plain; version=0.0.4", self._metrics().encode()),
+            "/metrics": lambda asked: plain(
+                200, "text/plain; version=0.0.4", self._metrics().encode()
+            ),
             "/fake/log": self._take_log,
         }
         if self._cache is not None:
             self._routes["/reset_prefix_cache"] = self._reset_cache
-        self._post_routes: dict[str, _Route] = {"/tokenize": self._tokenize, "/detokenize": self._detokenize}
+        self._post_routes: dict[str, _Route] = {
+            "/tokenize": self._tokenize,
+            "/detokenize": self._detokenize,
+        }
 
     def serve(self) -> None:
         gc.freeze()
@@ -109,7 +118,11 @@ class FakeServer:
                 return
             due, fd, turn = agenda[0]
             connection = connections.get(fd)
-            if connection is None or connection.turn != turn or (script := connection.script) is None:
+            if (
+                connection is None
+                or connection.turn != turn
+                or (script := connection.script) is None
+            ):
                 heappop(agenda)
                 continue
             data = script.writes[connection.next]
@@ -142,7 +155,9 @@ class FakeServer:
 
     def _act(self, fd: int, connection: _Connection, action: bytes) -> None:
         if action == RESET:
-            connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.socket.setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+            )
         if action != STALL:
             self._close(fd)
 
@@ -158,7 +173,8 @@ class FakeServer:
 
     def _close(self, fd: int) -> None:
         connection = self._connections.pop(fd)
-        if (script := connection.script) is not None and connection.next:  # it stops in the middle
+        # it stops in the middle
+        if (script := connection.script) is not None and connection.next:
             self._tokens += script.tokens * connection.next // len(script.writes)
         if not connection.gone:
             self._poller.unregister(fd)
@@ -206,9 +222,15 @@ class FakeServer:
             # Another time: the clock was set since its offset was read, and the answer would wait for as long.
             arrival = stamp if now - 10 * NS_PER_S < stamp <= now else now
         method, path, _ = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ", 2)
-        script = self._answer(method, path.partition("?")[0], body[:length])  # a proxy may add an empty query
+        # a proxy may add an empty query
+        script = self._answer(method, path.partition("?")[0], body[:length])
         self._turns += 1
-        connection.script, connection.turn, connection.next, connection.log = script, self._turns, 0, [arrival]
+        connection.script, connection.turn, connection.next, connection.log = (
+            script,
+            self._turns,
+            0,
+            [arrival],
+        )
         heappush(self._agenda, (arrival + script.first_ns, fd, self._turns))
 
     # ---- answers ----
@@ -231,18 +253,32 @@ class FakeServer:
 
     def _models(self, asked: dict[str, Any]) -> Script:
         model, length = self._spec.model, self._spec.max_model_len
-        card = {"id": model, "object": "model", "created": 0, "owned_by": model, "max_model_len": length}
+        card = {
+            "id": model,
+            "object": "model",
+            "created": 0,
+            "owned_by": model,
+            "max_model_len": length,
+        }
         return whole(200, {"object": "list", "data": [card]})
 
     def _tokenize(self, asked: dict[str, Any]) -> Script:
         if "inputs" in asked:
             return whole(200, tgi.tokenized(str(asked["inputs"]), self._words))
-        ids = [self._words.setdefault(w, len(self._words)) for w in asked.get("prompt", "").split()]
-        return whole(200, {"count": len(ids), "max_model_len": self._spec.max_model_len, "tokens": ids})
+        ids = [
+            self._words.setdefault(w, len(self._words))
+            for w in asked.get("prompt", "").split()
+        ]
+        return whole(
+            200,
+            {"count": len(ids), "max_model_len": self._spec.max_model_len, "tokens": ids},
+        )
 
     def _detokenize(self, asked: dict[str, Any]) -> Script:
         words = list(self._words)
-        return whole(200, {"prompt": " ".join(words[i] for i in asked["tokens"] if i < len(words))})
+        return whole(
+            200, {"prompt": " ".join(words[i] for i in asked["tokens"] if i < len(words))}
+        )
 
     def _take_log(self, asked: dict[str, Any]) -> Script:
         """Return what was logged since the last time."""
@@ -250,7 +286,15 @@ class FakeServer:
         log, self._log = self._log, []
         bodies, self._bodies = self._bodies, []
         cpu_s = usage.ru_utime + usage.ru_stime
-        return whole(200, {"cpu_s": cpu_s, "connections": self._accepted, "streams": log, "bodies": bodies})
+        return whole(
+            200,
+            {
+                "cpu_s": cpu_s,
+                "connections": self._accepted,
+                "streams": log,
+                "bodies": bodies,
+            },
+        )
 
     def _reset_cache(self, asked: dict[str, Any]) -> Script:
         if self._cache is not None:
@@ -260,27 +304,45 @@ class FakeServer:
     def _metrics(self) -> str:
         """Return metrics as vLLM and TGI name them. Nothing waits here: each request is worked on at once."""
         sent = [c.next for c in self._connections.values() if c.script is not None]
-        gauges: dict[str, float] = {"vllm:num_requests_running": len(sent), "vllm:num_requests_waiting": 0}
-        gauges["vllm:kv_cache_usage_perc"] = min(sum(sent) / self._spec.max_model_len, 1.0)  # one context is all it has
+        gauges: dict[str, float] = {
+            "vllm:num_requests_running": len(sent),
+            "vllm:num_requests_waiting": 0,
+        }
+        # one context is all it has
+        gauges["vllm:kv_cache_usage_perc"] = min(sum(sent) / self._spec.max_model_len, 1.0)
         gauges |= {"tgi_batch_current_size": len(sent), "tgi_queue_size": 0}
-        counters = {"vllm:generation_tokens_total": self._tokens, "vllm:num_preemptions_total": 0}
+        counters = {
+            "vllm:generation_tokens_total": self._tokens,
+            "vllm:num_preemptions_total": 0,
+        }
         counters["tgi_request_count"] = self._answers
         if self._cache is not None:
             counters["vllm:prefix_cache_queries_total"] = self._cache.queried
             counters["vllm:prefix_cache_hits_total"] = self._cache.hit
         lines = [f"# TYPE {name} gauge\n{name} {value}\n" for name, value in gauges.items()]
-        lines += [f"# TYPE {name} counter\n{name} {value}\n" for name, value in counters.items()]
+        lines += [
+            f"# TYPE {name} counter\n{name} {value}\n" for name, value in counters.items()
+        ]
         return "".join(lines)
 
     def _fault(self) -> str | None:
-        return next((kind for kind, every in self._spec.faults.items() if self._answers % every == 0), None)
+        return next(
+            (
+                kind
+                for kind, every in self._spec.faults.items()
+                if self._answers % every == 0
+            ),
+            None,
+        )
 
     def _slower(self) -> float:
         """Return how many times as long an answer takes that begins now."""
         spec = self._spec
         if not (spec.slots or spec.cliff or spec.noise):
             return 1.0
-        open_ = 1 + sum(c.script is not None and c.script.logged for c in self._connections.values())
+        open_ = 1 + sum(
+            c.script is not None and c.script.logged for c in self._connections.values()
+        )
         slower = 1.0
         if spec.slots:
             slower = max(open_ / spec.slots, 1.0)
@@ -296,33 +358,50 @@ class FakeServer:
             self._bodies.append(asked)
         fault = self._fault()
         slower = self._slower()
-        first_ns, gap_ns = (int(ms * NS_PER_MS * slower) for ms in (self._spec.first_ms, self._spec.gap_ms))
+        first_ns, gap_ns = (
+            int(ms * NS_PER_MS * slower) for ms in (self._spec.first_ms, self._spec.gap_ms)
+        )
         if fault == "refuse":
             return Script([RESET], 0, 0)
         if fault == "die":
             os._exit(3)
         if fault == "not_a_stream":
-            return whole(200, {"id": "fake", "choices": [{"index": 0, "text": "all at once"}]})
-        answer = (TgiAnswer if path in tgi.ROUTES else FakeAnswer)(path, asked, self._spec, fault)
+            return whole(
+                200, {"id": "fake", "choices": [{"index": 0, "text": "all at once"}]}
+            )
+        answer = (TgiAnswer if path in tgi.ROUTES else FakeAnswer)(
+            path, asked, self._spec, fault
+        )
         if fault in ("429", "500", "503"):
             return answer.refused(int(fault), f"injected fault: {fault}")
         if problem := answer.problem():
             return answer.refused(422, problem)
         if self._cache is not None:
-            answer.cached_tokens = self._cache.hits(answer.words, "".join(answer.texts()).split())
+            answer.cached_tokens = self._cache.hits(
+                answer.words, "".join(answer.texts()).split()
+            )
         if not answer.streamed:  # faults of a stream don't strike it
-            script = whole(200, answer.whole(), first_ns + gap_ns * max(len(answer.texts()) - 1, 0))
+            script = whole(
+                200, answer.whole(), first_ns + gap_ns * max(len(answer.texts()) - 1, 0)
+            )
             script.tokens = answer.tokens
             return script
         return self._stream(answer, fault, first_ns, gap_ns)
 
-    def _stream(self, answer: FakeAnswer, fault: str | None, first_ns: int, gap_ns: int) -> Script:
+    def _stream(
+        self, answer: FakeAnswer, fault: str | None, first_ns: int, gap_ns: int
+    ) -> Script:
         # A thousand clients ask for the same: making the answer anew each time would be this server's own delay.
         key = (*answer.key, answer.cached_tokens)
         writes = self._streams.get(key) or self._streams.setdefault(key, answer.writes())
         if fault == "slow_headers":
             head, writes = writes[0], writes[1:]
-            return Script([head[:10], head[10:40], head[40:], *writes], first_ns, 20 * NS_PER_MS, tokens=answer.tokens)
+            return Script(
+                [head[:10], head[10:40], head[40:], *writes],
+                first_ns,
+                20 * NS_PER_MS,
+                tokens=answer.tokens,
+            )
         if fault == "dribble":
             writes = list(itertools.chain.from_iterable(_in_three(w) for w in writes))
         return Script(writes, first_ns, gap_ns, tokens=answer.tokens, deaf=fault == "deaf")
@@ -366,7 +445,9 @@ def serve(spec: FakeSpec, port: int, ready: Callable[[], None] | None = None) ->
         server = FakeServer(spec, port)
     except (OSError, OverflowError) as e:
         why = getattr(e, "strerror", None) or e
-        raise EngineError(f"The fake engine can't listen on port {port}: {why}. Choose another --port.") from None
+        raise EngineError(
+            f"The fake engine can't listen on port {port}: {why}. Choose another --port."
+        ) from None
     if ready is not None:
         ready()
     server.serve()

@@ -33,18 +33,32 @@ class TgiAnswer(FakeAnswer):
 
     data, end_mark = "data:", ""  # its framework writes no space before JSON
 
-    def __init__(self, path: str, asked: dict[str, Any], spec: FakeSpec, fault: str | None) -> None:
+    def __init__(
+        self, path: str, asked: dict[str, Any], spec: FakeSpec, fault: str | None
+    ) -> None:
         self._parameters = parameters = asked.get("parameters") or {}
         self._inputs = asked.get("inputs")
         self._in_a_list = path == "/"
-        self.streamed = path == "/generate_stream" or (path == "/" and bool(asked.get("stream")))
+        self.streamed = path == "/generate_stream" or (
+            path == "/" and bool(asked.get("stream"))
+        )
         self._prepare(fault, parameters.get("max_new_tokens"), self._inputs)
         self._details = bool(parameters.get("details"))
         self._seed = None
-        if parameters.get("do_sample") or any(parameters.get(name) is not None for name in _SAMPLES):
+        if parameters.get("do_sample") or any(
+            parameters.get(name) is not None for name in _SAMPLES
+        ):
             seed = parameters.get("seed")
             self._seed = 42 if seed is None else seed  # TGI draws one
-        self.key = (path, fault, self._asked, self._prompt_tokens, self._details, self._seed, self._turn)
+        self.key = (
+            path,
+            fault,
+            self._asked,
+            self._prompt_tokens,
+            self._details,
+            self._seed,
+            self._turn,
+        )
 
     def problem(self) -> str | None:
         if not isinstance(self._inputs, str) or not self._inputs:
@@ -92,8 +106,14 @@ class TgiAnswer(FakeAnswer):
         details = self._last_words() if self._details else None
         return self._event(len(texts), self._rest(texts[-1], self._text(), details))
 
-    def _rest(self, text: str, generated_text: str | None, details: dict[str, Any] | None) -> bytes:
-        event = {"token": _token(text), "generated_text": generated_text, "details": details}
+    def _rest(
+        self, text: str, generated_text: str | None, details: dict[str, Any] | None
+    ) -> bytes:
+        event = {
+            "token": _token(text),
+            "generated_text": generated_text,
+            "details": details,
+        }
         text = json.dumps(event, separators=(",", ":"), ensure_ascii=False)
         return f"{text[1:]}{self._eol}{self._eol}".encode()
 
@@ -143,5 +163,7 @@ def tokenized(inputs: str, ids: dict[str, int]) -> list[dict[str, Any]]:
     for match in re.finditer(r"\S+", inputs):
         word = match[0]
         number = ids.setdefault(word, len(ids))
-        tokens.append({"id": number, "text": word, "start": match.start(), "stop": match.end()})
+        tokens.append(
+            {"id": number, "text": word, "start": match.start(), "stop": match.end()}
+        )
     return tokens

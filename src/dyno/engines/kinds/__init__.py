@@ -13,7 +13,15 @@ if TYPE_CHECKING:
     from dyno.facts.engine import EngineSpec
 
 # Each has a file of its name with its KIND. Listings have them in this order.
-NAMES: tuple[str, ...] = ("vllm", "tgi", "llamacpp", "sglang", "transformers", "openai", "fake")
+NAMES: tuple[str, ...] = (
+    "vllm",
+    "tgi",
+    "llamacpp",
+    "sglang",
+    "transformers",
+    "openai",
+    "fake",
+)
 # The engine for a model where none is named: for one GGUF file, and for any other.
 FOR_GGUF, FOR_OTHERS = "llamacpp", "vllm"
 TOOLS = (
@@ -85,4 +93,7 @@ def metric_names() -> dict[str, list[str]]:
     """Return the names that all engines have for each of dyno's metrics."""
     from dyno.engines.kinds.base import METRICS
 
-    return {own: [name for kind in KINDS.values() for name in kind.metrics.get(own, ())] for own in METRICS}
+    return {
+        own: [name for kind in KINDS.values() for name in kind.metrics.get(own, ())]
+        for own in METRICS
+    }

@@ -33,15 +33,18 @@ METRICS = (
     "prefix_queried_tokens", "prefix_hit_tokens", "output_tokens", "drafts", "drafted_tokens", "accepted_tokens",
 )  # fmt: skip
 TORCH_CACHES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
-DTYPES = {"auto": "auto", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}  # in torch's words
+# in torch's words
+DTYPES = {"auto": "auto", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 _DEFAULTS = {f.name: f.default for f in msgspec.structs.fields(EngineSpec)}
-_BYTES = {"MiB": 2**20, "GiB": 2**30, "GB": 2**30}  # old versions of vLLM say GB and mean GiB
+# old versions of vLLM say GB and mean GiB
+_BYTES = {"MiB": 2**20, "GiB": 2**30, "GB": 2**30}
 _WORDS = {
     "float16": "fp16", "half": "fp16", "f16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float": "fp32",
     "f32": "fp32", "w8a8": "int8", "w8a8-int8": "int8", "int8-w8a8": "int8",
 }  # fmt: skip
 
-Role = Literal["server", "client", "offline", "micro", "quality", "other"]  # of a program in a document
+# of a program in a document
+Role = Literal["server", "client", "offline", "micro", "quality", "other"]
 Remarks = Mapping[About, str]  # what a line of a log is about → its pattern
 
 
@@ -66,7 +69,8 @@ class EngineFlag(NamedTuple):
     until: str = ""
 
 
-EngineFlags = Mapping[str, EngineFlag | Sequence[EngineFlag]]  # of each setting, the ways to pass it
+# of each setting, the ways to pass it
+EngineFlags = Mapping[str, EngineFlag | Sequence[EngineFlag]]
 
 
 class KnownCommand(NamedTuple):
@@ -105,11 +109,15 @@ def flag(name: str, since: str = "", until: str = "") -> EngineFlag:
     return EngineFlag(lambda value: (name, str(value)), since, until)
 
 
-def switch(on: Sequence[str], off: Sequence[str], since: str = "", until: str = "") -> EngineFlag:
+def switch(
+    on: Sequence[str], off: Sequence[str], since: str = "", until: str = ""
+) -> EngineFlag:
     return EngineFlag(lambda value: on if value else off, since, until)
 
 
-def one_of(name: str, words: Mapping[str, str | None], since: str = "", until: str = "") -> EngineFlag:
+def one_of(
+    name: str, words: Mapping[str, str | None], since: str = "", until: str = ""
+) -> EngineFlag:
     """Allow only these values, in the engine's own words; None: no flag is needed."""
 
     def give(value: str) -> Sequence[str]:
@@ -150,21 +158,27 @@ class EngineKind:
     title: ClassVar[str]  # as people write it
     about: ClassVar[str]  # what it is, in a line of a help text
     starts: ClassVar[bool] = True  # False: dyno attaches to one that runs
-    computes: ClassVar[bool] = True  # False: it sends at given times, and needs its turns on the CPU as the client does
+    # False: it sends at given times, and needs its turns on the CPU as the client does
+    computes: ClassVar[bool] = True
     backend: ClassVar[str] = "openai"  # which of load/protocols it speaks best
-    start_s: ClassVar[float] = 90.0  # until it is ready, without its weights: most compile and capture graphs
-    stream_share: ClassVar[float] = 0.01  # of a token's time, that each further stream adds; an estimate has both
+    # until it is ready, without its weights: most compile and capture graphs
+    start_s: ClassVar[float] = 90.0
+    # of a token's time, that each further stream adds; an estimate has both
+    stream_share: ClassVar[float] = 0.01
 
     # ---- its program ----
     packages: ClassVar[tuple[str, ...]] = ()  # Python distributions that hold it
-    companions: ClassVar[tuple[str, ...]] = ()  # other distributions of its own whose versions are recorded
+    # other distributions of its own whose versions are recorded
+    companions: ClassVar[tuple[str, ...]] = ()
     programs: ClassVar[tuple[str, ...]] = ()  # its command, as found on PATH
-    module: ClassVar[tuple[str, ...]] = ()  # follows the interpreter, where it is run as a Python module
+    # follows the interpreter, where it is run as a Python module
+    module: ClassVar[tuple[str, ...]] = ()
     in_container: ClassVar[tuple[str, ...]] = ()  # the command in its images
     # Packages by variant. {}: versions.toml alone has images of it. None: dyno doesn't install it.
     recipes: ClassVar[Mapping[str, Recipe] | None] = None
     images: ClassVar[tuple[KnownImage, ...]] = ()  # beside those in versions.toml
-    version_in_tag: ClassVar[str] = ""  # a pattern of it in an image's tag, where the tag doesn't begin with it
+    # a pattern of it in an image's tag, where the tag doesn't begin with it
+    version_in_tag: ClassVar[str] = ""
 
     # ---- its flags ----
     options: ClassVar[EngineFlags] = {}
@@ -172,12 +186,17 @@ class EngineKind:
     own_flags: ClassVar[Mapping[str, tuple[str, str, str]]] = {}
     knows_all_flags: ClassVar[bool] = False  # own_flags has every one: another is a mistake
     switches: ClassVar[Mapping[str, Switch]] = {}  # its own boolean flags
-    length_flags: ClassVar[tuple[str, ...]] = ()  # its own ones for max_model_len and max_num_seqs
+    # its own ones for max_model_len and max_num_seqs
+    length_flags: ClassVar[tuple[str, ...]] = ()
     slots_flags: ClassVar[tuple[str, ...]] = ()
-    parallel_flags: ClassVar[tuple[str, ...]] = ()  # … and for tensor_parallel, pipeline_parallel and the like
-    kv_type_flags: ClassVar[tuple[tuple[str, ...], ...]] = ()  # … and for the types of keys and of values
-    offline_flags: ClassVar[Mapping[str, str]] = {}  # a flag of offline benchmarks that it has, too → its spelling
-    knobs: ClassVar[Collection[str]] = ()  # settings of `bench micro` (facts/llama) that it has
+    # … and for tensor_parallel, pipeline_parallel and the like
+    parallel_flags: ClassVar[tuple[str, ...]] = ()
+    # … and for the types of keys and of values
+    kv_type_flags: ClassVar[tuple[tuple[str, ...], ...]] = ()
+    # a flag of offline benchmarks that it has, too → its spelling
+    offline_flags: ClassVar[Mapping[str, str]] = {}
+    # settings of `bench micro` (facts/llama) that it has
+    knobs: ClassVar[Collection[str]] = ()
 
     # ---- its models ----
     model_help: ClassVar[str] = "name or folder (required)"
@@ -187,13 +206,19 @@ class EngineKind:
 
     # ---- its environment, and what it keeps between starts ----
     variables: ClassVar[tuple[str, ...]] = ()  # well-known ones: a near miss is reported
-    variables_file: ClassVar[str] = ""  # in its package: has the names of all of them, each with its prefix
-    variable_prefixes: ClassVar[tuple[str, ...]] = ()  # of its own: such variables are recorded
-    variables_have_prefix: ClassVar[bool] = True  # False: others may have such names, and inherited ones aren't judged
-    recorded_variables: ClassVar[tuple[str, ...]] = ()  # those without such a prefix that are recorded, too
+    # in its package: has the names of all of them, each with its prefix
+    variables_file: ClassVar[str] = ""
+    # of its own: such variables are recorded
+    variable_prefixes: ClassVar[tuple[str, ...]] = ()
+    # False: others may have such names, and inherited ones aren't judged
+    variables_have_prefix: ClassVar[bool] = True
+    # those without such a prefix that are recorded, too
+    recorded_variables: ClassVar[tuple[str, ...]] = ()
     threads_variable: ClassVar[str] = ""  # sets its threads, where -t can't
-    cache_variables: ClassVar[tuple[str, ...]] = ()  # beside HF_HOME, that say where its images keep models
-    compile_caches: ClassVar[Mapping[str, str]] = {}  # kept between starts: a variable → its folder
+    # beside HF_HOME, that say where its images keep models
+    cache_variables: ClassVar[tuple[str, ...]] = ()
+    # kept between starts: a variable → its folder
+    compile_caches: ClassVar[Mapping[str, str]] = {}
     on_torch: ClassVar[bool] = False  # PyTorch's preparations (engines/caches) are for it
 
     # ---- its log ----
@@ -204,21 +229,29 @@ class EngineKind:
     # Begins and ends the load of a model, where the end may be written after the first answer.
     loading_log: ClassVar[tuple[str, str] | None] = None
     reports_settings: ClassVar[bool] = False  # it repeats those of the command
-    remarks: ClassVar[Remarks] = {}  # lines that say: it doesn't run as the setting or its reader would think
-    remark_words: ClassVar[tuple[str, ...]] = ()  # in small letters, one in each of these lines; remarks.py has others
-    log_heads: ClassVar[tuple[str, ...]] = ()  # patterns of what comes before a line's words; remarks.py has others
+    # lines that say: it doesn't run as the setting or its reader would think
+    remarks: ClassVar[Remarks] = {}
+    # in small letters, one in each of these lines; remarks.py has others
+    remark_words: ClassVar[tuple[str, ...]] = ()
+    # patterns of what comes before a line's words; remarks.py has others
+    log_heads: ClassVar[tuple[str, ...]] = ()
 
     # ---- its server ----
     # A server is identified by asking the engines' readers, from the lowest number on, until one recognizes it.
     server_order: ClassVar[int] = 50
-    lists_served_models: ClassVar[bool] = True  # False: /v1/models has those that it could load
+    # False: /v1/models has those that it could load
+    lists_served_models: ClassVar[bool] = True
     reports_path: ClassVar[bool] = False  # of the files that it serves
-    metrics: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # one of METRICS → its names, the newest version's first
+    # one of METRICS → its names, the newest version's first
+    metrics: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     # ---- how it works ----
-    can_ignore_eos: ClassVar[bool] = True  # False: a request can't make it generate beyond the end token
-    default_slots: ClassVar[int | None] = None  # of versions whose results were published without the setting
-    kv_is_half: ClassVar[bool] = False  # its KV cache has 16 bits a value, whatever the weights have
+    # False: a request can't make it generate beyond the end token
+    can_ignore_eos: ClassVar[bool] = True
+    # of versions whose results were published without the setting
+    default_slots: ClassVar[int | None] = None
+    # its KV cache has 16 bits a value, whatever the weights have
+    kv_is_half: ClassVar[bool] = False
     has_llama_bench: ClassVar[bool] = False  # llama-bench can measure it
 
     # ---- in documents and results of others ----
@@ -227,8 +260,10 @@ class EngineKind:
     in_documents: ClassVar[bool] = True  # False: its name there means something else
     commands: ClassVar[tuple[KnownCommand, ...]] = ()  # its project's programs
     version_title: ClassVar[str] = ""  # of a column with its version
-    version_dumps: ClassVar[tuple[str, ...]] = ()  # patterns of its version in a log or a list of packages
-    version_words: ClassVar[tuple[str, ...]] = ()  # one in each such line that has neither 'ersion' nor '=='
+    # patterns of its version in a log or a list of packages
+    version_dumps: ClassVar[tuple[str, ...]] = ()
+    # one in each such line that has neither 'ersion' nor '=='
+    version_words: ClassVar[tuple[str, ...]] = ()
 
     @property
     def result_name(self) -> str:
@@ -276,7 +311,9 @@ class EngineKind:
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
         raise NotImplementedError
 
-    def worker(self, spec: EngineSpec, program: Program, port: int, batch: Batch) -> list[str]:
+    def worker(
+        self, spec: EngineSpec, program: Program, port: int, batch: Batch
+    ) -> list[str]:
         """Return what follows the folder `worker` on its command line: the engine, then its flags. Not all can."""
         raise NotImplementedError
 
@@ -303,15 +340,21 @@ class EngineKind:
         """Return fields of TargetFacts that follow from the setting, for a server that doesn't report them."""
         return {"prefix_caching": spec.prefix_caching}
 
-    def limits(self, spec: EngineSpec, model: ModelShape | None, version: str | None = None) -> Limits:
+    def limits(
+        self, spec: EngineSpec, model: ModelShape | None, version: str | None = None
+    ) -> Limits:
         """Return the limits by the setting, by the engine's own flags in args, or by the model."""
         length = spec.max_model_len or count(valued(spec.args, *self.length_flags))
         slots = spec.max_num_seqs or count(valued(spec.args, *self.slots_flags))
         if length:
             return Limits(length, slots, f"--max-model-len {length}")
-        return Limits(None if model is None else model.context, slots, "the model's context length")
+        return Limits(
+            None if model is None else model.context, slots, "the model's context length"
+        )
 
-    def worker_limits(self, spec: EngineSpec, model: ModelShape | None, version: str | None = None) -> Limits:
+    def worker_limits(
+        self, spec: EngineSpec, model: ModelShape | None, version: str | None = None
+    ) -> Limits:
         """Return the limits of its worker, where they differ from its server's."""
         return self.limits(spec, model, version)
 
@@ -342,10 +385,14 @@ class EngineKind:
 
     def model_of(self, spec: EngineSpec) -> str:
         if not spec.model:
-            raise UsageError(f"{self.title} needs a model. Give its name or folder with --model.")
+            raise UsageError(
+                f"{self.title} needs a model. Give its name or folder with --model."
+            )
         return spec.model
 
-    def flags(self, spec: EngineSpec, version: str | None, leave: Sequence[str] = ()) -> list[str]:
+    def flags(
+        self, spec: EngineSpec, version: str | None, leave: Sequence[str] = ()
+    ) -> list[str]:
         """Return the portable settings as this version's flags. One that it can't do is an error, never dropped."""
         out: list[str] = []
         for name in PORTABLE:
@@ -378,11 +425,17 @@ class EngineKind:
         dashed = flag.replace("_", "-")
         return dashed in self.switches or opposite(dashed) in self.switches
 
-    def own_args(self, args: Sequence[str], program: Program, batch: Batch | None = None) -> list[str]:
+    def own_args(
+        self, args: Sequence[str], program: Program, batch: Batch | None = None
+    ) -> list[str]:
         """Return its own arguments as this version reads them; raise for one that it is known not to have."""
         out: list[str] = []
         for word, on in switches(args, self.is_switch):
-            out += [word] if on is None else self._switched(word.replace("_", "-"), on, program.version)
+            out += (
+                [word]
+                if on is None
+                else self._switched(word.replace("_", "-"), on, program.version)
+            )
         self._check_args(out, program.version)
         return out
 
@@ -411,13 +464,17 @@ class EngineKind:
 
     def _lacks(self, name: str, version: str | None) -> str | None:
         """Say that this version is known to have no such flag; None: it may have one."""
-        hits = [f for f in self.own_flags if f == name or (len(name) > 8 and f.startswith(name))]
+        hits = [
+            f for f in self.own_flags if f == name or (len(name) > 8 and f.startswith(name))
+        ]
         if len(hits) == 1:
             known = hits[0]
             since, until, advice = self.own_flags[known]
             if within(version, since, until):
                 return None
-            return f"has no {known}; versions {span(since, until)} have it. {advice}".rstrip()
+            return (
+                f"has no {known}; versions {span(since, until)} have it. {advice}".rstrip()
+            )
         if hits or not self.knows_all_flags:
             return None
         near = difflib.get_close_matches(name, self.own_flags, 1)
@@ -428,7 +485,11 @@ class EngineKind:
 
 def word(value: str) -> str:
     """Return one spelling for what is written in many ways: float16, half and FP16 are fp16."""
-    low = value.lower().replace("_", "-") if not re.match(r"(?i)i?q\d", value) else value.lower()
+    low = (
+        value.lower().replace("_", "-")
+        if not re.match(r"(?i)i?q\d", value)
+        else value.lower()
+    )
     return _WORDS.get(low, low.replace("-", "_"))
 
 
@@ -442,7 +503,9 @@ def last_match(pattern: str, text: str) -> re.Match[str] | None:
 
 
 def _first_match(patterns: Sequence[str], text: str) -> re.Match[str] | None:
-    return next((match for pattern in patterns if (match := last_match(pattern, text))), None)
+    return next(
+        (match for pattern in patterns if (match := last_match(pattern, text))), None
+    )
 
 
 def fact(name: str, match: re.Match[str]) -> Any:
@@ -450,7 +513,8 @@ def fact(name: str, match: re.Match[str]) -> Any:
     groups = [group.strip() for group in match.groups() if group]
     text = groups[0]
     if text in ("None", "none"):
-        return "" if name == "quantization" else None  # the log says that nothing is quantized: that is known, then
+        # the log says that nothing is quantized: that is known, then
+        return "" if name == "quantization" else None
     if name in ("prefix_caching", "chunked_prefill"):
         return text.lower() in ("true", "1", "enabled")
     if len(groups) > 1:

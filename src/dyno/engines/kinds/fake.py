@@ -18,7 +18,9 @@ class FakeKind(EngineKind):
     about = "answers at given times, with faults on demand"
     computes = False
 
-    options = dict.fromkeys(("served_name", "max_model_len", "prefix_caching"), EngineFlag(lambda _: ()))
+    options = dict.fromkeys(
+        ("served_name", "max_model_len", "prefix_caching"), EngineFlag(lambda _: ())
+    )
 
     in_documents = False
 
@@ -30,12 +32,19 @@ class FakeKind(EngineKind):
 
     def own_program(self) -> Program | None:
         # -P: a folder named dyno in the current one is not this package.
-        return Program([sys.executable, "-P", "-m", "dyno.engines.fake"], "fake", where="part of dyno", embedded=True)
+        return Program(
+            [sys.executable, "-P", "-m", "dyno.engines.fake"],
+            "fake",
+            where="part of dyno",
+            embedded=True,
+        )
 
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
         self.flags(spec, None)  # a setting that it can't do is an error here too
         if spec.host != "127.0.0.1":
-            raise UsageError(f"The fake engine listens at 127.0.0.1, not at {spec.host}. Remove the host.")
+            raise UsageError(
+                f"The fake engine listens at 127.0.0.1, not at {spec.host}. Remove the host."
+            )
         return [*program.argv, str(port), *as_words(self._own(spec))]
 
     def _own(self, spec: EngineSpec) -> FakeSpec:

@@ -44,8 +44,10 @@ _CACHE_TYPES = {
     "q4_0": "q4_0", "q4_1": "q4_1", "iq4_nl": "iq4_nl",
 }  # fmt: skip
 _NAMED = 3  # files of a folder that a message names
-_OWN_SLOTS, _OWN_CONTEXT = 16, 2048  # of dyno's own model, started by hand: enough for the README's load
-_MOST_SLOTS = 16  # where neither the setting nor a batch says: as many as there are requests, and not more
+# of dyno's own model, started by hand: enough for the README's load
+_OWN_SLOTS, _OWN_CONTEXT = 16, 2048
+# where neither the setting nor a batch says: as many as there are requests, and not more
+_MOST_SLOTS = 16
 _K, _V = one_of("--cache-type-k", _CACHE_TYPES), one_of("--cache-type-v", _CACHE_TYPES)
 _OPTIONS: EngineFlags = {
     "served_name": flag("--alias"),
@@ -121,7 +123,10 @@ _SERVER: EngineFlags = {
 }  # fmt: skip
 _BENCH: EngineFlags = {
     # 1 and 0 are read by all builds; before 9437 any word is 0.
-    "flash_attn": (_words({1: "-fa 1", 0: "-fa 0"}, since="2771"), _words({llama.AUTO: "-fa auto"}, since="9437")),
+    "flash_attn": (
+        _words({1: "-fa 1", 0: "-fa 0"}, since="2771"),
+        _words({llama.AUTO: "-fa auto"}, since="9437"),
+    ),
     "use_mmap": (
         _words({1: "-lm mmap", 0: "-lm none"}, since="10105"),
         _valued("-mmp", since="2042", until="10105"),
@@ -135,12 +140,15 @@ _BENCH: EngineFlags = {
     "no_host": _valued("--no-host", since="6700"),
     "cpu_strict": _valued("--cpu-strict", since="3644"),
     "model_filename": _typed(),
-    "n_gpu_layers": EngineFlag(lambda g: ("-ngl", str(g.value))),  # the server alone knows --gpu-layers
+    # the server alone knows --gpu-layers
+    "n_gpu_layers": EngineFlag(lambda g: ("-ngl", str(g.value))),
     "n_cpu_moe": _typed(since="6490"),
     "split_mode": _typed(since="1843"),
     "main_gpu": _typed(),
     "tensor_split": EngineFlag(lambda g: ("-ts", str(g.value).replace(",", "/"))),
-    "tensor_buft_overrides": EngineFlag(lambda g: ("-ot", g.value.replace(",", ";")), since="5200"),
+    "tensor_buft_overrides": EngineFlag(
+        lambda g: ("-ot", g.value.replace(",", ";")), since="5200"
+    ),
     "n_batch": _typed(),
     "n_ubatch": _typed(since="2413"),
     "type_k": _typed(since="1619"),
@@ -285,9 +293,21 @@ class LlamaCpp(EngineKind):
             ("llama-server", "llama.cpp/server"),
             r"\bllama-server\b|llama\.cpp/server\b",
             "server",
-            short={"m": "model", "np": "max_num_seqs", "c": "context", "ngl": "ngl", "ctk": "kv_cache_dtype"},
+            short={
+                "m": "model",
+                "np": "max_num_seqs",
+                "c": "context",
+                "ngl": "ngl",
+                "ctk": "kv_cache_dtype",
+            },
         ),
-        KnownCommand(("llama-bench",), r"\bllama-bench\b", "micro", "llama-bench", short={"m": "model", "d": "depth"}),
+        KnownCommand(
+            ("llama-bench",),
+            r"\bllama-bench\b",
+            "micro",
+            "llama-bench",
+            short={"m": "model", "d": "depth"},
+        ),
     )
 
     def prepare(self, spec: EngineSpec) -> EngineSpec:
@@ -333,11 +353,17 @@ class LlamaCpp(EngineKind):
     def tells_version(self, binary: str) -> str:
         # llama-bench has no --version; a llama-server beside it is of the same build.
         beside = Path(binary).with_name("llama-server")
-        return str(beside) if Path(binary).name == "llama-bench" and beside.exists() else binary
+        return (
+            str(beside)
+            if Path(binary).name == "llama-bench" and beside.exists()
+            else binary
+        )
 
     def _check_split(self, spec: EngineSpec, program: Program) -> None:
         if program.embedded and spec.world > 1:
-            raise UsageError("The llama.cpp that comes with dyno can't use several devices. Use a llama-server.")
+            raise UsageError(
+                "The llama.cpp that comes with dyno can't use several devices. Use a llama-server."
+            )
 
     def _check_file(self, model: str) -> None:
         """Refuse a folder: llama.cpp reads one file."""
@@ -354,7 +380,16 @@ class LlamaCpp(EngineKind):
         assert spec.model
         self._check_split(spec, program)
         self._check_file(spec.model)
-        out = [*program.argv, "--model", spec.model, "--host", spec.host, "--port", str(port), "--metrics"]
+        out = [
+            *program.argv,
+            "--model",
+            spec.model,
+            "--host",
+            spec.host,
+            "--port",
+            str(port),
+            "--metrics",
+        ]
         slots, length = spec.max_num_seqs, spec.max_model_len
         # The context is shared out to the slots: what one request may use is asked for times their number.
         if length:
@@ -362,10 +397,15 @@ class LlamaCpp(EngineKind):
         if slots:
             out += ["--parallel", str(slots)]
         if not spec.served_name:
-            out += ["--alias", self.default_name(spec)]  # builds differ in the name that they give by themselves
-        return out + self.flags(spec, program.version, leave=("max_model_len", "max_num_seqs"))
+            # builds differ in the name that they give by themselves
+            out += ["--alias", self.default_name(spec)]
+        return out + self.flags(
+            spec, program.version, leave=("max_model_len", "max_num_seqs")
+        )
 
-    def own_args(self, args: Sequence[str], program: Program, batch: Batch | None = None) -> list[str]:
+    def own_args(
+        self, args: Sequence[str], program: Program, batch: Batch | None = None
+    ) -> list[str]:
         bench = batch is not None and llama_bench(program, batch) is not None
         # Beside what comes with dyno, a llama-bench is of an unknown build.
         version = None if bench and program.embedded else program.version
@@ -382,19 +422,28 @@ class LlamaCpp(EngineKind):
             embedded.check(out)
         return super().own_args(out, program, batch)
 
-    def worker(self, spec: EngineSpec, program: Program, port: int, batch: Batch) -> list[str]:
+    def worker(
+        self, spec: EngineSpec, program: Program, port: int, batch: Batch
+    ) -> list[str]:
         assert spec.model
         self._check_split(spec, program)
         bench = llama_bench(program, batch)
         if batch.by == "llama-bench" and bench is None:
-            raise UsageError("No llama-bench beside the llama-server or on PATH. Remove --by.")
+            raise UsageError(
+                "No llama-bench beside the llama-server or on PATH. Remove --by."
+            )
         if bench and batch.depth and program.version and before(program.version, "5212"):
-            raise UsageError(f"llama-bench {program.version} has no -d; builds from 5212 have it. Remove it.")
+            raise UsageError(
+                f"llama-bench {program.version} has no -d; builds from 5212 have it. Remove it."
+            )
         if bench and not spec.draft_model:
             return ["llama-bench", bench, "-m", spec.model, *self._bench_flags(spec)]
-        together = batch.requests if batch.kind == "latency" else min(batch.requests, _MOST_SLOTS)
+        together = (
+            batch.requests if batch.kind == "latency" else min(batch.requests, _MOST_SLOTS)
+        )
         slots = _slots(spec) or together
-        length = spec.max_model_len or -(-(batch.tokens + 8) // 256) * 256  # its cache is a multiple of that anyway
+        # its cache is a multiple of that anyway
+        length = spec.max_model_len or -(-(batch.tokens + 8) // 256) * 256
         out = ["llamacpp"]
         if not program.embedded:
             out += ["--binary", program.argv[0]]
@@ -402,7 +451,9 @@ class LlamaCpp(EngineKind):
         out += ["--ctx-size", str(length * slots), "--parallel", str(slots)]
         if not spec.served_name:
             out += ["--alias", self.default_name(spec)]
-        return out + self.flags(spec, program.version, leave=("max_model_len", "max_num_seqs"))
+        return out + self.flags(
+            spec, program.version, leave=("max_model_len", "max_num_seqs")
+        )
 
     def worker_env(self, program: Program) -> dict[str, str]:
         # As it is where it serves (embedded.py): threads that spin while they wait stall when anything else runs.
@@ -429,13 +480,17 @@ class LlamaCpp(EngineKind):
         cache = spec.kv_cache_dtype
         return {"prefix_caching": on, "kv_cache_dtype": cache if cache != "auto" else None}
 
-    def limits(self, spec: EngineSpec, model: ModelShape | None, version: str | None = None) -> Limits:
+    def limits(
+        self, spec: EngineSpec, model: ModelShape | None, version: str | None = None
+    ) -> Limits:
         slots = _slots(spec)
         total = count(valued(spec.args, "-c", "--ctx-size"))
         if total is None and spec.max_model_len:
             length = spec.max_model_len
             source = f"--max-model-len {length}"
-            return Limits(length, slots, source, cache_tokens=length * (slots or 1), spreads=True)
+            return Limits(
+                length, slots, source, cache_tokens=length * (slots or 1), spreads=True
+            )
         if total:
             source = f"--ctx-size {total}"
         else:
@@ -451,14 +506,20 @@ class LlamaCpp(EngineKind):
         if not lines or "CPU : " not in lines[-1]:
             return []
         built = set(re.findall(r"(\w+) = 1", lines[-1]))
-        return [own for name, own in _INSTRUCTIONS.items() if name in features and own not in built]
+        return [
+            own
+            for name, own in _INSTRUCTIONS.items()
+            if name in features and own not in built
+        ]
 
     def read_server(self, client: "Client", cards: Cards) -> dict[str, Any] | None:
         props = json_object(client, "/props")
         if "default_generation_settings" not in props:
             return None
         settings = props["default_generation_settings"]
-        meta: dict[str, Any] = next((c["meta"] for c in cards if isinstance(c.get("meta"), dict)), {})
+        meta: dict[str, Any] = next(
+            (c["meta"] for c in cards if isinstance(c.get("meta"), dict)), {}
+        )
         return {
             "version": props.get("build_info"),
             "model_path": props.get("model_path"),
@@ -473,7 +534,10 @@ class LlamaCpp(EngineKind):
         settings = _reported(text)
         if settings:
             facts.target["settings"] = settings
-        began, done = (last_match(rf"^([\d.]+) I srv .*{words}", text) for words in ("loading model", "model loaded"))
+        began, done = (
+            last_match(rf"^([\d.]+) I srv .*{words}", text)
+            for words in ("loading model", "model loaded")
+        )
         if not began or not done:
             return LogFacts(facts.target, {})
         return LogFacts(facts.target, {"weights": _clock(done[1]) - _clock(began[1])})
@@ -502,14 +566,21 @@ def _has_unified_cache(spec: EngineSpec, version: str | None) -> bool:
     return asked and (version is None or not before(version, "6925"))
 
 
-def _spelled(asked: llama.LlamaSetting, table: EngineFlags, program: str, version: str | None) -> Sequence[str]:
+def _spelled(
+    asked: llama.LlamaSetting, table: EngineFlags, program: str, version: str | None
+) -> Sequence[str]:
     """Return a setting as this build reads it."""
-    words, others = spelled(table.get(asked.key, _typed() if table is _SERVER else ()), asked, version)
+    words, others = spelled(
+        table.get(asked.key, _typed() if table is _SERVER else ()), asked, version
+    )
     if words is not None:
         return words
     builds = f"; builds {' or '.join(others)} have it" if others else ""
     other = "" if table is _SERVER else ", or measure with --by timers"
-    raise UsageError(f"{program} {version or ''}".strip() + f" has no {asked}{builds}. Change it, remove it{other}.")
+    raise UsageError(
+        f"{program} {version or ''}".strip()
+        + f" has no {asked}{builds}. Change it, remove it{other}."
+    )
 
 
 def llama_bench(program: Program, batch: Batch) -> str | None:
@@ -522,7 +593,11 @@ def llama_bench(program: Program, batch: Batch) -> str | None:
     if program.absent:  # where it is to run, it may be
         return "llama-bench"
     path = Path(program.argv[0])
-    return str(path) if path.name.startswith("llama-bench") else shutil.which(str(path.parent / "llama-bench"))
+    return (
+        str(path)
+        if path.name.startswith("llama-bench")
+        else shutil.which(str(path.parent / "llama-bench"))
+    )
 
 
 def _clock(stamp: str) -> float:

@@ -38,7 +38,14 @@ def version_titles() -> dict[str, str]:
 
 def engine_named(name: str) -> "EngineKind | None":
     """Return the engine by its name in results. None: dyno can't start it."""
-    return next((kind for kind in kinds.KINDS.values() if kind.in_documents and kind.result_name == name), None)
+    return next(
+        (
+            kind
+            for kind in kinds.KINDS.values()
+            if kind.in_documents and kind.result_name == name
+        ),
+        None,
+    )
 
 
 @functools.cache
@@ -55,9 +62,16 @@ def _spellings(names: tuple[str, ...]) -> dict[str, str]:
 @functools.cache
 def _pattern(names: tuple[str, ...]) -> re.Pattern[str]:
     longest_first = sorted(_spellings(names), key=len, reverse=True)
-    return re.compile(rf"(?<![A-Za-z0-9])({'|'.join(map(re.escape, longest_first))})(?![A-Za-z0-9])", re.IGNORECASE)
+    return re.compile(
+        rf"(?<![A-Za-z0-9])({'|'.join(map(re.escape, longest_first))})(?![A-Za-z0-9])",
+        re.IGNORECASE,
+    )
 
 
 @functools.cache
 def _version_titles(names: tuple[str, ...]) -> dict[str, str]:
-    return {kind.version_title: "engine_version" for kind in map(kinds.kind_of, names) if kind.version_title}
+    return {
+        kind.version_title: "engine_version"
+        for kind in map(kinds.kind_of, names)
+        if kind.version_title
+    }

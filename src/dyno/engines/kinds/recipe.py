@@ -5,7 +5,9 @@ import msgspec
 from dyno.facts.engine import before, is_of
 
 VARIANTS = ("cpu", "cuda", "rocm", "vulkan")
-TORCH_CPU = "CPU builds of torch have a package index of their own: add it to pip's configuration."
+TORCH_CPU = (
+    "CPU builds of torch have a package index of their own: add it to pip's configuration."
+)
 # Built for another torch: importing them fails, and transformers imports them where they are installed.
 OF_OTHER_TORCH = ("torchvision", "torchaudio", "torchcodec")
 
@@ -21,13 +23,15 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     version: str | None = None  # the default; None: the newest
     remove: tuple[str, ...] = ()  # uninstalled afterwards
     binary: str | None = None  # the engine's own, under the environment's packages
-    sources: str | None = None  # llama.cpp's, under the environment's packages: `programs` are built from them
+    # llama.cpp's, under the environment's packages: `programs` are built from them
+    sources: str | None = None
     programs: tuple[str, ...] = ()
     env: dict[str, str] = {}
     options: tuple[str, ...] = ()  # of `pip install`
     note: str = ""  # shown when it is installed
     hint: str = ""  # shown where the installation fails, or where there is no package
-    about_bytes: int | None = None  # of its environment; with CUDA's libraries for torch it is most of all these
+    # of its environment; with CUDA's libraries for torch it is most of all these
+    about_bytes: int | None = None
 
 
 class KnownImage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,9 +49,13 @@ class KnownImage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     architectures: list[str] = []  # gfx942, …; empty: any
 
     def fits(self, architecture: str | None) -> bool:
-        return not architecture or not self.architectures or architecture in self.architectures
+        return (
+            not architecture or not self.architectures or architecture in self.architectures
+        )
 
     def covers(self, version: str) -> bool:
         if self.version:
             return is_of(self.version, version)
-        return not before(version, self.since) and (not self.until or before(version, self.until))
+        return not before(version, self.since) and (
+            not self.until or before(version, self.until)
+        )

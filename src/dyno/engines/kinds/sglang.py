@@ -79,10 +79,14 @@ class SgLang(EngineKind):
         "max_batched_tokens": flag("--max-prefill-tokens"),
         "memory_fraction": flag("--mem-fraction-static"),
         "prefix_caching": switch([], ["--disable-radix-cache"]),
-        "chunked_prefill": EngineFlag(lambda on: {False: ["--chunked-prefill-size", "-1"], True: []}[on]),
+        "chunked_prefill": EngineFlag(
+            lambda on: {False: ["--chunked-prefill-size", "-1"], True: []}[on]
+        ),
         "draft_model": EngineFlag(lambda m: [*_DRAFT, m], since="0.5.2"),
         # N proposals in a row: N steps of one choice each. Its draft tokens also count the one they begin with.
-        "draft_tokens": EngineFlag(lambda n: [*_STEPS, str(n), "--speculative-num-draft-tokens", str(n + 1)]),
+        "draft_tokens": EngineFlag(
+            lambda n: [*_STEPS, str(n), "--speculative-num-draft-tokens", str(n + 1)]
+        ),
     }
     length_flags = ("--context-length",)
     slots_flags = ("--max-running-requests",)
@@ -103,7 +107,8 @@ class SgLang(EngineKind):
         "kv_used_share": ("sglang:token_usage",),
         "accepted_length_tokens": ("sglang:spec_accept_length",),
         "preemptions": ("sglang:num_retracted_requests_total",),
-        "prefix_queried_tokens": ("sglang:prompt_tokens_total",),  # it looks up each token of a prompt
+        # it looks up each token of a prompt
+        "prefix_queried_tokens": ("sglang:prompt_tokens_total",),
         "prefix_hit_tokens": ("sglang:cached_tokens_total",),
         "output_tokens": ("sglang:generation_tokens_total",),
     }
@@ -114,7 +119,9 @@ class SgLang(EngineKind):
             r"sglang\.launch_server|sglang\s+serve|python\S*\s+-m\s+sglang\.srt\.server",
             "server",
         ),
-        KnownCommand(("bench_serving",), r"sglang\.bench_serving|bench_serving\.py", "client"),
+        KnownCommand(
+            ("bench_serving",), r"sglang\.bench_serving|bench_serving\.py", "client"
+        ),
         KnownCommand(
             ("bench_one_batch", "bench_offline_throughput"),
             r"sglang\.bench_(?:one_batch\w*|offline_throughput)|bench_(?:one_batch|offline_throughput)\.py",
@@ -129,27 +136,44 @@ class SgLang(EngineKind):
         out = list(program.argv)
         if program.binary and len(program.argv) == 1:
             out.append("serve")
-        out += ["--model-path", self.model_of(spec), "--host", spec.host, "--port", str(port)]
+        out += [
+            "--model-path",
+            self.model_of(spec),
+            "--host",
+            spec.host,
+            "--port",
+            str(port),
+        ]
         if program.version is None or not before(program.version, "0.4.1"):
             out.append("--enable-metrics")
         return out + self.flags(with_dtype(spec), program.version)
 
     def read_server(self, client: "Client", cards: Cards) -> dict[str, Any] | None:
-        info = json_object(client, "/get_server_info") or json_object(client, "/server_info")
+        info = json_object(client, "/get_server_info") or json_object(
+            client, "/server_info"
+        )
         if "model_path" not in info:
             return None
         states = info.get("internal_states")
-        state = states[0] if isinstance(states, list) and states and isinstance(states[0], dict) else {}
+        state = (
+            states[0]
+            if isinstance(states, list) and states and isinstance(states[0], dict)
+            else {}
+        )
         radix = info.get("disable_radix_cache")
         return {
             "version": info.get("version"),
             "model_path": info.get("model_path"),
             "max_model_len": info.get("context_length") or state.get("max_model_len"),
-            "slots": info.get("max_running_requests") or state.get("effective_max_running_requests_per_dp"),
+            "slots": info.get("max_running_requests")
+            or state.get("effective_max_running_requests_per_dp"),
             "quantization": info.get("quantization"),
             "dtype": info.get("dtype") if info.get("dtype") != "auto" else None,
-            "kv_cache_dtype": info.get("kv_cache_dtype") if info.get("kv_cache_dtype") != "auto" else None,
-            "kv_cache_tokens": info.get("max_total_num_tokens") or state.get("max_total_num_tokens"),
+            "kv_cache_dtype": info.get("kv_cache_dtype")
+            if info.get("kv_cache_dtype") != "auto"
+            else None,
+            "kv_cache_tokens": info.get("max_total_num_tokens")
+            or state.get("max_total_num_tokens"),
             "tensor_parallel": info.get("tp_size"),
             "prefix_caching": not radix if isinstance(radix, bool) else None,
         }

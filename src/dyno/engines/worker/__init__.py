@@ -24,8 +24,10 @@ class FailedError(Exception):
 
 
 class WorkerEngine:
-    progress: Callable[[int], None]  # takes the number of completed requests of an iteration
-    begin: Callable[[], None]  # called right before the clock runs: waits until all replicas are prepared
+    # takes the number of completed requests of an iteration
+    progress: Callable[[int], None]
+    # called right before the clock runs: waits until all replicas are prepared
+    begin: Callable[[], None]
 
     def facts(self) -> dict[str, Any]:
         """Return what it knows once it is loaded: fields of `trial.offline_engine.Ready`."""
@@ -42,5 +44,7 @@ class WorkerEngine:
         pass
 
 
-def iteration(start: int, end: int, answers: list[Answer], counts: dict[str, int] | None = None) -> dict[str, Any]:
+def iteration(
+    start: int, end: int, answers: list[Answer], counts: dict[str, int] | None = None
+) -> dict[str, Any]:
     return {"start_ns": start, "end_ns": end, "answers": answers, **(counts or {})}

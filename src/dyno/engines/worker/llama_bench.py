@@ -33,10 +33,17 @@ class LlamaBenchWorker(WorkerEngine):
         if not job["warm"]:
             command.append("--no-warmup")
         used = _children_s()
-        done = subprocess.run([*command, "-o", "jsonl"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False)
+        done = subprocess.run(
+            [*command, "-o", "jsonl"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            check=False,
+        )
         if done.returncode:
             raise FailedError("llama-bench exited with code %d" % done.returncode)
-        lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith(b"{")]
+        lines = [
+            json.loads(line) for line in done.stdout.splitlines() if line.startswith(b"{")
+        ]
         result = next((t for t in lines if (t["n_prompt"], t["n_gen"]) == (p, n)), None)
         if result is None:
             raise FailedError("llama-bench reported nothing for this test")
@@ -63,7 +70,8 @@ class LlamaBenchWorker(WorkerEngine):
             }
             iterations.append({**iteration(start, start + took, [answer]), "told": result})
             start += took
-        iterations[0]["cpu_s"] = _children_s() - used  # it has exited: only this process can measure that
+        # it has exited: only this process can measure that
+        iterations[0]["cpu_s"] = _children_s() - used
         return iterations
 
     def generate(self, job: Job) -> dict[str, Any]:

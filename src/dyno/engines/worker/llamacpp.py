@@ -19,17 +19,31 @@ from . import Answer, Job, WorkerEngine, iteration, now_ns
 class LlamaServerWorker(WorkerEngine):
     def __init__(self, flags: list[str]) -> None:
         p = argparse.ArgumentParser(prog="llama.cpp", allow_abbrev=False)
-        p.add_argument("--binary", help="a llama-server; without it, the one that comes with dyno")
+        p.add_argument(
+            "--binary", help="a llama-server; without it, the one that comes with dyno"
+        )
         p.add_argument("--port", type=int)
         options, flags = p.parse_known_args(flags)
-        self.draft_model = any(flag in ("--spec-draft-model", "--model-draft", "-md") for flag in flags)
-        self.speculates = self.draft_model or any(flag.startswith(("--spec-", "--draft")) for flag in flags)
-        self.caches = "--cache-prompt" in flags  # prompts that begin alike are meant to profit
+        self.draft_model = any(
+            flag in ("--spec-draft-model", "--model-draft", "-md") for flag in flags
+        )
+        self.speculates = self.draft_model or any(
+            flag.startswith(("--spec-", "--draft")) for flag in flags
+        )
+        # prompts that begin alike are meant to profit
+        self.caches = "--cache-prompt" in flags
         self._embedded: Any = None
         self._child: subprocess.Popen[bytes] | None = None
         if options.binary:
             self._port = options.port
-            command = [options.binary, "--host", "127.0.0.1", "--port", str(self._port), *flags]
+            command = [
+                options.binary,
+                "--host",
+                "127.0.0.1",
+                "--port",
+                str(self._port),
+                *flags,
+            ]
             self._child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
             self._wait()
         else:
@@ -81,7 +95,8 @@ class LlamaServerWorker(WorkerEngine):
             self.begin()
             start = now_ns()
             calls = [
-                pool.submit(self._one, p, w, job, start, self.caches) for p, w in zip(job["prompts"], job["wanted"])
+                pool.submit(self._one, p, w, job, start, self.caches)
+                for p, w in zip(job["prompts"], job["wanted"])
             ]
             for done, _ in enumerate(as_completed(calls), 1):
                 self.progress(done)
@@ -93,7 +108,9 @@ class LlamaServerWorker(WorkerEngine):
                 counts[name] = counts.get(name, 0) + count
         return iteration(start, end, answers, counts)
 
-    def _one(self, prompt: Any, wanted: int, job: Job, begun: int, cache: bool = False) -> Answer:
+    def _one(
+        self, prompt: Any, wanted: int, job: Job, begun: int, cache: bool = False
+    ) -> Answer:
         # Greedy, unless asked otherwise; only the tokens' number matters, so none is looked at twice.
         body = {
             "prompt": prompt,
@@ -114,14 +131,23 @@ class LlamaServerWorker(WorkerEngine):
         if status != 200 or "timings" not in result:
             error = result.get("error") if isinstance(result, dict) else result
             message = error.get("message") if isinstance(error, dict) else error
-            return {"prompt_tokens": 0, "output_tokens": 0, "wanted_tokens": wanted, "error": str(message)[:300]}
+            return {
+                "prompt_tokens": 0,
+                "output_tokens": 0,
+                "wanted_tokens": wanted,
+                "error": str(message)[:300],
+            }
         timings = result["timings"]
         first = end - int(timings["predicted_ms"] * 1e6)
         counts = {}
         if self.speculates:
             accepted = timings.get("draft_n_accepted", 0)
-            counts = {"drafted_tokens": timings.get("draft_n", 0), "accepted_tokens": accepted}
-            if self.draft_model:  # it counts tokens, not drafts; with a model to ask, every step begins with one
+            counts = {
+                "drafted_tokens": timings.get("draft_n", 0),
+                "accepted_tokens": accepted,
+            }
+            # it counts tokens, not drafts; with a model to ask, every step begins with one
+            if self.draft_model:
                 counts["drafts"] = max(timings["predicted_n"] - accepted - 1, 0)
         return {
             "prompt_tokens": timings["prompt_n"] + timings.get("cache_n", 0),
@@ -139,11 +165,20 @@ class LlamaServerWorker(WorkerEngine):
     def micro(self, job: Job) -> dict[str, Any]:
         depth, prompt, wanted = job["depth"], job["prompt"], job["generate"]
         # Only the likeliest token is computed: llama-bench doesn't even choose one.
-        plain = {"ignore_eos": True, "sampling": {"temperature": 0.0, "samplers": ["top_k"], "top_k": 1}}
+        plain = {
+            "ignore_eos": True,
+            "sampling": {"temperature": 0.0, "samplers": ["top_k"], "top_k": 1},
+        }
         if depth and prompt:  # into the cache: the test is counted from there on
             self._one(depth, 1, plain, now_ns(), cache=True)
         start = now_ns()
-        answer = self._one(depth + prompt or job["start"], wanted + 1, plain, start, cache=bool(depth and prompt))
+        answer = self._one(
+            depth + prompt or job["start"],
+            wanted + 1,
+            plain,
+            start,
+            cache=bool(depth and prompt),
+        )
         answer.pop("counts", None)
         return iteration(start, now_ns(), [answer])
 

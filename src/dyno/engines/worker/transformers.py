@@ -23,7 +23,11 @@ def _options(flags: list[str]) -> argparse.Namespace:
     p.add_argument("--quantization", choices=("bnb-4bit", "bnb-8bit"))
     for name, kind in _FLAGS.items():
         p.add_argument(name, type=kind)
-    for name in ("--continuous-batching", "--no-continuous-batching", "--trust-remote-code"):
+    for name in (
+        "--continuous-batching",
+        "--no-continuous-batching",
+        "--trust-remote-code",
+    ):
         p.add_argument(name, action="store_true")
     return p.parse_args(flags)
 
@@ -47,9 +51,13 @@ class TransformersWorker(WorkerEngine):
         # Its name until 4.56 was torch_dtype, and that one is still understood.
         if options.load_format == "dummy":
             if dtype == "auto":
-                dtype = getattr(config, "dtype", None) or getattr(config, "torch_dtype", None)
+                dtype = getattr(config, "dtype", None) or getattr(
+                    config, "torch_dtype", None
+                )
             with torch.device(self.device):
-                model = AutoModelForCausalLM.from_config(config, torch_dtype=dtype, trust_remote_code=remote, **extra)
+                model = AutoModelForCausalLM.from_config(
+                    config, torch_dtype=dtype, trust_remote_code=remote, **extra
+                )
         else:
             model = AutoModelForCausalLM.from_pretrained(
                 options.model, torch_dtype=dtype, trust_remote_code=remote, **extra
@@ -59,7 +67,9 @@ class TransformersWorker(WorkerEngine):
         self.model = model.eval()
         self.draft = None
         if options.draft_model:
-            self.draft = AutoModelForCausalLM.from_pretrained(options.draft_model, torch_dtype=dtype).to(self.device)
+            self.draft = AutoModelForCausalLM.from_pretrained(
+                options.draft_model, torch_dtype=dtype
+            ).to(self.device)
             if options.draft_tokens:
                 self.draft.generation_config.num_assistant_tokens = options.draft_tokens
                 self.draft.generation_config.num_assistant_tokens_schedule = "constant"
@@ -73,8 +83,12 @@ class TransformersWorker(WorkerEngine):
         if options.attn_implementation:
             extra["attn_implementation"] = options.attn_implementation
         if options.quantization:
-            bits = {"bnb-4bit": "load_in_4bit", "bnb-8bit": "load_in_8bit"}[options.quantization]
-            extra["quantization_config"] = self.transformers.BitsAndBytesConfig(**{bits: True})
+            bits = {"bnb-4bit": "load_in_4bit", "bnb-8bit": "load_in_8bit"}[
+                options.quantization
+            ]
+            extra["quantization_config"] = self.transformers.BitsAndBytesConfig(
+                **{bits: True}
+            )
         return extra
 
     def facts(self) -> dict[str, Any]:
@@ -97,19 +111,29 @@ class TransformersWorker(WorkerEngine):
     @property
     def tokenizer(self) -> Any:
         if self._tokenizer is None:
-            self._tokenizer = self.transformers.AutoTokenizer.from_pretrained(self.options.model)
+            self._tokenizer = self.transformers.AutoTokenizer.from_pretrained(
+                self.options.model
+            )
         return self._tokenizer
 
     def generate(self, job: Job) -> dict[str, Any]:
-        prompts = [p if isinstance(p, list) else self.tokenizer(p)["input_ids"] for p in job["prompts"]]
+        prompts = [
+            p if isinstance(p, list) else self.tokenizer(p)["input_ids"]
+            for p in job["prompts"]
+        ]
         if self.draft is not None and job.get("together") and len(prompts) > 1:
-            raise RefusedError("with a draft model it runs one request at a time, so it can't run a batch")
+            raise RefusedError(
+                "with a draft model it runs one request at a time, so it can't run a batch"
+            )
         if job.get("together") or self.draft is not None or not self._batches():
             return self._batched(prompts, job)
         return self._continuous(prompts, job)
 
     def _batches(self) -> bool:
-        able = hasattr(self.model, "init_continuous_batching") and not self.options.no_continuous_batching
+        able = (
+            hasattr(self.model, "init_continuous_batching")
+            and not self.options.no_continuous_batching
+        )
         return able and (self.options.max_batch_size is None or self._limits_requests())
 
     def _limits_requests(self) -> bool:
@@ -120,7 +144,11 @@ class TransformersWorker(WorkerEngine):
     def _sampling(self, job: Job) -> dict[str, Any]:
         given = dict(job.get("sampling", {}))
         temperature = given.pop("temperature", 1.0)
-        return {"do_sample": True, "temperature": temperature, **given} if temperature else {"do_sample": False}
+        return (
+            {"do_sample": True, "temperature": temperature, **given}
+            if temperature
+            else {"do_sample": False}
+        )
 
     def _sync(self) -> None:
         if self.device.startswith("cuda"):
@@ -135,18 +163,29 @@ class TransformersWorker(WorkerEngine):
         self.begin()
         begun = now_ns()
         for i in range(0, len(prompts), size):
-            answers += self._batch(prompts[i : i + size], job["wanted"][i : i + size], job, begun, counts)
+            answers += self._batch(
+                prompts[i : i + size], job["wanted"][i : i + size], job, begun, counts
+            )
         return iteration(begun, now_ns(), answers, counts)
 
     def _batch(
-        self, prompts: list[list[int]], wanted: list[int], job: Job, begun: int, counts: dict[str, int]
+        self,
+        prompts: list[list[int]],
+        wanted: list[int],
+        job: Job,
+        begun: int,
+        counts: dict[str, int],
     ) -> list[Answer]:
         """Run one batch until its longest request is done; tokens beyond what a request asked for aren't counted."""
         torch = self.torch
         longest, most = max(map(len, prompts)), max(wanted)
         pad = 0
-        ids = torch.tensor([[pad] * (longest - len(p)) + p for p in prompts], device=self.device)
-        mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=self.device)
+        ids = torch.tensor(
+            [[pad] * (longest - len(p)) + p for p in prompts], device=self.device
+        )
+        mask = torch.tensor(
+            [[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=self.device
+        )
         drafting = self.draft is not None
         steps: Any = (_DraftSteps if drafting else _Steps)(self._sync, counts, longest)
         extra: dict[str, Any] = {"min_new_tokens": most} if job["ignore_eos"] else {}
@@ -171,9 +210,15 @@ class TransformersWorker(WorkerEngine):
         end = now_ns()
         answers = []
         for prompt, asked, row in zip(prompts, wanted, out):
-            n = min(_produced(row[longest:].tolist(), self._ends(), job["ignore_eos"]), asked)
+            n = min(
+                _produced(row[longest:].tolist(), self._ends(), job["ignore_eos"]), asked
+            )
             by_first, first = steps.times[0] if steps.times else (n, end)
-            last = next((ns for count, ns in steps.times if count >= n), end) if n < most else end
+            last = (
+                next((ns for count, ns in steps.times if count >= n), end)
+                if n < most
+                else end
+            )
             answers.append(
                 {
                     "prompt_tokens": len(prompt),
@@ -201,9 +246,12 @@ class TransformersWorker(WorkerEngine):
             pad_token_id=0,
             **self._sampling(job),
         )
-        manager = self.model.init_continuous_batching(generation_config=config, **self._cache(prompts, job))
+        manager = self.model.init_continuous_batching(
+            generation_config=config, **self._cache(prompts, job)
+        )
         if hasattr(manager, "warmup"):
-            manager.warmup()  # before its thread runs, which would do the same a second time
+            # before its thread runs, which would do the same a second time
+            manager.warmup()
         manager.start()
         try:
             results: dict[str, Any] = {}
@@ -211,7 +259,10 @@ class TransformersWorker(WorkerEngine):
             start = now_ns()
             names = [
                 manager.add_request(
-                    p, max_new_tokens=w, record_timestamps=True, eos_token_id=-1 if job["ignore_eos"] else None
+                    p,
+                    max_new_tokens=w,
+                    record_timestamps=True,
+                    eos_token_id=-1 if job["ignore_eos"] else None,
                 )
                 for p, w in zip(prompts, job["wanted"])
             ]
@@ -225,7 +276,10 @@ class TransformersWorker(WorkerEngine):
             end = now_ns()
         finally:
             manager.stop(block=True)
-        answers = [self._cb_answer(results.get(n), p, w, start) for n, p, w in zip(names, prompts, job["wanted"])]
+        answers = [
+            self._cb_answer(results.get(n), p, w, start)
+            for n, p, w in zip(names, prompts, job["wanted"])
+        ]
         return iteration(start, end, answers)
 
     def _cache(self, prompts: list[list[int]], job: Job) -> dict[str, Any]:
@@ -248,7 +302,9 @@ class TransformersWorker(WorkerEngine):
             return fields
         return {"continuous_batching_config": kind(allow_block_sharing=False, **fields)}
 
-    def _cb_answer(self, outcome: Any, prompt: list[int], wanted: int, start: int) -> Answer:
+    def _cb_answer(
+        self, outcome: Any, prompt: list[int], wanted: int, start: int
+    ) -> Answer:
         base = {"prompt_tokens": len(prompt), "output_tokens": 0, "wanted_tokens": wanted}
         if outcome is None:
             return {**base, "error": "the engine returned no answer"}
@@ -266,7 +322,12 @@ class TransformersWorker(WorkerEngine):
         taken = (getattr(result, "lifespan", None) or (-1, -1))[0]
         if stamps and taken > 0:
             times = (taken, stamps[0], stamps[-1])
-            answer.update(zip(("start_ns", "first_ns", "end_ns"), (int(t * 1e9) - start for t in times)))
+            answer.update(
+                zip(
+                    ("start_ns", "first_ns", "end_ns"),
+                    (int(t * 1e9) - start for t in times),
+                )
+            )
         else:
             answer["end_ns"] = seen_ns - start
         return answer
@@ -286,7 +347,10 @@ class TransformersWorker(WorkerEngine):
             first = now_ns()
             for _ in range(wanted):
                 logits = self.model(
-                    input_ids=logits.argmax(-1, keepdim=True), past_key_values=cache, use_cache=True, logits_to_keep=1
+                    input_ids=logits.argmax(-1, keepdim=True),
+                    past_key_values=cache,
+                    use_cache=True,
+                    logits_to_keep=1,
                 ).logits[:, -1]
             self._sync()
             end = now_ns()
@@ -305,7 +369,9 @@ class TransformersWorker(WorkerEngine):
 
     def _forward(self, ids: list[int], cache: Any) -> Any:
         rows = self.torch.tensor([ids], device=self.device)
-        return self.model(input_ids=rows, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[:, -1]
+        return self.model(
+            input_ids=rows, past_key_values=cache, use_cache=True, logits_to_keep=1
+        ).logits[:, -1]
 
 
 def _produced(tokens: list[int], ends: list[int], ignore: bool) -> int:
@@ -318,7 +384,9 @@ def _produced(tokens: list[int], ends: list[int], ignore: bool) -> int:
 class _Steps:
     """When `generate` had how many tokens. It is called as a logits processor, with the scores of each step."""
 
-    def __init__(self, sync: Callable[[], None], counts: dict[str, int], prompt_tokens: int) -> None:
+    def __init__(
+        self, sync: Callable[[], None], counts: dict[str, int], prompt_tokens: int
+    ) -> None:
         self._sync, self._counts, self._prompt_tokens = sync, counts, prompt_tokens
         self.times: list[tuple[int, int]] = []  # how many tokens there were, and when
 
@@ -337,7 +405,10 @@ class _DraftSteps(_Steps):
 
     def forward(self, _model: Any, _args: Any, kwargs: dict[str, Any]) -> None:
         self._count("drafts", 1)
-        self._count("drafted_tokens", kwargs["input_ids"].shape[-1] - (1 if self.times else self._prompt_tokens))
+        self._count(
+            "drafted_tokens",
+            kwargs["input_ids"].shape[-1] - (1 if self.times else self._prompt_tokens),
+        )
 
     def put(self, tokens: Any) -> None:
         if not self._prompt_seen:

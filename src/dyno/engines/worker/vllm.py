@@ -16,9 +16,11 @@ class VllmWorker(WorkerEngine):
         from vllm.engine.arg_utils import EngineArgs
 
         parser = EngineArgs.add_cli_args(_flexible_parser())
-        parser.usage = argparse.SUPPRESS  # hundreds of flags before the line that says which one is wrong
+        # hundreds of flags before the line that says which one is wrong
+        parser.usage = argparse.SUPPRESS
         arguments = dict(vars(EngineArgs.from_cli_args(parser.parse_args(flags))))
-        arguments["disable_log_stats"] = False  # else no request has the time of its first token
+        # else no request has the time of its first token
+        arguments["disable_log_stats"] = False
         self.llm = LLM(**arguments)
 
     def facts(self) -> dict[str, Any]:
@@ -26,13 +28,22 @@ class VllmWorker(WorkerEngine):
 
         engine = self.llm.llm_engine
         config = getattr(engine, "vllm_config", engine)
-        model, cache, scheduler = config.model_config, config.cache_config, config.scheduler_config
+        model, cache, scheduler = (
+            config.model_config,
+            config.cache_config,
+            config.scheduler_config,
+        )
         blocks = getattr(cache, "num_gpu_blocks", None)
         special: list[int] = []
-        with contextlib.suppress(Exception):  # some models have no tokenizer here: then no id is special
+        # some models have no tokenizer here: then no id is special
+        with contextlib.suppress(Exception):
             special = list(self.llm.get_tokenizer().all_special_ids)
         caching = getattr(cache, "enable_prefix_caching", None)
-        chunked = getattr(scheduler, "chunked_prefill_enabled", getattr(scheduler, "enable_chunked_prefill", None))
+        chunked = getattr(
+            scheduler,
+            "chunked_prefill_enabled",
+            getattr(scheduler, "enable_chunked_prefill", None),
+        )
         return {
             "version": vllm.__version__,
             "vocab": model.get_vocab_size(),
@@ -53,7 +64,10 @@ class VllmWorker(WorkerEngine):
     def generate(self, job: Job) -> dict[str, Any]:
         from vllm import SamplingParams
 
-        prompts = [{"prompt_token_ids": p} if isinstance(p, list) else {"prompt": p} for p in job["prompts"]]
+        prompts = [
+            {"prompt_token_ids": p} if isinstance(p, list) else {"prompt": p}
+            for p in job["prompts"]
+        ]
         sampling = [
             SamplingParams(
                 max_tokens=wanted,
@@ -90,7 +104,11 @@ class VllmWorker(WorkerEngine):
 
     def _speculation(self) -> dict[str, int]:
         """Return its counters so far; none where nothing is drafted."""
-        names = {"num_drafts": "drafts", "num_draft_tokens": "drafted_tokens", "num_accepted_tokens": "accepted_tokens"}
+        names = {
+            "num_drafts": "drafts",
+            "num_draft_tokens": "drafted_tokens",
+            "num_accepted_tokens": "accepted_tokens",
+        }
         counts: dict[str, int] = {}
         with contextlib.suppress(Exception):  # versions before 0.10 have none
             for metric in self.llm.get_metrics():
@@ -104,7 +122,11 @@ class VllmWorker(WorkerEngine):
         if depth and prompt:  # the context before the test stays in the prefix cache
             self.generate(_single(depth, 1, reset=True))
         # The prompt yields the first token, so there is one more than are decoded.
-        return self.generate(_single(depth + prompt or job["start"], wanted + 1, reset=not (depth and prompt)))
+        return self.generate(
+            _single(
+                depth + prompt or job["start"], wanted + 1, reset=not (depth and prompt)
+            )
+        )
 
 
 def _single(ids: list[int], wanted: int, reset: bool) -> Job:
@@ -128,8 +150,10 @@ def _flexible_parser() -> Any:
 def _times(metrics: Any, start: int, wall: int) -> dict[str, int]:
     """Return its own stamps, from the begin of the iteration."""
     for names, offset in (
-        (("scheduled_ts", "first_token_ts", "last_token_ts"), 0),  # its engine core's monotonic clock
-        (("first_scheduled_time", "first_token_time", "last_token_time"), wall),  # before 0.9: wall time
+        # its engine core's monotonic clock
+        (("scheduled_ts", "first_token_ts", "last_token_ts"), 0),
+        # before 0.9: wall time
+        (("first_scheduled_time", "first_token_time", "last_token_time"), wall),
     ):
         stamps: list[Any] = [getattr(metrics, name, None) for name in names]
         if all(stamps):

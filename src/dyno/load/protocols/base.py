@@ -34,10 +34,14 @@ class StreamReading(msgspec.Struct):
     texts: list[str]
     chunk_tokens: list[int] | None = None
     empty_chunks: int = 0
-    first_tokens: int | None = None  # up to the end of the first chunk, where the server says so
-    leading: int = 0  # of the empty ones, events before the first chunk that may be tokens: not a role
-    finish_end: int | None = None  # a finish reason without text: a token only if it came later than the last chunk
-    thoughts: dict[int, int] = {}  # end of a chunk with reasoning → characters of that, before other text
+    # up to the end of the first chunk, where the server says so
+    first_tokens: int | None = None
+    # of the empty ones, events before the first chunk that may be tokens: not a role
+    leading: int = 0
+    # a finish reason without text: a token only if it came later than the last chunk
+    finish_end: int | None = None
+    # end of a chunk with reasoning → characters of that, before other text
+    thoughts: dict[int, int] = {}
     reasoning_tokens: int | None = None
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
@@ -70,7 +74,9 @@ class StreamReading(msgspec.Struct):
         _, mark, answer = text.partition(_END)
         begin = len(text) - len(answer.lstrip()) if mark else len(text)
         ends = accumulate(map(len, self.texts))
-        return [bool(said) and end > begin for end, said in zip(ends, self.texts, strict=True)]
+        return [
+            bool(said) and end > begin for end, said in zip(ends, self.texts, strict=True)
+        ]
 
 
 class StreamEvent(Protocol):
@@ -85,15 +91,21 @@ class WireProtocol(Protocol):
     takes_token_ids: bool
     takes_stop: bool  # dyno may name texts that end an answer in the field `stop`
     chat: bool  # takes messages, else one text
-    text_key: str | None  # the JSON key of a chunk's text, where a chunk has no other one of this name
-    fields: frozenset[str] | None  # all that sampling and extra_body may hold; None: that is between user and server
+    # the JSON key of a chunk's text, where a chunk has no other one of this name
+    text_key: str | None
+    # all that sampling and extra_body may hold; None: that is between user and server
+    fields: frozenset[str] | None
 
     def body(self, request: Request, asked: Asked) -> dict[str, Any]: ...
 
     def read(self, events: list[tuple[int, bytes]]) -> StreamReading: ...
 
 
-_FINISH: dict[str | None, str | None] = {"": None, "eos_token": "stop", "stop_sequence": "stop"}
+_FINISH: dict[str | None, str | None] = {
+    "": None,
+    "eos_token": "stop",
+    "stop_sequence": "stop",
+}
 
 
 def finish(reading: StreamReading, reason: Any) -> None:
@@ -103,7 +115,11 @@ def finish(reading: StreamReading, reason: Any) -> None:
     detail = ""
     if isinstance(reason, dict):
         detail, reason = str(reason.get("message") or ""), reason.get("type")
-    reading.finish_reason = _FINISH.get(reason, reason) if reason is None or isinstance(reason, str) else str(reason)
+    reading.finish_reason = (
+        _FINISH.get(reason, reason)
+        if reason is None or isinstance(reason, str)
+        else str(reason)
+    )
     if reading.finish_reason in ABORTS and reading.error is None:
         reading.error = ABORTED
         reading.error_detail = f"the server ended the answer with the finish reason {reason}. {detail}".rstrip()
@@ -116,7 +132,9 @@ def several_choices(reading: StreamReading, index: int) -> StreamReading:
 
 
 def decoded(
-    events: list[tuple[int, bytes]], decode: Callable[[bytes], Event], reading: StreamReading
+    events: list[tuple[int, bytes]],
+    decode: Callable[[bytes], Event],
+    reading: StreamReading,
 ) -> Iterator[tuple[int, Event]]:
     """Yield events of a protocol of one's own, to the first that can't be read or reports an error."""
     for end, data in events:
@@ -136,7 +154,9 @@ def decoded(
 
 def garbage(reading: StreamReading, data: bytes, error: Exception) -> StreamReading:
     reading.error = "garbage"
-    reading.error_detail = f"an event that can't be read ({error}): {data[:2000].decode('utf-8', 'replace')}"
+    reading.error_detail = (
+        f"an event that can't be read ({error}): {data[:2000].decode('utf-8', 'replace')}"
+    )
     return reading
 
 
@@ -172,9 +192,16 @@ def settle_silent(reading: StreamReading, last_end: int | None) -> None:
 
 
 def _leave_out_silent(reading: StreamReading) -> None:
-    spoken = [(end, text) for end, text in zip(reading.chunk_ends, reading.texts, strict=True) if text]
+    spoken = [
+        (end, text)
+        for end, text in zip(reading.chunk_ends, reading.texts, strict=True)
+        if text
+    ]
     reading.empty_chunks += len(reading.texts) - len(spoken)
-    reading.chunk_ends, reading.texts = [end for end, _ in spoken], [text for _, text in spoken]
+    reading.chunk_ends, reading.texts = (
+        [end for end, _ in spoken],
+        [text for _, text in spoken],
+    )
 
 
 def tokens_between(ends: list[int], so_far: dict[int, int]) -> list[int] | None:

@@ -4,7 +4,14 @@ from typing import Any
 
 import msgspec
 
-from dyno.load.protocols.base import Asked, StreamReading, decoded, finish, settle_silent, several_choices
+from dyno.load.protocols.base import (
+    Asked,
+    StreamReading,
+    decoded,
+    finish,
+    settle_silent,
+    several_choices,
+)
 from dyno.workload.request import Request
 
 
@@ -77,7 +84,10 @@ class Completion:
                 _note_end(reading, event)
             if event.model is not None:
                 reading.model = event.model
-        if reading.error is None and sum(reading.chunk_tokens or []) != reading.output_tokens:
+        if (
+            reading.error is None
+            and sum(reading.chunk_tokens or []) != reading.output_tokens
+        ):
             reading.chunk_tokens = None
             settle_silent(reading, last_end)
         return reading

@@ -59,7 +59,8 @@ class _Chunk(msgspec.Struct, gc=False):
 
 
 _decode = msgspec.json.Decoder(_Chunk).decode
-_OPENAI = ("temperature", "top_p", "frequency_penalty", "seed")  # that `transformers serve` takes by these names
+# that `transformers serve` takes by these names
+_OPENAI = ("temperature", "top_p", "frequency_penalty", "seed")
 
 
 def _read(events: list[tuple[int, bytes]]) -> StreamReading:
@@ -164,7 +165,12 @@ def _adds_tokens(so_far: dict[int, int], before: int, end: int) -> bool:
 def _called(calls: list[Any]) -> str:
     """Return the text of tool calls: output too, though no answer. Never empty."""
     functions = [call.get("function") for call in calls if isinstance(call, dict)]
-    parts = [f.get(key) for f in functions if isinstance(f, dict) for key in ("name", "arguments")]
+    parts = [
+        f.get(key)
+        for f in functions
+        if isinstance(f, dict)
+        for key in ("name", "arguments")
+    ]
     return "".join(part for part in parts if isinstance(part, str)) or "\u200b"
 
 
@@ -211,7 +217,10 @@ class Chat:
         before = request.before if isinstance(request, ChatRequest) else []
         return {
             **_common(request, asked),
-            "messages": [{"role": role, "content": text} for role, text in [*before, ("user", request.prompt)]],
+            "messages": [
+                {"role": role, "content": text}
+                for role, text in [*before, ("user", request.prompt)]
+            ],
             "max_completion_tokens": request.output_tokens,
             **asked.extra_body,
         }
@@ -233,12 +242,15 @@ class TransformersCompletions:
         sampling = dict(asked.sampling)
         config: dict[str, Any] = {}
         if asked.ignore_eos:
-            config["eos_token_id"] = -1  # min_new_tokens doesn't act with continuous batching
+            # min_new_tokens doesn't act with continuous batching
+            config["eos_token_id"] = -1
         if "temperature" in sampling:  # which alone turns sampling neither on nor off
             config["do_sample"] = sampling["temperature"] > 0
             if not sampling["temperature"]:
                 del sampling["temperature"]
-        config |= {name: sampling.pop(name) for name in list(sampling) if name not in _OPENAI}
+        config |= {
+            name: sampling.pop(name) for name in list(sampling) if name not in _OPENAI
+        }
         return {
             "model": asked.model,
             "stream": True,
@@ -252,5 +264,6 @@ class TransformersCompletions:
     def read(self, events: list[tuple[int, bytes]]) -> StreamReading:
         reading = _read(events)
         if reading.model is not None:
-            reading.model = reading.model.partition("@")[0]  # it adds the revision: NAME@main
+            # it adds the revision: NAME@main
+            reading.model = reading.model.partition("@")[0]
         return reading

@@ -54,7 +54,8 @@ class GenerateStream:
             **_sampling(asked.sampling),
             **asked.extra_body,
         }
-        return {"inputs": request.prompt, "parameters": parameters, "stream": True}  # stream: for --endpoint /
+        # stream: for --endpoint /
+        return {"inputs": request.prompt, "parameters": parameters, "stream": True}
 
     def read(self, events: list[tuple[int, bytes]]) -> StreamReading:
         reading = StreamReading([], [])

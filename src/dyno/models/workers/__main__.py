@@ -34,10 +34,18 @@ def calibration(job: dict[str, Any], tokenizer: Any, longest: int) -> list[Any]:
     import torch
 
     rows = []
-    for line in Path(job["texts"]).read_text(encoding="utf-8").splitlines() if job["texts"] else []:
+    for line in (
+        Path(job["texts"]).read_text(encoding="utf-8").splitlines() if job["texts"] else []
+    ):
         text = json.loads(line)
-        words = text["text"] if "text" in text else tokenizer.apply_chat_template(text["messages"], tokenize=False)
-        ids = tokenizer(words, truncation=True, max_length=min(job["length"], longest))["input_ids"]
+        words = (
+            text["text"]
+            if "text" in text
+            else tokenizer.apply_chat_template(text["messages"], tokenize=False)
+        )
+        ids = tokenizer(words, truncation=True, max_length=min(job["length"], longest))[
+            "input_ids"
+        ]
         if ids:
             rows.append(torch.tensor([ids]))
     return rows
@@ -84,7 +92,11 @@ def main() -> None:
     dtype = getattr(config.get_text_config(), "dtype", None) or torch.bfloat16
     accelerated = torch.accelerator.is_available()
     # Without instructions for bf16, torch multiplies it a hundred times slower than float32.
-    wide = not accelerated and dtype != torch.float32 and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    wide = (
+        not accelerated
+        and dtype != torch.float32
+        and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    )
     job["dtype"] = torch.float32 if wide else dtype
     job["device"] = str(torch.accelerator.current_accelerator()) if accelerated else "cpu"
 
@@ -93,7 +105,11 @@ def main() -> None:
     tokenizer = transformers.AutoTokenizer.from_pretrained(job["source"])
     ids = tokenizer(PROMPT, return_tensors="pt")["input_ids"].to(model.device)
     before = generate(model, ids)
-    texts = calibration(job, tokenizer, getattr(config.get_text_config(), "max_position_embeddings", 1 << 30))
+    texts = calibration(
+        job,
+        tokenizer,
+        getattr(config.get_text_config(), "max_position_embeddings", 1 << 30),
+    )
     phase("quantizing")
     tool.quantize(model, job, texts)
     del model

@@ -28,7 +28,8 @@ def rule(tokenizer: Any) -> str | None:
         return None
     if last.get("type") != "ByteLevel" or last.get("add_prefix_space"):
         return None
-    if bool(splits) == last.get("use_regex", True):  # either its own pattern, or the one before it
+    # either its own pattern, or the one before it
+    if bool(splits) == last.get("use_regex", True):
         return None
     pattern: Any = ""
     if splits:
@@ -40,12 +41,18 @@ def rule(tokenizer: Any) -> str | None:
 
 def _isolates(split: Any) -> bool:
     """Return whether each match of its pattern becomes a part of its own."""
-    return split.get("type") == "Split" and split.get("behavior") == "Isolated" and not split.get("invert")
+    return (
+        split.get("type") == "Split"
+        and split.get("behavior") == "Isolated"
+        and not split.get("invert")
+    )
 
 
 def load_guard() -> Any:
     """Load by path: the files beside this one have names of packages."""
-    spec = importlib.util.spec_from_file_location("dyno_guard", Path(__file__).with_name("guard.py"))
+    spec = importlib.util.spec_from_file_location(
+        "dyno_guard", Path(__file__).with_name("guard.py")
+    )
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -70,7 +77,10 @@ def main(folder: str, *arguments: str) -> None:
             text = (Path(self.dir_model) / "tokenizer.json").read_text(encoding="utf-8")
             if (same := rule(json.loads(text))) is None:
                 raise
-            print(f"dyno: the converter doesn't know this tokenizer, which splits text as {same} does", flush=True)
+            print(
+                f"dyno: the converter doesn't know this tokenizer, which splits text as {same} does",
+                flush=True,
+            )
             return same
 
     model.get_vocab_base_pre = name

@@ -10,7 +10,9 @@ _PROMPT = "The capital of France is"
 
 
 def main(model: str, out: str, tokens: str) -> None:
-    server = embedded.server(["--model", model, "--port", "0", "--ctx-size", "256", "--no-warmup"])
+    server = embedded.server(
+        ["--model", model, "--port", "0", "--ctx-size", "256", "--no-warmup"]
+    )
     body = {"prompt": _PROMPT, "max_tokens": int(tokens), "temperature": 0.0, "seed": 1}
     answer = server.handle_completions(body)
     answer = json.loads(answer) if isinstance(answer, str | bytes) else answer

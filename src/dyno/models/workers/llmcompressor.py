@@ -13,7 +13,13 @@ from llmcompressor.pipelines.cache import IntermediatesCache
 from torch.utils.data import DataLoader
 from transformers import AutoModelForCausalLM
 
-KV_CACHE = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "tensor", "dynamic": False}
+KV_CACHE = {
+    "num_bits": 8,
+    "type": "float",
+    "symmetric": True,
+    "strategy": "tensor",
+    "dynamic": False,
+}
 
 
 def load(job: dict[str, Any]) -> Any:
@@ -22,8 +28,17 @@ def load(job: dict[str, Any]) -> Any:
 
 
 def recipe(job: dict[str, Any]) -> list[Any]:
-    common = {"ignore": job["ignore"], "kv_cache_scheme": KV_CACHE if job["kv_cache"] else None}
-    presets = {"fp8": "FP8", "fp8-dynamic": "FP8_DYNAMIC", "int8": "W8A8", "gptq": "W4A16", "awq": "W4A16_ASYM"}
+    common = {
+        "ignore": job["ignore"],
+        "kv_cache_scheme": KV_CACHE if job["kv_cache"] else None,
+    }
+    presets = {
+        "fp8": "FP8",
+        "fp8-dynamic": "FP8_DYNAMIC",
+        "int8": "W8A8",
+        "gptq": "W4A16",
+        "awq": "W4A16_ASYM",
+    }
     asked = {"targets": "Linear", "scheme": presets[job["scheme"]], **common}
     if job["scheme"] in ("int8", "gptq"):
         return [GPTQModifier(**asked)]
@@ -38,7 +53,10 @@ def quantize(model: Any, job: dict[str, Any], texts: list[Any]) -> None:
     rows = [{"input_ids": ids, "attention_mask": torch.ones_like(ids)} for ids in texts]
     data: dict[str, Any] = {"pipeline": "datafree"}
     if rows:
-        data = {"dataset": DataLoader(rows, batch_size=None), "num_calibration_samples": len(rows)}
+        data = {
+            "dataset": DataLoader(rows, batch_size=None),
+            "num_calibration_samples": len(rows),
+        }
     oneshot(model=model, recipe=recipe(job), **data)
     model.save_pretrained(job["out"], save_compressed=True)
 

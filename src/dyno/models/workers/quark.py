@@ -6,7 +6,12 @@ import re
 from typing import Any
 
 import torch
-from quark.torch import LLMTemplate, ModelQuantizer, export_safetensors, import_model_from_safetensors
+from quark.torch import (
+    LLMTemplate,
+    ModelQuantizer,
+    export_safetensors,
+    import_model_from_safetensors,
+)
 from torch.utils.data import DataLoader
 from transformers import AutoModelForCausalLM
 
@@ -21,7 +26,9 @@ SCHEMES = {  # name → Quark's scheme and algorithm
 
 def load(job: dict[str, Any]) -> Any:
     where = "auto" if job["device"] != "cpu" else "cpu"
-    return AutoModelForCausalLM.from_pretrained(job["source"], dtype=job["dtype"], device_map=where).eval()
+    return AutoModelForCausalLM.from_pretrained(
+        job["source"], dtype=job["dtype"], device_map=where
+    ).eval()
 
 
 def quantize(model: Any, job: dict[str, Any], texts: list[Any]) -> None:
@@ -34,8 +41,14 @@ def quantize(model: Any, job: dict[str, Any], texts: list[Any]) -> None:
             exclude += [name for name in names if re.match(word[3:], name)]
         else:
             exclude.append(word)
-    config = template.get_config(scheme, algorithm, job["kv_cache"], exclude_layers=list(dict.fromkeys(exclude)))
-    data = DataLoader([ids[0].to(model.device) for ids in texts], batch_size=1) if texts else None
+    config = template.get_config(
+        scheme, algorithm, job["kv_cache"], exclude_layers=list(dict.fromkeys(exclude))
+    )
+    data = (
+        DataLoader([ids[0].to(model.device) for ids in texts], batch_size=1)
+        if texts
+        else None
+    )
     quantizer = ModelQuantizer(config)
     model = quantizer.freeze(quantizer.quantize_model(model, data))
     with torch.no_grad():

@@ -6,7 +6,13 @@ from pathlib import Path
 import msgspec
 
 from dyno.probe.accelerators.amd import Amd
-from dyno.probe.accelerators.base import AcceleratorReading, Inventory, Meter, Process, Vendor
+from dyno.probe.accelerators.base import (
+    AcceleratorReading,
+    Inventory,
+    Meter,
+    Process,
+    Vendor,
+)
 from dyno.probe.accelerators.nvidia import Nvidia
 
 __all__ = [
@@ -31,7 +37,9 @@ def look(root: Path = ROOT, vendors: Sequence[Vendor] = VENDORS) -> Inventory:
 
 
 def memory_used(
-    indices: Iterable[int] | None = None, root: Path = ROOT, vendors: Sequence[Vendor] = VENDORS
+    indices: Iterable[int] | None = None,
+    root: Path = ROOT,
+    vendors: Sequence[Vendor] = VENDORS,
 ) -> dict[int, int]:
     """Return the bytes in use now, by index; unknown ones are left out. Cheap enough to ask repeatedly."""
     used = [n for vendor in vendors for n in vendor.memory_used(root)]
@@ -42,7 +50,9 @@ def memory_used(
     return {i: n for i, n in known.items() if i in wanted}
 
 
-def processes(root: Path = ROOT, vendors: Sequence[Vendor] = VENDORS) -> list[list[Process]]:
+def processes(
+    root: Path = ROOT, vendors: Sequence[Vendor] = VENDORS
+) -> list[list[Process]]:
     """Return those on each accelerator, of all users that the driver shows. Pids are the host's, in containers too."""
     return [on for vendor in vendors for on in vendor.processes(root)]
 

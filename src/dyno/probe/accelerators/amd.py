@@ -14,7 +14,15 @@ import msgspec
 
 from dyno.facts.rig import Accelerator
 from dyno.probe import sysfs
-from dyno.probe.accelerators.base import AcceleratorReading, Inventory, Process, missing, numa_node, pcie, process_name
+from dyno.probe.accelerators.base import (
+    AcceleratorReading,
+    Inventory,
+    Process,
+    missing,
+    numa_node,
+    pcie,
+    process_name,
+)
 
 VENDOR = "0x1002"
 LINKS = {"2": "PCIE", "11": "XGMI"}  # the kernel's CRAT_IOLINK_TYPE
@@ -52,7 +60,10 @@ class Amd:
 
     def processes(self, root: Path) -> list[list[Process]]:
         folders = sysfs.numbered(root / "sys/class/kfd/kfd/proc")
-        queues = {f: {sysfs.text(q / "gpuid") for q in sysfs.numbered(f / "queues")} for f in folders}
+        queues = {
+            f: {sysfs.text(q / "gpuid") for q in sysfs.numbered(f / "queues")}
+            for f in folders
+        }
         processes = []
         for node in _nodes(root):
             its = []
@@ -81,7 +92,8 @@ class AmdMeter:
         self._integrated = [n.card is not None and _integrated(n.card) for n in nodes]
         self._tables: dict[int, GpuMetrics] = {}
         self._throttle: dict[int, list[str]] = {}  # as last read
-        self._files: list[dict[str, tuple[sysfs.OpenFile, float]]] = []  # name → file, and the unit of its number
+        # name → file, and the unit of its number
+        self._files: list[dict[str, tuple[sysfs.OpenFile, float]]] = []
         buses: set[str | None] = set()
         for i, node in enumerate(nodes):
             first, card = node.bus not in buses, node.card
@@ -104,7 +116,9 @@ class AmdMeter:
         with_limits = {i for i, table in self._tables.items() if table.has_limits}
         silent = [str(i) for i in range(len(self._nodes)) if i not in with_limits]
         if silent:
-            absent.append(f"accelerator {', '.join(silent)}: throttling reasons are in an unknown format")
+            absent.append(
+                f"accelerator {', '.join(silent)}: throttling reasons are in an unknown format"
+            )
         return absent
 
     def _notes(self, readings: list[AcceleratorReading]) -> list[str]:
@@ -113,9 +127,13 @@ class AmdMeter:
         if any("power_w" in r.values for r in readings):
             notes.append("power is the average that the amdgpu driver reports")
         if any(self._integrated):
-            notes.append("power of an integrated GPU includes the CPU cores (package power)")
+            notes.append(
+                "power of an integrated GPU includes the CPU cores (package power)"
+            )
         if any(n.parts > 1 for n in self._nodes):
-            notes.append("for a partitioned card, the first partition shows power, energy and utilization of all")
+            notes.append(
+                "for a partitioned card, the first partition shows power, energy and utilization of all"
+            )
         return notes
 
     def read(self, full: bool) -> list[AcceleratorReading]:
@@ -128,15 +146,25 @@ class AmdMeter:
             readings.append(self._read(i, node, held, full))
         return readings
 
-    def _read(self, index: int, node: Node, held: int | None, full: bool) -> AcceleratorReading:
-        numbers = {name: (file.number(), unit) for name, (file, unit) in self._files[index].items()}
-        values = {name: number * unit for name, (number, unit) in numbers.items() if number is not None}
+    def _read(
+        self, index: int, node: Node, held: int | None, full: bool
+    ) -> AcceleratorReading:
+        numbers = {
+            name: (file.number(), unit) for name, (file, unit) in self._files[index].items()
+        }
+        values = {
+            name: number * unit
+            for name, (number, unit) in numbers.items()
+            if number is not None
+        }
         if node.parts > 1:
             values.pop("memory_used_bytes", None)  # the card's is that of all parts
             if held is not None:
                 values["memory_used_bytes"] = float(held)
         elif self._integrated[index] and "gtt_used_bytes" in values:
-            values["memory_used_bytes"] = values.get("memory_used_bytes", 0.0) + values["gtt_used_bytes"]
+            values["memory_used_bytes"] = (
+                values.get("memory_used_bytes", 0.0) + values["gtt_used_bytes"]
+            )
         if full and index in self._tables:
             energy_j, self._throttle[index] = self._tables[index].read()
             if energy_j is not None:
@@ -150,7 +178,9 @@ class AmdMeter:
 def _files(card: Path) -> dict[str, tuple[sysfs.OpenFile, float]]:
     """Open what the kernel has of these, each with the unit of its number."""
     hwmon = _hwmon(card)
-    labels = {sysfs.text(hwmon / f"temp{n}_label"): hwmon / f"temp{n}_input" for n in (3, 2, 1)}
+    labels = {
+        sysfs.text(hwmon / f"temp{n}_label"): hwmon / f"temp{n}_input" for n in (3, 2, 1)
+    }
     wanted: dict[str, tuple[list[Path], float]] = {
         "use_percent": ([card / "gpu_busy_percent"], 1.0),
         "memory_used_bytes": ([card / "mem_info_vram_used"], 1.0),
@@ -159,7 +189,10 @@ def _files(card: Path) -> dict[str, tuple[sysfs.OpenFile, float]]:
         "clock_mhz": ([hwmon / "freq1_input"], 1e-6),
         "memory_clock_mhz": ([hwmon / "freq2_input"], 1e-6),
         # The hottest place where it is known, else the edge.
-        "temperature_c": ([p for p in (labels.get("junction"), hwmon / "temp1_input") if p], 1e-3),
+        "temperature_c": (
+            [p for p in (labels.get("junction"), hwmon / "temp1_input") if p],
+            1e-3,
+        ),
     }
     opened = {}
     for name, (paths, unit) in wanted.items():
@@ -199,9 +232,17 @@ LAYOUTS = {
     (1, 8): Layout(energy=24, residency=40),
 }
 ENERGY_J = 2**-16  # 15.259 µJ a count, in the tables for Instinct from 1.4 on
-BITS = ((0, 16, "power cap"), (16, 32, "current"), (32, 56, "heat"))  # first, behind the last, in words
-LIMITS = ("prochot", "power cap", "heat (socket)", "heat (voltage regulator)", "heat (memory)")
-CYCLES = 0.1  # of those since the reading before: a limit that was at work for less is let pass
+# first, behind the last, in words
+BITS = ((0, 16, "power cap"), (16, 32, "current"), (32, 56, "heat"))
+LIMITS = (
+    "prochot",
+    "power cap",
+    "heat (socket)",
+    "heat (voltage regulator)",
+    "heat (memory)",
+)
+# of those since the reading before: a limit that was at work for less is let pass
+CYCLES = 0.1
 
 
 class GpuMetrics:
@@ -222,18 +263,29 @@ class GpuMetrics:
         """Return the Joules since the driver was loaded, and what holds clocks down."""
         data, layout = self._file.bytes(), self._layout
         energy = _unpack("<Q", data, layout.energy)
-        joules = energy[0] * ENERGY_J if energy and energy[0] not in (0, 2**64 - 1) else None  # not filled in
+        # not filled in
+        joules = (
+            energy[0] * ENERGY_J if energy and energy[0] not in (0, 2**64 - 1) else None
+        )
         bits = _unpack("<Q", data, layout.bits)
         if bits and bits[0] != 2**64 - 1:
-            return joules, [word for low, high, word in BITS if bits[0] >> low & (1 << high - low) - 1]
+            return joules, [
+                word for low, high, word in BITS if bits[0] >> low & (1 << high - low) - 1
+            ]
         return joules, self._limits(_unpack("<6I", data, layout.residency))
 
     def _limits(self, counts: tuple[int, ...]) -> list[str]:
         before, self._counts = self._counts, counts
         if not counts or not before:
             return []
-        all_, *under = ((now - then) % 2**32 for now, then in zip(counts, before, strict=True))
-        return [word for word, n in zip(LIMITS, under, strict=True) if all_ and n > CYCLES * all_]
+        all_, *under = (
+            (now - then) % 2**32 for now, then in zip(counts, before, strict=True)
+        )
+        return [
+            word
+            for word, n in zip(LIMITS, under, strict=True)
+            if all_ and n > CYCLES * all_
+        ]
 
 
 def _unpack(shape: str, data: bytes, offset: int | None) -> tuple[int, ...]:
@@ -246,7 +298,8 @@ def _nodes(root: Path) -> list[Node]:
     cards = _cards(root)
     nodes = []
     for folder in sysfs.numbered(root / "sys/class/kfd/kfd/topology/nodes"):
-        gpu_id = sysfs.text(folder / "gpu_id")  # 0: a CPU; not readable: not for this container
+        # 0: a CPU; not readable: not for this container
+        gpu_id = sysfs.text(folder / "gpu_id")
         if gpu_id and gpu_id != "0":
             nodes.append(_node(folder, gpu_id, cards))
     for node in nodes:
@@ -257,7 +310,9 @@ def _nodes(root: Path) -> list[Node]:
 def _node(folder: Path, gpu_id: str, cards: dict[str, Path]) -> Node:
     """Return a device of KFD's topology, with its card where it is known."""
     properties = sysfs.fields(folder / "properties")
-    domain, place = (sysfs.whole(properties.get(name)) or 0 for name in ("domain", "location_id"))
+    domain, place = (
+        sysfs.whole(properties.get(name)) or 0 for name in ("domain", "location_id")
+    )
     # The lowest three bits, or the highest four, are the partition's number: on the bus it is function 0.
     bus = f"{domain:04x}:{place >> 8 & 0xFF:02x}:{place >> 3 & 0x1F:02x}"
     for address, card in cards.items():
@@ -272,15 +327,23 @@ def _cards(root: Path) -> dict[str, Path]:
     for card in sysfs.numbered(root / "sys/class/drm", "card"):
         device = card / "device"
         if sysfs.text(device / "vendor") == VENDOR:
-            cards[sysfs.fields(device / "uevent", "=").get("PCI_SLOT_NAME") or device.resolve().name] = device
+            cards[
+                sysfs.fields(device / "uevent", "=").get("PCI_SLOT_NAME")
+                or device.resolve().name
+            ] = device
     return dict(sorted(cards.items()))
 
 
 def _accelerator(root: Path, index: int, node: Node, used: int | None) -> Accelerator:
     card = node.card or root / "nowhere"
     hwmon = _hwmon(card)
-    cap, default = (sysfs.number(hwmon / name) for name in ("power1_cap", "power1_cap_default"))  # microwatts
-    modes = [sysfs.text(card / f"current_{kind}_partition") for kind in ("compute", "memory")]
+    # microwatts
+    cap, default = (
+        sysfs.number(hwmon / name) for name in ("power1_cap", "power1_cap_default")
+    )
+    modes = [
+        sysfs.text(card / f"current_{kind}_partition") for kind in ("compute", "memory")
+    ]
     version = sysfs.whole(node.properties.get("gfx_target_version"))
     module = root / "sys/module/amdgpu"
     return Accelerator(
@@ -289,7 +352,8 @@ def _accelerator(root: Path, index: int, node: Node, used: int | None) -> Accele
         vendor="amd",
         memory_bytes=_local_memory(node) if node.parts > 1 else _memory(node, "total"),
         memory_used_bytes=used,
-        driver=sysfs.text(module / "version") or ("amdgpu of the kernel" if sysfs.exists(module) else None),
+        driver=sysfs.text(module / "version")
+        or ("amdgpu of the kernel" if sysfs.exists(module) else None),
         uuid=sysfs.text(card / "unique_id"),
         bus=node.bus,
         power_cap_w=cap / 1e6 if cap else None,
@@ -319,7 +383,11 @@ def _name_in_libdrm(root: Path, device: str, revision: str) -> str | None:
     for path in ("usr/share/libdrm/amdgpu.ids", "opt/amdgpu/share/libdrm/amdgpu.ids"):
         for line in (sysfs.text(root / path) or "").splitlines():
             cells = [c.strip() for c in line.split(",", 2)]
-            if len(cells) == 3 and cells[0].upper() == device and cells[1].upper() == revision:
+            if (
+                len(cells) == 3
+                and cells[0].upper() == device
+                and cells[1].upper() == revision
+            ):
                 return cells[2]
     return None
 
@@ -368,7 +436,8 @@ def _local_memory(node: Node) -> int | None:
 
 
 def _architecture(version: int) -> str:
-    return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"  # 90402: gfx942
+    # 90402: gfx942
+    return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
 
 
 def _highest(levels: Path) -> int | None:
@@ -384,17 +453,23 @@ def _link(card: Path) -> str | None:
     while sysfs.text(device.parent / "vendor") == VENDOR:
         device = device.parent
     speed = (sysfs.text(device / "max_link_speed") or "?").split()[0]
-    width, width_max = (sysfs.number(device / f"{which}_link_width") for which in ("current", "max"))
+    width, width_max = (
+        sysfs.number(device / f"{which}_link_width") for which in ("current", "max")
+    )
     return pcie(GENERATIONS.get(speed), width, width_max)
 
 
 def _topology(nodes: list[Node]) -> list[list[str]]:
     folders = [n.folder for n in nodes if n.folder is not None]
-    if not 2 <= len(folders) <= 16:  # 64 partitions make four thousand pairs that all say XGMI
+    # 64 partitions make four thousand pairs that all say XGMI
+    if not 2 <= len(folders) <= 16:
         return []
     kinds: dict[tuple[str, str], str] = {}
     for folder in folders:
-        for link in (*sysfs.numbered(folder / "p2p_links"), *sysfs.numbered(folder / "io_links")):
+        for link in (
+            *sysfs.numbered(folder / "p2p_links"),
+            *sysfs.numbered(folder / "io_links"),
+        ):
             ends = sysfs.fields(link / "properties")
             pair = ends.get("node_from", ""), ends.get("node_to", "")
             kinds[pair] = LINKS.get(ends.get("type", ""), "?")

@@ -69,10 +69,17 @@ def missing(readings: list[AcceleratorReading], but: str = "") -> list[str]:
     """Say which values accelerators don't report; all but the one named `but`."""
     indices: dict[str, list[str]] = {}
     for i, reading in enumerate(readings):
-        words = [word for name, word in _WORDS.items() if name not in reading.values and name != but]
+        words = [
+            word
+            for name, word in _WORDS.items()
+            if name not in reading.values and name != but
+        ]
         if words:
             indices.setdefault(", ".join(words), []).append(str(i))
-    return [f"accelerator {', '.join(which)}: {words} not reported" for words, which in indices.items()]
+    return [
+        f"accelerator {', '.join(which)}: {words} not reported"
+        for words, which in indices.items()
+    ]
 
 
 def process_name(root: Path, pid: int) -> str:

@@ -9,10 +9,23 @@ from typing import Any
 
 from dyno.facts.rig import Accelerator
 from dyno.probe import sysfs
-from dyno.probe.accelerators.base import AcceleratorReading, Inventory, Process, missing, numa_node, pcie, process_name
+from dyno.probe.accelerators.base import (
+    AcceleratorReading,
+    Inventory,
+    Process,
+    missing,
+    numa_node,
+    pcie,
+    process_name,
+)
 
 # Any of these, or there is no driver to ask: importing pynvml takes a tenth of a second. The last two: WSL, Jetson.
-DRIVER = ("dev/nvidiactl", "proc/driver/nvidia", "usr/lib/wsl/lib/libnvidia-ml.so.1", "etc/nv_tegra_release")
+DRIVER = (
+    "dev/nvidiactl",
+    "proc/driver/nvidia",
+    "usr/lib/wsl/lib/libnvidia-ml.so.1",
+    "etc/nv_tegra_release",
+)
 NO_DRIVER = "the PCI bus has an NVIDIA device, but no NVIDIA driver is loaded"
 NO_LIBRARY = (
     "install the driver's libnvidia-ml.so.1; in a container, use NVIDIA's runtime with "
@@ -27,7 +40,8 @@ REASONS = {
     0x40: "heat (hardware)",
     0x80: "power brake",
 }
-LEVELS = {0: "INT", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}  # between two, as `nvidia-smi topo -m` says
+# between two, as `nvidia-smi topo -m` says
+LEVELS = {0: "INT", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 
 
 class Device:
@@ -75,7 +89,10 @@ class Nvidia:
             return []
         with self._open() as (devices, _):
             running = [device.ask("ComputeRunningProcesses") or [] for device in devices]
-            return [[Process(p.pid, process_name(root, p.pid), p.usedGpuMemory) for p in on] for on in running]
+            return [
+                [Process(p.pid, process_name(root, p.pid), p.usedGpuMemory) for p in on]
+                for on in running
+            ]
 
     def meter(self, root: Path) -> "NvmlMeter | None":
         if not _driver(root):
@@ -89,10 +106,16 @@ class Nvidia:
         try:
             nvml.nvmlInit()
         except Exception as e:  # of many kinds over its versions: no library, no permission, another driver's
-            yield [], f"an NVIDIA driver is loaded, but NVML doesn't work ({e}): {NO_LIBRARY}"
+            yield (
+                [],
+                f"an NVIDIA driver is loaded, but NVML doesn't work ({e}): {NO_LIBRARY}",
+            )
             return
         try:
-            yield [Device(nvml, i) for i in range(_ask(nvml, "nvmlDeviceGetCount") or 0)], None
+            yield (
+                [Device(nvml, i) for i in range(_ask(nvml, "nvmlDeviceGetCount") or 0)],
+                None,
+            )
         finally:
             _ask(nvml, "nvmlShutdown")
 
@@ -100,7 +123,9 @@ class Nvidia:
 class NvmlMeter:
     """NVML, open while a load runs. A question that fails the first time isn't asked again."""
 
-    def __init__(self, opening: AbstractContextManager[tuple[list[Device], str | None]]) -> None:
+    def __init__(
+        self, opening: AbstractContextManager[tuple[list[Device], str | None]]
+    ) -> None:
         self._stack = ExitStack()
         self._devices, failure = self._stack.enter_context(opening)
         self._unsupported: set[tuple[Any, ...]] = set()
@@ -108,7 +133,9 @@ class NvmlMeter:
         first = self.read(full=True)
         self._first = False
         self.absent = [f"accelerators: {failure}"] if failure else missing(first)
-        self.notes = [self._power_note()] if any("power_w" in r.values for r in first) else []
+        self.notes = (
+            [self._power_note()] if any("power_w" in r.values for r in first) else []
+        )
 
     def _power_note(self) -> str:
         """nvmlDeviceGetPowerUsage is what nvidia-smi shows as power.draw. What that is changed with the chip."""
@@ -207,7 +234,16 @@ def _accelerator(device: Device, root: Path) -> Accelerator:
         clock_max_mhz=ask("MaxClockInfo", clocks[0]),
         memory_clock_max_mhz=ask("MaxClockInfo", clocks[1]),
         partition=mig,
-        link=pcie(*(ask(name) for name in ("MaxPcieLinkGeneration", "CurrPcieLinkWidth", "MaxPcieLinkWidth"))),
+        link=pcie(
+            *(
+                ask(name)
+                for name in (
+                    "MaxPcieLinkGeneration",
+                    "CurrPcieLinkWidth",
+                    "MaxPcieLinkWidth",
+                )
+            )
+        ),
         numa_node=numa_node(root / "sys/bus/pci/devices" / bus) if bus else None,
         # A device without memory of its own (GB10, Jetson) has no figure for it; one in parts may refuse it.
         integrated=memory is None and mig is None,
@@ -223,7 +259,8 @@ def _mig(device: Device) -> str | None:
     for i in range(device.ask("MaxMigDeviceCount") or 0):
         part = device.ask("MigDeviceHandleByIndex", i)
         if part is not None:
-            name = _text(_ask(device.nvml, "nvmlDeviceGetName", part)) or "?"  # NVIDIA H100 80GB HBM3 MIG 1g.10gb
+            # NVIDIA H100 80GB HBM3 MIG 1g.10gb
+            name = _text(_ask(device.nvml, "nvmlDeviceGetName", part)) or "?"
             names[name.rpartition("MIG ")[2]] += 1
     parts = ", ".join(f"{n}×{name}" for name, n in names.items())
     return f"MIG {parts or 'without instances'}"

@@ -36,9 +36,14 @@ class HostMeter:
         self.absent: list[str] = []
         self._tick_s = 1 / os.sysconf("SC_CLK_TCK")
         self._stat, self._memory, self._network = (
-            sysfs.OpenFile.open(root / f"proc/{name}") for name in ("stat", "meminfo", "net/dev")
+            sysfs.OpenFile.open(root / f"proc/{name}")
+            for name in ("stat", "meminfo", "net/dev")
         )
-        for file, what in ((self._stat, "CPU"), (self._memory, "memory"), (self._network, "network")):
+        for file, what in (
+            (self._stat, "CPU"),
+            (self._memory, "memory"),
+            (self._network, "network"),
+        ):
             if file is None:
                 self.absent.append(f"host: {what} can't be read")
         self._packages = _packages(root, self.absent)
@@ -50,7 +55,9 @@ class HostMeter:
             now, busy_s = now_ns(), self._busy_s(self._stat.bytes(512))
             values["cpu_busy_s"] = busy_s
             if self._before and now > self._before[0]:
-                values["cpu_busy_cores"] = round((busy_s - self._before[1]) / seconds(now - self._before[0]), 3)
+                values["cpu_busy_cores"] = round(
+                    (busy_s - self._before[1]) / seconds(now - self._before[0]), 3
+                )
             self._before = now, busy_s
         if self._memory:
             values |= _memory_used(self._memory.bytes(512))
@@ -109,13 +116,16 @@ class _Package:
     def energy_j(self) -> float:
         now = self._file.number()
         if now is not None:
-            self._total += now - self._last if now >= self._last else now - self._last + self._range
+            self._total += (
+                now - self._last if now >= self._last else now - self._last + self._range
+            )
             self._last = now
         return self._total / 1e6
 
 
 def _packages(root: Path, absent: list[str]) -> list[_Package]:
-    zones = sysfs.numbered(root / "sys/class/powercap", "intel-rapl:")  # AMD's processors have this name too
+    # AMD's processors have this name too
+    zones = sysfs.numbered(root / "sys/class/powercap", "intel-rapl:")
     zones = [z for z in zones if (sysfs.text(z / "name") or "").startswith("package")]
     packages = []
     for zone in zones:
@@ -132,7 +142,9 @@ def _packages(root: Path, absent: list[str]) -> list[_Package]:
 class EngineWatch(threading.Thread):
     """One URL's metrics, in a thread: a busy server answers late, and nothing else is to wait for that."""
 
-    def __init__(self, index: int, spec: SamplerSpec, write: Callable[[list[Sample]], None]) -> None:
+    def __init__(
+        self, index: int, spec: SamplerSpec, write: Callable[[list[Sample]], None]
+    ) -> None:
         super().__init__(daemon=True)
         self.index = index
         self.url = Url(spec.urls[index])
@@ -166,12 +178,15 @@ class EngineWatch(threading.Thread):
             cpu = time.thread_time()
             self._take()
             self.begun.set()
-            if self._ending.is_set():  # it was asked before the load's end: once more, for the counters at the end
+            # it was asked before the load's end: once more, for the counters at the end
+            if self._ending.is_set():
                 self._take()
                 return
             # The shortest of the last answers: a longer one waited for its turn, and cost the server no more.
             rendering_s = min(self._took, default=0.0)
-            wanted_s = max(rendering_s / _RENDERING, (time.thread_time() - cpu) / self._share)
+            wanted_s = max(
+                rendering_s / _RENDERING, (time.thread_time() - cpu) / self._share
+            )
             self.interval_s = min(max(self._base_s, wanted_s), _LONGEST_S)
             due = max(due + ns(self.interval_s), now_ns())
             if self._ending.wait(max(seconds(due - now_ns()), 0.0)):
@@ -183,11 +198,16 @@ class EngineWatch(threading.Thread):
         asked = now_ns()
         try:
             status, text = self._client.call("/metrics")
-            values = metrics.read(text, self._names) if status == 200 and isinstance(text, str) else {}
+            values = (
+                metrics.read(text, self._names)
+                if status == 200 and isinstance(text, str)
+                else {}
+            )
         except DynoError:
             values = {}
         finally:
-            self._client.close()  # llama.cpp keeps a thread for each open connection, of which it has few
+            # llama.cpp keeps a thread for each open connection, of which it has few
+            self._client.close()
         self._took.append(seconds(now_ns() - asked))
         if values:
             self.taken += 1
@@ -202,7 +222,9 @@ class EngineWatch(threading.Thread):
 class Loop:
     def __init__(self, spec: SamplerSpec) -> None:
         self._spec = spec
-        self._file = os.open(spec.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._file = os.open(
+            spec.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600
+        )
         self._encode = msgspec.json.Encoder().encode
         self._interval_s = spec.interval_s
         self._ticks = 0
@@ -213,7 +235,10 @@ class Loop:
         root = Path(spec.root)
         self._host = HostMeter(root)
         self._meters = accelerators.meters(root) if spec.accelerators else []
-        self._absent = [*self._host.absent, *(why for m in self._meters for why in m.absent)]
+        self._absent = [
+            *self._host.absent,
+            *(why for m in self._meters for why in m.absent),
+        ]
         if not spec.accelerators:
             self._absent.append("accelerators: the server is on another machine")
         elif not self._meters:
@@ -231,12 +256,15 @@ class Loop:
         self._tick_cpu_s = time.process_time() - before
 
     def _write(self, lines: list[Sample] | list[SamplerFacts]) -> None:
-        os.write(self._file, b"".join(self._encode(line) + b"\n" for line in lines))  # one call: lines stay whole
+        # one call: lines stay whole
+        os.write(self._file, b"".join(self._encode(line) + b"\n" for line in lines))
 
     def _facts(self, ended: bool = False) -> SamplerFacts:
         elapsed_s = seconds(now_ns() - self._start_ns)
         used_s = time.process_time() - self._start_cpu_s
-        engine_interval_s = max((e.interval_s for e in self._engines), default=self._spec.engine_interval_s)
+        engine_interval_s = max(
+            (e.interval_s for e in self._engines), default=self._spec.engine_interval_s
+        )
         silent = [e for e in self._engines if ended and not e.taken]
         return SamplerFacts(
             at_ns=now_ns(),
@@ -245,7 +273,10 @@ class Loop:
             cost=round(used_s / elapsed_s, 6) if self._ticks else 0.0,
             ticks=self._ticks,
             ended=ended,
-            absent=[*self._absent, *(f"engine: {e.url}/metrics didn't answer during the load" for e in silent)],
+            absent=[
+                *self._absent,
+                *(f"engine: {e.url}/metrics didn't answer during the load" for e in silent),
+            ],
             notes=[note for m in self._meters for note in m.notes],
         )
 
@@ -256,7 +287,9 @@ class Loop:
             now = now_ns()
             for reading in meter.read(full):
                 if reading.values:
-                    out.append(Sample(now, "accelerator", index, reading.values, reading.throttle))
+                    out.append(
+                        Sample(now, "accelerator", index, reading.values, reading.throttle)
+                    )
                 index += 1
         return [s for s in out if s.values]
 
@@ -268,7 +301,9 @@ class Loop:
         self._write(self._machine(full))
         self._ticks += 1
         self._tick_cpu_s += 0.2 * (time.thread_time() - before - self._tick_cpu_s)
-        self._interval_s = min(max(self._spec.interval_s, self._tick_cpu_s / _MACHINE_SHARE), _LONGEST_S)
+        self._interval_s = min(
+            max(self._spec.interval_s, self._tick_cpu_s / _MACHINE_SHARE), _LONGEST_S
+        )
 
     def begin(self) -> None:
         """Take a first full sample of everything."""

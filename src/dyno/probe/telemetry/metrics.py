@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 Names = Mapping[str, Sequence[str]]  # our name → the engines'; the first in the text counts
 SHARES = ("kv_used_share", "accepted_length_tokens")
-_BEYOND = 1e18  # no count or share is: a sum of such values could leave the numbers that JSON has
+# no count or share is: a sum of such values could leave the numbers that JSON has
+_BEYOND = 1e18
 
 
 def read(text: str, names: Names) -> dict[str, float]:
@@ -16,7 +17,9 @@ def read(text: str, names: Names) -> dict[str, float]:
     text = "\n" + text
     metrics = {}
     for name, theirs in names.items():
-        values = next((values for other in theirs if (values := list(_values(text, other)))), None)
+        values = next(
+            (values for other in theirs if (values := list(_values(text, other)))), None
+        )
         if values:
             metrics[name] = sum(values) / (len(values) if name in SHARES else 1)
     return metrics
@@ -43,4 +46,6 @@ def _values(text: str, name: str) -> Iterator[float]:
 
 def _follower(line: str) -> bool:
     """SGLang's ranks of one replica may each report the same requests: the first speaks for all."""
-    return any(rank in line and f'{rank}"0"' not in line for rank in ("tp_rank=", "pp_rank="))
+    return any(
+        rank in line and f'{rank}"0"' not in line for rank in ("tp_rank=", "pp_rank=")
+    )

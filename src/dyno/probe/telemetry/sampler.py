@@ -44,9 +44,12 @@ class Sampler:
         """A last full sample. Never hangs: a sampler that doesn't end is killed."""
         if self._child is not None:
             self._child.order(b"end")
-            code = self._child.end(0.5 if self._trouble else None)  # one that hung before isn't waited for again
+            # one that hung before isn't waited for again
+            code = self._child.end(0.5 if self._trouble else None)
             if code is None:
-                self._trouble = self._trouble or f"the sampler didn't stop within {_ENDED_S:g} s"
+                self._trouble = (
+                    self._trouble or f"the sampler didn't stop within {_ENDED_S:g} s"
+                )
             elif code:
                 self._trouble = self._trouble or f"the sampler died (code {code})"
         self.latest()
@@ -91,7 +94,9 @@ class Sampler:
 
     def _record(self, trouble: str) -> None:
         """Write it into the file, for the summary."""
-        facts = SamplerFacts(now_ns(), self._spec.interval_s, self._spec.engine_interval_s, absent=[trouble])
+        facts = SamplerFacts(
+            now_ns(), self._spec.interval_s, self._spec.engine_interval_s, absent=[trouble]
+        )
         with contextlib.suppress(OSError), Path(self._spec.path).open("ab") as file:
             file.write(b"\n" + msgspec.json.encode(facts) + b"\n")
 

@@ -40,8 +40,10 @@ class LineChart(msgspec.Struct, frozen=True):
     title: str  # {}: what it is against
     about: str
     measures: Sequence[Curve]
-    choice: tuple[str, str] = ("figure", "Figure")  # name and label of the select of measures
-    per: bool = False  # it follows the switch between throughput as measured, for one accelerator, …
+    # name and label of the select of measures
+    choice: tuple[str, str] = ("figure", "Figure")
+    # it follows the switch between throughput as measured, for one accelerator, …
+    per: bool = False
     log: bool = False  # where the range asks for it
     falling: bool = False  # with the load
     defined: bool = False  # figures of two definitions are shown one at a time
@@ -89,7 +91,9 @@ class PerSwitch:
         """Return the factor of a figure. An unknown factor is NaN, and nothing is drawn."""
         if not self.modes:
             return "1"
-        known = "per == 'accelerator' ? 1 / datum.used : per == 'machine' ? datum.machine : "
+        known = (
+            "per == 'accelerator' ? 1 / datum.used : per == 'machine' ? datum.machine : "
+        )
         return f"({known}per == 'dollar' ? 1 / datum.hour : 1)"
 
     def subtitle(self, words: str) -> str:
@@ -107,13 +111,19 @@ class PerSwitch:
         units = {m.key: m.unit for m in measures}
         params = [constant("axes", titles), constant("units", units)]
         if self.modes:
-            words = {"measured": "", "accelerator": " per accelerator", "machine": " per machine"}
+            words = {
+                "measured": "",
+                "accelerator": " per accelerator",
+                "machine": " per machine",
+            }
             words["dollar"] = f" per {self.money} per hour"
             params.append(constant("per_words", words))
         return params
 
 
-def against(kind: LineChart, entries: Sequence[Entry], look: Look, axes: Sequence[str]) -> Iterator[Chart]:
+def against(
+    kind: LineChart, entries: Sequence[Entry], look: Look, axes: Sequence[str]
+) -> Iterator[Chart]:
     """Yield a chart for each axis along which a workload was measured at two loads or more."""
     numbers = {e.id: _numbers(kind, e) for e in entries}
     definitions = first_definitions(numbers) if kind.defined else {}
@@ -137,12 +147,18 @@ def against(kind: LineChart, entries: Sequence[Entry], look: Look, axes: Sequenc
 
 def first_definitions(numbers: Mapping[str, Mapping[str, Number]]) -> dict[str, str]:
     """Return the definition of each entry's figures, by its id; those without figures have none."""
-    return {id: next(iter(each.values())).definition for id, each in numbers.items() if each}
+    return {
+        id: next(iter(each.values())).definition for id, each in numbers.items() if each
+    }
 
 
 def _numbers(kind: LineChart, entry: Entry) -> dict[str, Number]:
     """Return those of a chart's figures that an entry has."""
-    return {measure.key: number for measure in kind.measures if (number := measure.number(entry)) is not None}
+    return {
+        measure.key: number
+        for measure in kind.measures
+        if (number := measure.number(entry)) is not None
+    }
 
 
 def _definitions(rows: Sequence[Row], index: Mapping[str, int]) -> list[Select]:
@@ -152,7 +168,9 @@ def _definitions(rows: Sequence[Row], index: Mapping[str, int]) -> list[Select]:
         by_meaning.setdefault(meaning, []).append(key)
     if len(by_meaning) < 2:
         return []
-    words = {meaning: _definition_words(by_meaning[meaning]) for meaning in sorted(by_meaning)}
+    words = {
+        meaning: _definition_words(by_meaning[meaning]) for meaning in sorted(by_meaning)
+    }
     first = base.commonest([row["meaning"] for row in rows if "meaning" in row])
     # A failed trial has no definition, and belongs to each.
     return [Select("meaning", "As defined by", words, first, also="isValid(datum.why)")]
@@ -166,7 +184,14 @@ def _definition_words(keys: Sequence[str]) -> str:
     return tools or "unknown"
 
 
-def _chart(kind: LineChart, axis: str, rows: list[Row], look: Look, switch: PerSwitch, selects: list[Select]) -> Chart:
+def _chart(
+    kind: LineChart,
+    axis: str,
+    rows: list[Row],
+    look: Look,
+    switch: PerSwitch,
+    selects: list[Select],
+) -> Chart:
     counts = {m.key: sum(m.key in row for row in rows) for m in kind.measures}
     measures = [m for m in kind.measures if counts[m.key]]
     first = max(measures, key=lambda m: counts[m.key]).key
@@ -178,7 +203,10 @@ def _chart(kind: LineChart, axis: str, rows: list[Row], look: Look, switch: PerS
     picks = Select(choice, label, {m.key: m.words for m in measures}, first)
     drawing.selects = [picks, *selects]
     drawing.subtitle = [switch.subtitle(picks.chosen + switch.words)]
-    drawing.subtitle += [f"'as defined by ' + {s.chosen}" if s.name == "meaning" else s.chosen for s in selects]
+    drawing.subtitle += [
+        f"'as defined by ' + {s.chosen}" if s.name == "meaning" else s.chosen
+        for s in selects
+    ]
     drawing.params = switch.params(measures)
     count_failed(drawing)
     low, high = switch.format.format("datum.low"), switch.format.format("datum.high")
@@ -187,27 +215,43 @@ def _chart(kind: LineChart, axis: str, rows: list[Row], look: Look, switch: PerS
         let("low", f"datum[{choice} + '_low'] * {switch.factor}"),
         let("high", f"datum[{choice} + '_high'] * {switch.factor}"),
         let(
-            "shown", switch.value(choice, f" + (isValid(datum.low) ? ' (95 %: ' + {low} + ' to ' + {high} + ')' : '')")
+            "shown",
+            switch.value(
+                choice,
+                f" + (isValid(datum.low) ? ' (95 %: ' + {low} + ' to ' + {high} + ')' : '')",
+            ),
         ),
         base.REQUESTS,
     ]
-    heading, x, color = f"axes[{choice}]{switch.words}", load_axis(axis, rows), drawing.colour()
+    heading, x, color = (
+        f"axes[{choice}]{switch.words}",
+        load_axis(axis, rows),
+        drawing.colour(),
+    )
     where = {"x": x, "y": vega.amount("y", expr(heading), log=log), "color": color}
     layers = curves(drawing, where, switch, gaps)
     if any(key.endswith("_low") for row in rows for key in row):
         bars = {"type": "rule", "strokeWidth": 1.5, "opacity": 0.75, "clip": True}
-        span = {**where, "y": vega.amount("low", expr(heading), log=log), "y2": alt.Y2("high")}
+        span = {
+            **where,
+            "y": vega.amount("low", expr(heading), log=log),
+            "y2": alt.Y2("high"),
+        }
         layers.append(unit(bars, span, when("isValid(datum.low)")))
     if not log:
         layers.append(headroom(x, heading))
     layers += points(rows, where, base.tips(("x", KEYS[axis].axis), ("shown", "Value")))
     layers += no_result(rows, {"x": x, "color": color}, top=kind.falling)
     if kind.equal:
-        layers += diagonal([row["x"] for row in rows], kind.equal, {"x": x, "y": where["y"]})
+        layers += diagonal(
+            [row["x"] for row in rows], kind.equal, {"x": x, "y": where["y"]}
+        )
     return drawing.chart(layers)
 
 
-def _logarithmic(kind: LineChart, rows: Sequence[Row], keys: Sequence[str], first: str) -> bool:
+def _logarithmic(
+    kind: LineChart, rows: Sequence[Row], keys: Sequence[str], first: str
+) -> bool:
     if kind.equal:  # a straight line, where it can be one
         values = [row[first] for row in rows if first in row]
         return vega.wide([row["x"] for row in rows], 16) and all(v > 0 for v in values)
@@ -239,7 +283,9 @@ def stretches(rows: Sequence[Row]) -> bool:
         for line in series.values():
             line.sort(key=lambda row: row["x"])
             steps = [levels[b["x"]] - levels[a["x"]] for a, b in pairwise(line)]
-            parts += zip(line, accumulate((step > 1 for step in steps), initial=0), strict=True)
+            parts += zip(
+                line, accumulate((step > 1 for step in steps), initial=0), strict=True
+            )
     gaps = any(part for _, part in parts)
     if gaps:
         for row, part in parts:
@@ -253,7 +299,17 @@ def diagonal(values: Sequence[float], words: str, where: Mapping[str, Any]) -> l
     places = [base.short(least + (most - least) * i / 40) for i in range(41)]
     each = [{"x": place, "y": place} for place in places]
     line = unit({**LINE, "stroke": GREY, "strokeDash": [2, 3], "strokeWidth": 1.5}, where)
-    name = unit({"type": "text", "text": words, "fill": GREY, "align": "right", "dx": -24, "dy": 12}, where)
+    name = unit(
+        {
+            "type": "text",
+            "text": words,
+            "fill": GREY,
+            "align": "right",
+            "dx": -24,
+            "dy": 12,
+        },
+        where,
+    )
     line.data, name.data = alt.InlineData(values=each), alt.InlineData(values=each[-1:])
     return [line, name]
 
@@ -261,16 +317,22 @@ def diagonal(values: Sequence[float], words: str, where: Mapping[str, Any]) -> l
 # ---- marks: a verdict is a shape, failed requests a count, a failed trial a cross ----
 
 
-def curves(drawing: Drawing, path: Mapping[str, Any], switch: PerSwitch, gaps: bool = False) -> list[Any]:
+def curves(
+    drawing: Drawing, path: Mapping[str, Any], switch: PerSwitch, gaps: bool = False
+) -> list[Any]:
     """Return the lines: faint where a load that others have was not measured, dashed where they are estimates."""
     valid = "isValid(datum.y)"
     solid = when(f"{valid} && !({ESTIMATE})" if switch.estimates else valid)
     line = {**path, "strokeDash": drawing.dashes()}
     whole = {**line, "detail": alt.Detail("stretch:N")} if gaps else line
     layers = [unit({**LINE, "opacity": 0.3}, line, solid)] if gaps else []
-    layers.append(unit(LINE, whole, solid, params=[vega.toggle(drawing.series), vega.zoom()]))
+    layers.append(
+        unit(LINE, whole, solid, params=[vega.toggle(drawing.series), vega.zoom()])
+    )
     if switch.estimates:
-        layers.append(unit({**LINE, "strokeDash": [5, 4]}, path, when(f"{valid} && {ESTIMATE}")))
+        layers.append(
+            unit({**LINE, "strokeDash": [5, 4]}, path, when(f"{valid} && {ESTIMATE}"))
+        )
     return layers
 
 
@@ -279,12 +341,23 @@ def points(rows: Sequence[Row], where: Mapping[str, Any], tooltip: Any) -> list[
     ring."""
     unsound = any(row["verdict"] != "sound" for row in rows)
     ground = expr(f"datum.value == 'sound' ? '{GREY}' : 'transparent'")
-    legend = alt.Legend(title="Verdict", symbolFillColor=ground, symbolStrokeColor=GREY, symbolStrokeWidth=2)
+    legend = alt.Legend(
+        title="Verdict", symbolFillColor=ground, symbolStrokeColor=GREY, symbolStrokeWidth=2
+    )
     scale = alt.Scale(domain=list(VERDICTS), range=list(VERDICTS.values()))
-    shape = {"shape": alt.Shape("verdict:N", scale=scale, legend=legend if unsound else None), "tooltip": tooltip}
+    shape = {
+        "shape": alt.Shape("verdict:N", scale=scale, legend=legend if unsound else None),
+        "tooltip": tooltip,
+    }
     layers = [
-        unit({**vega.POINT, "filled": True}, where, when("isValid(datum.y) && datum.verdict == 'sound'")),
-        unit({**vega.POINT, "strokeWidth": 2}, {**where, **shape}, when("isValid(datum.y)")),
+        unit(
+            {**vega.POINT, "filled": True},
+            where,
+            when("isValid(datum.y) && datum.verdict == 'sound'"),
+        ),
+        unit(
+            {**vega.POINT, "strokeWidth": 2}, {**where, **shape}, when("isValid(datum.y)")
+        ),
     ]
     if not any(row.get("failed") for row in rows):
         return layers
@@ -302,7 +375,11 @@ def headroom(x: Any, heading: str) -> Any:
 
 
 def no_result(
-    rows: Sequence[Row], where: Mapping[str, Any], tooltip: Sequence[Any] = (), top: bool = False, left: int = 0
+    rows: Sequence[Row],
+    where: Mapping[str, Any],
+    tooltip: Sequence[Any] = (),
+    top: bool = False,
+    left: int = 0,
 ) -> list[Any]:
     """Mark trials that failed wholly: a cross on the axis, in a ring of the series' colour; one above the other.
 
@@ -311,11 +388,24 @@ def no_result(
         return []
     failed = when("isValid(datum.why)")
     lift = expr("9 + 17 * datum.lift" if top else "-9 - 17 * datum.lift")
-    ringed = {**where, "y": {"value": 0 if top else "height"}, "tooltip": [*tooltip, *base.FAILED_TIPS]}
+    ringed = {
+        **where,
+        "y": {"value": 0 if top else "height"},
+        "tooltip": [*tooltip, *base.FAILED_TIPS],
+    }
     point = {"type": "point", "opacity": 1, "yOffset": lift, "xOffset": -left}
     ring = {**point, "shape": "circle", "size": 200, "strokeWidth": 1.5}
-    cross = {**point, "shape": vega.CROSS, "size": 60, "stroke": FAILURE, "strokeWidth": 2.5}
-    return [unit(ring, ringed, failed), unit(cross, {**ringed, "color": alt.Undefined}, failed)]
+    cross = {
+        **point,
+        "shape": vega.CROSS,
+        "size": 60,
+        "stroke": FAILURE,
+        "strokeWidth": 2.5,
+    }
+    return [
+        unit(ring, ringed, failed),
+        unit(cross, {**ringed, "color": alt.Undefined}, failed),
+    ]
 
 
 def lift(rows: Sequence[Row], *keys: str) -> None:
@@ -333,6 +423,9 @@ def count_failed(drawing: Drawing) -> None:
         workload = str(row["workload"])
         lost[workload] = lost.get(workload, 0) + row.get("failed", 0)
     if any(lost.values()):
-        words = {k: f"{many(n, 'request')} failed (ringed)" if n else "no request failed" for k, n in lost.items()}
+        words = {
+            k: f"{many(n, 'request')} failed (ringed)" if n else "no request failed"
+            for k, n in lost.items()
+        }
         drawing.params.append(constant("lost", words))
         drawing.subtitle.append("lost[workload]")

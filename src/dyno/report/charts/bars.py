@@ -24,7 +24,9 @@ SIGN = let(
 FOUR_DIGITS = let("text", "format(datum.y, ',.4~r')")
 
 
-def bars(drawing: Drawing, count: int, title: str | alt.ExprRef, tooltip: Any, by: str = "series") -> Chart:
+def bars(
+    drawing: Drawing, count: int, title: str | alt.ExprRef, tooltip: Any, by: str = "series"
+) -> Chart:
     """Draw `y`, with `low` and `high` where these are known, and `text` beside the bar, with a mark where it isn't
     sound.
 
@@ -42,18 +44,27 @@ def bars(drawing: Drawing, count: int, title: str | alt.ExprRef, tooltip: Any, b
     y = alt.Y(f"{by}:N", axis=axis, sort=sort, scale=scale)
     beside = alt.Undefined if alone else vega.slot(alt.YOffset, len(series))
     where = {"y": y, "yOffset": beside, "tooltip": tooltip}
-    x, low, end, far = (vega.amount(field, title, channel=alt.X) for field in ("y", "low", "end", "far"))
+    x, low, end, far = (
+        vega.amount(field, title, channel=alt.X) for field in ("y", "low", "end", "far")
+    )
     mark = {"type": "bar", "height": {"band": 0.85}}
     bar = {**where, "x": x, "color": drawing.colour("" if alone else "square", LEFT)}
     layers = [unit(mark, bar, params=[] if alone else [vega.toggle(series)])]
     if any("low" in row for row in rows):
         rule = {"type": "rule", "strokeWidth": 1.5}
-        layers.append(unit(rule, {**where, "x": low, "x2": alt.X2("high")}, when("isValid(datum.low)")))
+        layers.append(
+            unit(
+                rule, {**where, "x": low, "x2": alt.X2("high")}, when("isValid(datum.low)")
+            )
+        )
     ends = [let("end", "isValid(datum.high) ? max(datum.high, datum.y) : datum.y"), SIGN]
     text = {**vega.TEXT, "align": "left", "dx": 4}
     layers.append(unit(text, {**where, "x": end, "text": alt.Text("sign:N")}, *ends))
     # Where the longest text ends: it must not be cut.
-    room = let("far", f"datum.end * (1 + length(datum.sign) * 6.5 / max(60, room - {LEFT} - length(datum.sign) * 6.5))")
+    room = let(
+        "far",
+        f"datum.end * (1 + length(datum.sign) * 6.5 / max(60, room - {LEFT} - length(datum.sign) * 6.5))",
+    )
     layers.append(unit(vega.INVISIBLE, {"x": far, "y": y}, *ends, room))
     drawing.toggles, drawing.height = not alone, max(90, 24 * count + 20)
     drawing.steps.insert(0, base.REQUESTS)
@@ -65,18 +76,26 @@ def bars(drawing: Drawing, count: int, title: str | alt.ExprRef, tooltip: Any, b
 BETTER = "Higher throughput and lower latency are better. Lines on bars are 95 % intervals where known."
 STATISTICS = ("mean", "p50", "p99")
 FIGURES = {name: metric(name).words for name in THROUGHPUTS}
-FIGURES |= {f"{s}_{stem}": f"{name} {s}, ms" for stem, name in NAMES.items() for s in STATISTICS}
+FIGURES |= {
+    f"{s}_{stem}": f"{name} {s}, ms" for stem, name in NAMES.items() for s in STATISTICS
+}
 
 
 def figures(entry: Entry) -> dict[str, Number]:
     numbers = {name: entry.figures.get(name) for name in THROUGHPUTS}
-    numbers |= {f"{s}_{stem}": entry.statistic(s, stem) for stem in NAMES for s in STATISTICS}
+    numbers |= {
+        f"{s}_{stem}": entry.statistic(s, stem) for stem in NAMES for s in STATISTICS
+    }
     return {name: number for name, number in numbers.items() if number is not None}
 
 
 def side_by_side(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     compared = _comparable(entries)
-    rows = [_figures_row(entry, i) for i, group in enumerate(compared.values()) for entry in group]
+    rows = [
+        _figures_row(entry, i)
+        for i, group in enumerate(compared.values())
+        for entry in group
+    ]
     known, loads = base.present(FIGURES, rows), base.several_words(compared)
     if not known:
         return
@@ -96,7 +115,12 @@ def side_by_side(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         FOUR_DIGITS,
         let("shown", "format(datum.y, ',.5~r') + ' ' + figure_words[figure]"),
     ]
-    yield bars(drawing, max(series.values()), expr("figure_words[figure]"), tips(("shown", "Value")))
+    yield bars(
+        drawing,
+        max(series.values()),
+        expr("figure_words[figure]"),
+        tips(("shown", "Value")),
+    )
 
 
 def _comparable(entries: Sequence[Entry]) -> dict[Workload, list[Entry]]:
@@ -105,7 +129,9 @@ def _comparable(entries: Sequence[Entry]) -> dict[Workload, list[Entry]]:
     for entry in entries:
         if entry.kind in base.WHOLE and (entry.failure or figures(entry)):
             groups.setdefault(base.workload(entry, ""), []).append(entry)
-    compared = {load: group for load, group in groups.items() if len({e.series for e in group}) > 1}
+    compared = {
+        load: group for load, group in groups.items() if len({e.series for e in group}) > 1
+    }
     return compared or groups
 
 
@@ -120,7 +146,11 @@ def _figures_row(entry: Entry, load: int) -> Row:
 
 # ---- tests and tasks: one figure each ----
 
-TESTS = {"pp": "prompt processing (pp)", "tg": "token generation (tg)", "pg": "prompt and generation (pg)"}
+TESTS = {
+    "pp": "prompt processing (pp)",
+    "tg": "token generation (tg)",
+    "pg": "prompt and generation (pg)",
+}
 BOUNDS = "(isValid(datum.low) ? ' (' + format(datum.low, ',.4~r') + ' to ' + format(datum.high, ',.4~r') + "
 
 
@@ -136,7 +166,11 @@ def put_value(row: Row, number: Number | None, error: float | None) -> None:
 
 def micro(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     """Yield the speeds of one request: prompt (pp) or tokens (tg)."""
-    rows = [_speed_row(e) for e in entries if e.kind == "micro" and (e.figures.get("speed") or e.failure)]
+    rows = [
+        _speed_row(e)
+        for e in entries
+        if e.kind == "micro" and (e.figures.get("speed") or e.failure)
+    ]
     if all("why" in row for row in rows):
         return
     kinds = [row["kind"] for row in rows]
@@ -165,7 +199,11 @@ def _speed_row(entry: Entry) -> Row:
 def quality(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     """Yield the scores of tasks."""
     metrics: dict[str, int] = {}
-    rows = [_score_row(e, metrics) for e in entries if e.kind == "quality" and (e.figures.get("score") or e.failure)]
+    rows = [
+        _score_row(e, metrics)
+        for e in entries
+        if e.kind == "quality" and (e.figures.get("score") or e.failure)
+    ]
     if all("why" in row for row in rows):
         return
     kinds = [row["metric"] for row in rows]
@@ -185,7 +223,10 @@ def _score_row(entry: Entry, metrics: dict[str, int]) -> Row:
     # Accuracies and perplexities don't share an axis.
     name = entry.load.only(("metric", "filter")).words or "score"
     task = entry.load.without("metric", "filter").words
-    row = base.entry_row(entry) | {"metric": metrics.setdefault(name, len(metrics)), "task": task}
+    row = base.entry_row(entry) | {
+        "metric": metrics.setdefault(name, len(metrics)),
+        "task": task,
+    }
     score = entry.figures.get("score")
     put_value(row, score, entry.value("stderr"))
     if score is not None and "low" in row:

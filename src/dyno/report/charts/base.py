@@ -21,8 +21,15 @@ from dyno.report.charts.vega import constant, expr, let, tip, when
 from dyno.report.look import PALETTE, Look, theme
 
 ROWS_MAX = 12_000  # items of a chart; a page holds many charts
-WHOLE = ("serve", "throughput", "latency")  # kinds of entries with requests, and no test or task
-KINDS = {"serve": "serving", "throughput": "offline", "latency": "offline batch", "micro": "micro", "quality": "task"}
+# kinds of entries with requests, and no test or task
+WHOLE = ("serve", "throughput", "latency")
+KINDS = {
+    "serve": "serving",
+    "throughput": "offline",
+    "latency": "offline batch",
+    "micro": "micro",
+    "quality": "task",
+}
 
 T = TypeVar("T")
 Row = dict[str, Any]
@@ -32,7 +39,8 @@ Workload = tuple[RowKind, Load]
 class Select(msgspec.Struct, frozen=True):
     """A box to choose from. Its words are also a parameter, `<name>_words`, for titles."""
 
-    name: str  # where rows have a field of this name, only those with the chosen value are drawn
+    # where rows have a field of this name, only those with the chosen value are drawn
+    name: str
     label: str
     words: Mapping[Any, str]  # option → in words
     value: str | int
@@ -41,11 +49,16 @@ class Select(msgspec.Struct, frozen=True):
     def params(self) -> list[Any]:
         options = list(self.words)
         labels = [cut(text, 90) for text in self.words.values()]
-        bind = alt.BindRadioSelect(input="select", options=options, labels=labels, name=f"{self.label} ")
+        bind = alt.BindRadioSelect(
+            input="select", options=options, labels=labels, name=f"{self.label} "
+        )
         menu = bind if len(options) > 1 else alt.Undefined
         return [
             alt.VariableParameter(name=self.name, value=self.value, bind=menu),
-            constant(f"{self.name}_words", {str(k): text for k, text in zip(options, labels, strict=True)}),
+            constant(
+                f"{self.name}_words",
+                {str(k): text for k, text in zip(options, labels, strict=True)},
+            ),
         ]
 
     @property
@@ -79,23 +92,38 @@ class Drawing(msgspec.Struct):
 
     @property
     def series(self) -> list[str]:
-        return self.look.ordered(row["series"] for row in self.rows if row["series"] in self.look.places)
+        return self.look.ordered(
+            row["series"] for row in self.rows if row["series"] in self.look.places
+        )
 
     def colour(self, symbol: str = "stroke", left: str = "80") -> alt.Color:
         """Return the colours of the series. `symbol`: of the legend; '': it has none."""
-        scale = alt.Scale(domain=self.series, range=[self.look.colour(n) for n in self.series])
-        return alt.Color("series:N", scale=scale, legend=_legend(symbol, left) if symbol else None)
+        scale = alt.Scale(
+            domain=self.series, range=[self.look.colour(n) for n in self.series]
+        )
+        return alt.Color(
+            "series:N", scale=scale, legend=_legend(symbol, left) if symbol else None
+        )
 
     def dashes(self) -> Any:
         """Return the dashes of the series; undefined where colours are enough to distinguish all."""
         if all(self.look.places[n] < len(PALETTE) for n in self.series):
             return alt.Undefined
-        scale = alt.Scale(domain=self.series, range=[self.look.dash(n) for n in self.series])
+        scale = alt.Scale(
+            domain=self.series, range=[self.look.dash(n) for n in self.series]
+        )
         return alt.StrokeDash("series:N", scale=scale, legend=_legend("stroke", "80"))
 
     def chart(self, layers: Sequence[Any]) -> Chart:
-        chosen = [s for s in self.selects if len(s.words) > 1 and any(s.name in row for row in self.rows)]
-        visible = [*(when(s.test) for s in chosen), when("indexof(hidden, datum.series) < 0")]
+        chosen = [
+            s
+            for s in self.selects
+            if len(s.words) > 1 and any(s.name in row for row in self.rows)
+        ]
+        visible = [
+            *(when(s.test) for s in chosen),
+            when("indexof(hidden, datum.series) < 0"),
+        ]
         if self.toggles:
             visible.append(vega.TOGGLED)
         lines = f"[{', '.join(self.subtitle or [s.chosen for s in self.selects])}]"
@@ -107,7 +135,10 @@ class Drawing(msgspec.Struct):
             transform=[*visible, *self.steps],
             params=[constant("hidden", []), vega.ROOM, *switch, *self.params, *selects],
             # A phone shows them one below the other.
-            title=alt.TitleParams(text=self.title, subtitle=expr(f"room < 480 ? {lines} : join({lines}, ' · ')")),
+            title=alt.TitleParams(
+                text=self.title,
+                subtitle=expr(f"room < 480 ? {lines} : join({lines}, ' · ')"),
+            ),
             width="container",
             height=self.height,
             autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
@@ -122,7 +153,9 @@ class Drawing(msgspec.Struct):
 def _legend(symbol: str, left: str) -> alt.Legend:
     """Return as many columns as fit: a phone has one. `left`: pixels left of the plot."""
     columns = f"max(1, floor((room - {left}) / 210))"
-    return vega.legend(symbol, columns, f"(room - {left}) / {columns} - 34", symbolStrokeWidth=2.5)
+    return vega.legend(
+        symbol, columns, f"(room - {left}) / {columns} - 34", symbolStrokeWidth=2.5
+    )
 
 
 # ---- numbers and words ----
@@ -146,7 +179,9 @@ def _whole(value: float) -> float | int:
     return int(value) if value.is_integer() and abs(value) < 1e15 else value
 
 
-def shorts(items: Iterable[T], value: Callable[[T], float | None]) -> list[float | int | None]:
+def shorts(
+    items: Iterable[T], value: Callable[[T], float | None]
+) -> list[float | int | None]:
     return [None if (number := value(item)) is None else short(number) for item in items]
 
 
@@ -218,10 +253,15 @@ def several_words(loads: Iterable[Workload]) -> dict[int, str]:
     """Return loads in words by number, each different from the others."""
     words = [(load_words(kind, load), KINDS[kind]) for kind, load in loads]
     texts = [text for text, _ in words]
-    return {i: f"{text} ({kind})" if texts.count(text) > 1 else text for i, (text, kind) in enumerate(words)}
+    return {
+        i: f"{text} ({kind})" if texts.count(text) > 1 else text
+        for i, (text, kind) in enumerate(words)
+    }
 
 
-def panels(entries: Sequence[Entry], axis: str, field: str = "x", least: int = 2) -> tuple[Select, list[Row]] | None:
+def panels(
+    entries: Sequence[Entry], axis: str, field: str = "x", least: int = 2
+) -> tuple[Select, list[Row]] | None:
     """Return the select of a workload, at first that with most entries, and a row for each entry, with its load in
     `field`. None where there is no result, or no workload was measured at `least` loads."""
     groups: dict[Workload, list[Entry]] = {}
@@ -251,13 +291,19 @@ class OneTrial:
         self.entries = entries[: ROWS_MAX // least]
         self.most = max(least, ROWS_MAX // max(1, len(self.entries)))  # items of each
         some = len(self.entries) < len(entries)
-        self.less = f" The first {len(self.entries)} of {len(entries)} trials are shown." if some else ""
+        self.less = (
+            f" The first {len(self.entries)} of {len(entries)} trials are shown."
+            if some
+            else ""
+        )
 
     def add_to(self, drawing: Drawing, *subtitle: str) -> None:
         """Let a reader select one, at first that with most requests, and show its verdict and failures."""
         requests = [e.completed or 0.0 for e in self.entries]
         first = requests.index(max(requests))
-        words = {i: e.label or f"{e.series}: {e.load.words}" for i, e in enumerate(self.entries)}
+        words = {
+            i: e.label or f"{e.series}: {e.load.words}" for i, e in enumerate(self.entries)
+        }
         drawing.selects = [Select("trial", "Trial", words, first)]
         drawing.subtitle = [drawing.selects[0].chosen, *subtitle, "trial_signs[trial]"]
         drawing.params.append(constant("trial_signs", [_signs(e) for e in self.entries]))

@@ -24,10 +24,15 @@ def quality_front(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         if entry.quality is None or not entry.quality.timed or fast is None:
             continue
         names["speed"] = metric(fast[0]).axis
-        row = base.entry_row(entry) | {"speed": base.shown(fast[1]), "load": entry.load.words}
+        row = base.entry_row(entry) | {
+            "speed": base.shown(fast[1]),
+            "load": entry.load.words,
+        }
         base.put(row, "y", entry.quality.score)
         row["loss"] = entry.quality.word or "reference"
-        if entry.cost is not None and (paid := entry.cost.per_million_output or entry.cost.per_million_total):
+        if entry.cost is not None and (
+            paid := entry.cost.per_million_output or entry.cost.per_million_total
+        ):
             kind = "output tokens" if entry.cost.per_million_output else "tokens"
             names["cost"] = f"Cost of a million {kind} ({currency(entry.cost.currency)})"
             row["cost"] = base.short(paid)
@@ -50,7 +55,9 @@ def _mark_front(rows: Sequence[Row], key: str, better: int) -> None:
 
 
 def _chart(rows: list[Row], names: dict[str, str], look: Look) -> Chart:
-    drawing = Drawing(look, rows, "quality-front", "Quality", "Quality against speed and cost")
+    drawing = Drawing(
+        look, rows, "quality-front", "Quality", "Quality against speed and cost"
+    )
     drawing.about = (
         "Up is better; right is faster, or, for cost, left is cheaper. Bars are 95 % intervals of each score. On the "
         "grey line no other series has both a higher score and a higher speed or lower cost. Differences between "
@@ -72,14 +79,27 @@ def _chart(rows: list[Row], names: dict[str, str], look: Look) -> Chart:
     y = alt.Y("y:Q", scale=vega.from_least("linear", 16), axis=scores)
     where = {"x": x, "y": y, "color": drawing.colour()}
     line = {**vega.LINE, "stroke": GREY, "strokeWidth": 5, "opacity": 0.4}
-    tooltip = base.tips(("load", "Load"), ("shown", "Score"), ("loss", "Against the reference"), ("beside", "Value"))
+    tooltip = base.tips(
+        ("load", "Load"),
+        ("shown", "Score"),
+        ("loss", "Against the reference"),
+        ("beside", "Value"),
+    )
     label = {**vega.TEXT, **vega.ROOMY, "align": "left", "dx": 8, "dy": -8, "limit": 160}
     rule = {"type": "rule", "strokeWidth": 1.5, "opacity": 0.75}
     ends = {**where, "y": alt.Y("y_low:Q", title="Score"), "y2": alt.Y2("y_high")}
     layers = [
-        unit(line, {"x": x, "y": y, "order": alt.Order("x:Q")}, when("datum[against + '_front'] == 1")),
+        unit(
+            line,
+            {"x": x, "y": y, "order": alt.Order("x:Q")},
+            when("datum[against + '_front'] == 1"),
+        ),
         unit(rule, ends, when("isValid(datum.y_low)")),
         *points(rows, where, tooltip),
-        unit(label, {"x": x, "y": y, "text": alt.Text("series:N")}, params=[vega.toggle(drawing.series)]),
+        unit(
+            label,
+            {"x": x, "y": y, "text": alt.Text("series:N")},
+            params=[vega.toggle(drawing.series)],
+        ),
     ]
     return drawing.chart(layers)

@@ -40,7 +40,9 @@ def latency(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
 
 def measure(statistic: str, stem: str) -> Curve:
     title = f"{NAMES[stem]}, {statistic} (ms)"
-    return Curve(statistic, statistic, title, "ms", lambda entry: entry.statistic(statistic, stem))
+    return Curve(
+        statistic, statistic, title, "ms", lambda entry: entry.statistic(statistic, stem)
+    )
 
 
 def statistics(entries: Sequence[Entry], stem: str) -> list[str]:
@@ -69,7 +71,11 @@ class Latencies:
         if len(different) < 2:
             return
         for i in different:
-            tools = ", ".join(key.split(".")[0] or "unknown" for key, meaning in index.items() if meaning == i)
+            tools = ", ".join(
+                key.split(".")[0] or "unknown"
+                for key, meaning in index.items()
+                if meaning == i
+            )
             self.tools[stem, i] = f" (as {tools})"
 
     def key(self, id: str, stem: str, statistic: str = "") -> str:
@@ -116,7 +122,10 @@ def distribution(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     rows: list[Row] = []
     for entry, stem in drawn:
         points = base.evenly(entry.quantiles[stem], max(LEAST, base.ROWS_MAX // len(drawn)))
-        row = base.entry_row(entry) | {"load": loads[entry.id], "latency": keys[entry.id, stem]}
+        row = base.entry_row(entry) | {
+            "load": loads[entry.id],
+            "latency": keys[entry.id, stem],
+        }
         row["share"] = base.shorts(points, lambda p: p[0])
         row["ms"] = base.shorts(points, lambda p: p[1])
         rows.append(row)
@@ -128,7 +137,9 @@ def distribution(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     if len(drawn) < len(lines):
         drawing.about += f" {count(len(drawn))} of {count(len(lines))} lines are shown."
     drawing.selects = _selects(rows, latencies.words, words)
-    share = let("shown", "format(datum.share, '.1%') + ' within ' + format(datum.ms, ',') + ' ms'")
+    share = let(
+        "shown", "format(datum.share, '.1%') + ' within ' + format(datum.ms, ',') + ' ms'"
+    )
     drawing.steps = [base.REQUESTS, vega.flatten("share", "ms"), share]
     yield drawing.chart(_lines(drawing))
 
@@ -143,13 +154,20 @@ def _keys(entries: Sequence[Entry], latencies: Latencies) -> dict[tuple[str, str
     return keys
 
 
-def _selects(rows: Sequence[Row], latencies: Mapping[str, str], loads: Mapping[int, str]) -> list[Select]:
+def _selects(
+    rows: Sequence[Row], latencies: Mapping[str, str], loads: Mapping[int, str]
+) -> list[Select]:
     """Return the selects of a latency, and of a load, at first that with most series."""
     seen = [row["latency"] for row in rows]
     series = Counter(load for load, _ in {(row["load"], row["series"]) for row in rows})
     most = max(sorted(series, reverse=True), key=series.__getitem__)
     return [
-        Select("latency", "Latency", {key: text for key, text in latencies.items() if key in seen}, seen[0]),
+        Select(
+            "latency",
+            "Latency",
+            {key: text for key, text in latencies.items() if key in seen},
+            seen[0],
+        ),
         Select("load", "Load", {i: text for i, text in loads.items() if i in series}, most),
     ]
 
@@ -170,7 +188,11 @@ def _lines(drawing: Drawing) -> list[Any]:
     ]
     if any(row["verdict"] != "sound" or "failed" in row for row in rows):
         end = {**vega.TEXT, "align": "right", "dx": -4, "dy": 12, "clip": True}
-        doubted = [when("datum.share == 1"), when("datum.verdict != 'sound' || datum.failed > 0"), let("sign", SIGN)]
+        doubted = [
+            when("datum.share == 1"),
+            when("datum.verdict != 'sound' || datum.failed > 0"),
+            let("sign", SIGN),
+        ]
         layers.append(unit(end, {**where, "text": alt.Text("sign:N")}, *doubted))
     return layers
 
@@ -193,7 +215,9 @@ def by_turn(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     if not rows:
         return
     drawing = Drawing(look, rows, "ttft-by-turn", "Latency", "TTFT by turn")
-    drawing.about = "Median time to the first token by place in the session. Lower is better."
+    drawing.about = (
+        "Median time to the first token by place in the session. Lower is better."
+    )
     shown = [row["load"] for row in rows]
     options = {i: words[i] for i in dict.fromkeys(shown)}
     drawing.selects = [Select("load", "Load", options, shown[0])]

@@ -16,7 +16,9 @@ from dyno.report.look import FAILURE, GREY, Look
 
 
 def requests(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
-    entries = [e for e in entries if e.completed is not None or e.failed is not None or e.failure]
+    entries = [
+        e for e in entries if e.completed is not None or e.failed is not None or e.failure
+    ]
     for axis in LOADS:
         drawn = [e for e in entries if axis in e.axes]
         panels = base.panels(drawn, axis)
@@ -39,11 +41,17 @@ def _requests(axis: str, look: Look, panel: Select, rows: list[Row]) -> Chart:
     series = drawing.series
     for row in rows:
         row["slot"] = series.index(row["series"])
-    x = alt.X("x:O", axis=alt.Axis(title=KEYS[axis].axis, labelAngle=0, labelOverlap="greedy"))
+    x = alt.X(
+        "x:O", axis=alt.Axis(title=KEYS[axis].axis, labelAngle=0, labelOverlap="greedy")
+    )
     beside = vega.slot(alt.XOffset, len(series), paddingInner=0.1)
     where = {"x": x, "xOffset": beside, "tooltip": base.tips(("x", KEYS[axis].axis))}
     top = {**where, "y": vega.amount("sum", "Requests")}
-    done = {**where, "y": vega.amount("done", "Requests"), "color": drawing.colour("square")}
+    done = {
+        **where,
+        "y": vega.amount("done", "Requests"),
+        "color": drawing.colour("square"),
+    }
     failed = when("datum.failed > 0")
     red = {**vega.TEXT, "dy": -6, "fontWeight": "bold", "fill": FAILURE}
     # A count that is wider than its bar would overlap the next one.
@@ -51,13 +59,20 @@ def _requests(axis: str, look: Look, panel: Select, rows: list[Row]) -> Chart:
     bars = len(series) * len({row["x"] for row in rows})
     counted = {**red, "opacity": expr(f"(room - 90) / {bars} < {width} ? 0 : 1")}
     layers = [
-        unit({"type": "bar"}, done, when("isValid(datum.completed)"), params=[vega.toggle(series)]),
+        unit(
+            {"type": "bar"},
+            done,
+            when("isValid(datum.completed)"),
+            params=[vega.toggle(series)],
+        ),
         unit({"type": "bar", "fill": FAILURE}, {**top, "y2": alt.Y2("done")}, failed),
         unit(counted, {**top, "text": alt.Text("failed:Q", format=",")}, failed),
     ]
     if any("why" in row for row in rows):
         cross = {**red, "text": "✕", "fontSize": 13}
-        layers.append(unit(cross, {**top, "tooltip": base.FAILED_TIPS}, when("isValid(datum.why)")))
+        layers.append(
+            unit(cross, {**top, "tooltip": base.FAILED_TIPS}, when("isValid(datum.why)"))
+        )
     if any(row["verdict"] != "sound" and "why" not in row for row in rows):
         doubted = when("datum.verdict != 'sound' && !isValid(datum.why)")
         sign = let("sign", "datum.verdict == 'void' ? '✕' : '?'")
@@ -85,16 +100,28 @@ def timeline(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         row["sent"] = base.shorts(bars, lambda b: b.sent_s)
         row["end"] = base.shorts(bars, lambda b: b.end_s)
         row["first"] = base.shorts(bars, lambda b: b.first_s)
-        row["error"] = [CANCELLED if b.error.startswith(CANCELLED) else base.cut(b.error, 80) for b in bars]
+        row["error"] = [
+            CANCELLED if b.error.startswith(CANCELLED) else base.cut(b.error, 80)
+            for b in bars
+        ]
         rows.append(row)
-        counts.append(f"{count(len(bars))} of {many(max(entry.bars_of, len(entry.bars)), 'request')}")
+        counts.append(
+            f"{count(len(bars))} of {many(max(entry.bars_of, len(entry.bars)), 'request')}"
+        )
     if not rows:
         return
     drawing = Drawing(look, rows, "timeline", "Requests", "Requests over time", height=380)
-    drawing.about = "Each bar is a request, from sending to its end. ✕: failed. Long runs are sampled."
-    drawing.params = [constant("names", [e.series for e in trials.entries]), constant("counts", counts)]
+    drawing.about = (
+        "Each bar is a request, from sending to its end. ✕: failed. Long runs are sampled."
+    )
+    drawing.params = [
+        constant("names", [e.series for e in trials.entries]),
+        constant("counts", counts),
+    ]
     trials.add_to(drawing, "counts[trial]")
-    sent, first, end = (f"format(datum.{field}, ',') + ' s'" for field in ("sent", "first", "end"))
+    sent, first, end = (
+        f"format(datum.{field}, ',') + ' s'" for field in ("sent", "first", "end")
+    )
     times = f"'sent ' + {sent} + (isValid(datum.first) ? ', first token ' + {first} : '') + ', end ' + {end}"
     drawing.steps = [
         vega.flatten("sent", "first", "end", "error"),
@@ -104,13 +131,22 @@ def timeline(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     ]
     # The part that generates has the colour of the trial's series; the legend has only that one.
     domain = [WAITING, FAILED, GONE, *(f"{GENERATING}{name}" for name in drawing.series)]
-    scale = alt.Scale(domain=domain, range=[GREY, FAILURE, GONE_COLOUR, *map(look.colour, drawing.series)])
+    scale = alt.Scale(
+        domain=domain, range=[GREY, FAILURE, GONE_COLOUR, *map(look.colour, drawing.series)]
+    )
     gone = f", '{GONE}'" if any(CANCELLED in row["error"] for row in rows) else ""
     shown = expr(f"['{WAITING}', '{GENERATING}' + names[trial], '{FAILED}'{gone}]")
-    legend = vega.legend("square", "room < 480 ? 1 : 3", "room < 480 ? room - 90 : 260", values=shown)
+    legend = vega.legend(
+        "square", "room < 480 ? 1 : 3", "room < 480 ? room - 90 : 260", values=shown
+    )
     down = alt.Scale(reverse=True, nice=False, zero=False)
     axis = alt.Axis(title="Requests, in the order of sending", grid=False, tickMinStep=1)
-    tooltip = [tip("series", "Series"), tip("number", "Request"), tip("shown", "Time"), tip("error", "Error")]
+    tooltip = [
+        tip("series", "Series"),
+        tip("number", "Request"),
+        tip("shown", "Time"),
+        tip("error", "Error"),
+    ]
     where = {
         "x": vega.seconds("from"),
         "x2": alt.X2("to"),
@@ -133,11 +169,23 @@ def timeline(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     bar = {"type": "rect", "clip": True}
     layers = [unit(bar, where, *wait, params=[vega.zoom()]), unit(bar, where, *generate)]
     if any(error not in ("", CANCELLED) for row in rows for error in row["error"]):
-        cross = {**vega.TEXT, "text": "✕", "fill": FAILURE, "align": "left", "dx": 3, "fontWeight": "bold"}
+        cross = {
+            **vega.TEXT,
+            "text": "✕",
+            "fill": FAILURE,
+            "align": "left",
+            "dx": 3,
+            "fontWeight": "bold",
+        }
         place = {"x": alt.X("end:Q"), "y": alt.Y("middle:Q"), "tooltip": tooltip}
         middle = let("middle", "datum.number + 0.42")
         layers.append(
-            unit({**cross, "clip": True}, place, when(f"datum.error != '' && datum.error != '{CANCELLED}'"), middle)
+            unit(
+                {**cross, "clip": True},
+                place,
+                when(f"datum.error != '' && datum.error != '{CANCELLED}'"),
+                middle,
+            )
         )
     yield drawing.chart(layers)
 

@@ -37,7 +37,9 @@ def cost(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     currencies = dict.fromkeys(e.cost.currency for e in entries if e.cost)
     for i, currency in enumerate(currencies):
         # Trials without a result have no price, and belong to each.
-        priced = [e for e in entries if (e.cost and e.cost.currency == currency) or e.failure]
+        priced = [
+            e for e in entries if (e.cost and e.cost.currency == currency) or e.failure
+        ]
         tail = f"-{i + 1}" if i else ""
         kind = LineChart(
             f"cost-{{}}{tail}",
@@ -52,25 +54,43 @@ def cost(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         for axis in LOADS:
             for chart in against(kind, priced, look, [axis]):
                 yield chart
-                yield cheapest([e for e in priced if e.cost and axis in e.axes], axis, look, currency, tail)
+                yield cheapest(
+                    [e for e in priced if e.cost and axis in e.axes],
+                    axis,
+                    look,
+                    currency,
+                    tail,
+                )
 
 
 def priced_curve(name: str, currency: str) -> Curve:
-    return Curve(name, PRICES[name], f"{currency}, {PRICES[name]}", currency, partial(price, name))
+    return Curve(
+        name, PRICES[name], f"{currency}, {PRICES[name]}", currency, partial(price, name)
+    )
 
 
 def price(name: str, entry: Entry) -> Number | None:
     return own(getattr(entry.cost, name, None))
 
 
-def cheapest(entries: Sequence[Entry], axis: str, look: Look, currency: str, tail: str) -> Chart:
+def cheapest(
+    entries: Sequence[Entry], axis: str, look: Look, currency: str, tail: str
+) -> Chart:
     panels = base.panels(entries, axis, "load", least=1)
     assert panels is not None
     panel, rows = panels
     for entry, row in zip(entries, rows, strict=True):
-        row |= {name: base.short(cost.value) for name in PRICES if (cost := price(name, entry))}
+        row |= {
+            name: base.short(cost.value) for name in PRICES if (cost := price(name, entry))
+        }
     words = base.present(PRICES, rows)
-    drawing = Drawing(look, rows, f"cheapest-{axis}{tail}", "Cost", f"Cost at the cheapest {KEYS[axis].against}")
+    drawing = Drawing(
+        look,
+        rows,
+        f"cheapest-{axis}{tail}",
+        "Cost",
+        f"Cost at the cheapest {KEYS[axis].against}",
+    )
     drawing.about = HOW + " A void result is shown only if a series has no other."
     drawing.selects = [Select("price", "Price of", words, next(iter(words))), panel]
     drawing.params = [vega.constant("currency", currency)]
@@ -88,7 +108,9 @@ def cheapest(entries: Sequence[Entry], axis: str, look: Look, currency: str, tai
         let("shown", "format(datum.y, ',.4~r') + ' ' + currency"),
     ]
     tooltip = tips(("shown", "Cost"), ("at", "Load"))
-    return bars(drawing, len(drawing.series), expr("currency + ', ' + price_words[price]"), tooltip)
+    return bars(
+        drawing, len(drawing.series), expr("currency + ', ' + price_words[price]"), tooltip
+    )
 
 
 # ---- memory ----
@@ -102,7 +124,12 @@ def memory(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     rows: list[Row] = []
     for (holder, what, _), (value, entry) in _most_memory(entries).items():
         load = base.load_words(entry.kind, entry.load)
-        row = {"of": holder, "what": WHAT[what], "y": base.short(value / 2**30), "load": load}
+        row = {
+            "of": holder,
+            "what": WHAT[what],
+            "y": base.short(value / 2**30),
+            "load": load,
+        }
         rows.append(base.entry_row(entry) | row)
     if not rows:
         return
@@ -115,19 +142,27 @@ def memory(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     holders = [row["of"] for row in rows]
     words = {k: w for k, w in HOLDERS.items() if k in holders}
     drawing.selects = [Select("of", "Memory", words, base.commonest(holders))]
-    drawing.steps = [let("text", "format(datum.y, ',.3~r')"), let("shown", "format(datum.y, ',.4~r') + ' GiB'")]
+    drawing.steps = [
+        let("text", "format(datum.y, ',.3~r')"),
+        let("shown", "format(datum.y, ',.4~r') + ' GiB'"),
+    ]
     tooltip = tips(("what", "When"), ("shown", "Memory"), ("load", "Trial"))
     count = len({row["what"] for row in rows}) * len(drawing.series)
     yield bars(drawing, count, "Memory (GiB)", tooltip, by="what")
 
 
-def _most_memory(entries: Sequence[Entry]) -> dict[tuple[str, str, str], tuple[float, Entry]]:
+def _most_memory(
+    entries: Sequence[Entry],
+) -> dict[tuple[str, str, str], tuple[float, Entry]]:
     """Return the bytes of the largest trial and that trial, by holder, time and series."""
     most: dict[tuple[str, str, str], tuple[float, Entry]] = {}
     for entry in entries:
         if entry.memory is None:
             continue
-        for what, value in (("after", entry.memory.after_load_bytes), ("peak", entry.memory.peak_bytes)):
+        for what, value in (
+            ("after", entry.memory.after_load_bytes),
+            ("peak", entry.memory.peak_bytes),
+        ):
             key = (entry.memory.basis, what, entry.series)
             if value is not None and (key not in most or value > most[key][0]):
                 most[key] = (value, entry)
@@ -141,10 +176,14 @@ LEAST = 40  # moments of a trial, below which a dip can't be seen
 JOULES, WATTS = "Energy per output token (J)", "Power (W)"
 USED = "Mean over the run, of the accelerators in use."
 MEASURES = [
-    Curve("joules", "energy per output token", JOULES, "J", lambda e: own(e.joules_per_token)),
+    Curve(
+        "joules", "energy per output token", JOULES, "J", lambda e: own(e.joules_per_token)
+    ),
     Curve("watts", "power", WATTS, "W", lambda e: own(e.power_w)),
 ]
-ENERGY = LineChart("energy-{}", "Energy", "Energy and power against {}", USED, MEASURES, falling=True)
+ENERGY = LineChart(
+    "energy-{}", "Energy", "Energy and power against {}", USED, MEASURES, falling=True
+)
 
 
 def energy(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
@@ -158,13 +197,24 @@ def power_over_time(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     rows = [_moments_row(entry, i, trials.most) for i, entry in enumerate(trials.entries)]
     if not rows:
         return
-    drawing = Drawing(look, rows, "power-time", "Energy", "Power and energy per token over time", height=TALL)
+    drawing = Drawing(
+        look,
+        rows,
+        "power-time",
+        "Energy",
+        "Power and energy per token over time",
+        height=TALL,
+    )
     drawing.about = (
-        "One trial at a time: power of its accelerators, and energy per output token in the same slice of time."
+        "One trial at a time: power of its accelerators, and energy per output token "
+        "in the same slice of time."
     )
     trials.add_to(drawing)
     drawing.resolve = alt.Resolve(scale=alt.ScaleResolveMap(y="independent"))
-    drawing.steps = [vega.flatten("at", "watts", "joules", "speed"), let("when", "format(datum.at, ',') + ' s'")]
+    drawing.steps = [
+        vega.flatten("at", "watts", "joules", "speed"),
+        let("when", "format(datum.at, ',') + ' s'"),
+    ]
     for name, field, shown_in in (
         ("power", "watts", "W"),
         ("energy", "joules", "J/token"),
@@ -172,13 +222,30 @@ def power_over_time(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     ):
         text = f"isValid(datum.{field}) ? format(datum.{field}, ',') + ' {shown_in}' : 'unknown'"
         drawing.steps.append(let(name, text))
-    fields = {"series": "Series", "when": "Time", "power": "Power", "energy": "Energy", "output": "Output"}
-    tooltip = [tip(field, title) for field, title in {**fields, "verdict": "Verdict"}.items()]
+    fields = {
+        "series": "Series",
+        "when": "Time",
+        "power": "Power",
+        "energy": "Energy",
+        "output": "Output",
+    }
+    tooltip = [
+        tip(field, title) for field, title in {**fields, "verdict": "Verdict"}.items()
+    ]
     panels: list[tuple[str, str, list[float]]] = [("watts", WATTS, [TALL, 0])]
     if any(v is not None for row in rows for v in row["joules"]):
-        panels = [("watts", WATTS, [TALL / 2 - 14, 0]), ("joules", JOULES, [TALL, TALL / 2 + 14])]
-    line, dots = {**vega.LINE, "strokeWidth": 1.5}, {**vega.POINT, "filled": True, "size": 14}
-    place = {"x": vega.seconds("at"), "color": drawing.colour("" if len(drawing.series) > 1 else "stroke")}
+        panels = [
+            ("watts", WATTS, [TALL / 2 - 14, 0]),
+            ("joules", JOULES, [TALL, TALL / 2 + 14]),
+        ]
+    line, dots = (
+        {**vega.LINE, "strokeWidth": 1.5},
+        {**vega.POINT, "filled": True, "size": 14},
+    )
+    place = {
+        "x": vega.seconds("at"),
+        "color": drawing.colour("" if len(drawing.series) > 1 else "stroke"),
+    }
     layers: list[alt.LayerSpec] = []
     for field, title, span in panels:
         axis = alt.Axis(title=title, orient="left", tickCount=4)
@@ -186,13 +253,18 @@ def power_over_time(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         where = {**place, "y": alt.Y(f"{field}:Q", scale=scale, axis=axis)}
         valid = when(f"isValid(datum.{field})")
         path = unit(line, where, valid, params=[] if layers else [vega.zoom("x")])
-        layers.append(alt.LayerSpec(layer=[path, unit(dots, {**where, "tooltip": tooltip}, valid)]))
+        layers.append(
+            alt.LayerSpec(layer=[path, unit(dots, {**where, "tooltip": tooltip}, valid)])
+        )
     yield drawing.chart(layers)
 
 
 def _moments_row(entry: Entry, trial: int, most: int) -> Row:
     moments = base.evenly(entry.moments, most)
-    row = base.entry_row(entry) | {"trial": trial, "at": base.shorts(moments, lambda m: m.at_s)}
+    row = base.entry_row(entry) | {
+        "trial": trial,
+        "at": base.shorts(moments, lambda m: m.at_s),
+    }
     row["watts"] = base.shorts(moments, lambda m: m.power_w)
     row["joules"] = base.shorts(moments, lambda m: m.joules_per_token)
     row["speed"] = base.shorts(moments, lambda m: m.tokens_per_s)

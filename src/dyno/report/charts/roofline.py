@@ -20,42 +20,74 @@ Placed = list[tuple[Entry, Position]]
 
 def roofline(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     with_peaks = [e for e in entries if e.peaks]
-    placed = [(e, p) for e in with_peaks for p in e.positions if p.intensity > 0 and p.flops > 0]
+    placed = [
+        (e, p) for e in with_peaks for p in e.positions if p.intensity > 0 and p.flops > 0
+    ]
     if not placed:
         return
     rows = _rows(placed)
     roofs = _roofs(placed, [row["x"] for row in rows])
-    drawing = Drawing(look, [*roofs, *rows], "roofline", "Roofline", "Position under the roofline")
+    drawing = Drawing(
+        look, [*roofs, *rows], "roofline", "Roofline", "Position under the roofline"
+    )
     drawing.about = (
         "The grey line is the machine's limit: memory bandwidth on its slope, arithmetic on its flat part. Points near "
         "the line leave little unused."
     )
     drawing.subtitle = ["'decode, prefill or the whole request, at each load'"]
     drawing.toggles = False  # roofs have no series
-    bandwidth, arithmetic = "format(datum.bandwidth, '.1%')", "format(datum.arithmetic, '.1%')"
+    bandwidth, arithmetic = (
+        "format(datum.bandwidth, '.1%')",
+        "format(datum.arithmetic, '.1%')",
+    )
     drawing.steps = [
         base.REQUESTS,
-        let("shown", "isValid(datum.roof) ? datum.shown : format(datum.y, ',.3~r') + ' T operations/s'"),
+        let(
+            "shown",
+            "isValid(datum.roof) ? datum.shown : format(datum.y, ',.3~r') + ' T operations/s'",
+        ),
         let("shares", f"{bandwidth} + ' of bandwidth, ' + {arithmetic} + ' of arithmetic'"),
     ]
     log = vega.from_least("log", 20)
     ticks: Any = {"format": vega.PLAIN, "tickCount": 6}
-    x = alt.X("x:Q", scale=log, axis=alt.Axis(title="Intensity (operations per byte of memory)", **ticks))
+    x = alt.X(
+        "x:Q",
+        scale=log,
+        axis=alt.Axis(title="Intensity (operations per byte of memory)", **ticks),
+    )
     y = alt.Y("y:Q", scale=log, axis=alt.Axis(title="Speed (T operations/s)", **ticks))
     place = {"x": x, "y": y}
     where = {**place, "color": drawing.colour("circle")}
     own = [when("!isValid(datum.roof)"), TOGGLED]
     roof = [when("isValid(datum.roof)"), vega.flatten("x", "y")]
-    tooltip = base.tips(("what", "What"), ("load", "Load"), ("shown", "Speed"), ("shares", "Share of peaks"))
+    tooltip = base.tips(
+        ("what", "What"), ("load", "Load"), ("shown", "Speed"), ("shares", "Share of peaks")
+    )
     marks = points(rows, where, tooltip)
     for mark in marks:
         mark.transform = [*own, *mark.transform]
     path = {**where, "detail": alt.Detail("line:N"), "order": alt.Order("y:Q")}
     roof_tips = [tip("roof", "Roof"), tip("shown", "Peaks")]
-    edge = {**place, "detail": alt.Detail("roof:N"), "order": alt.Order("x:Q"), "tooltip": roof_tips}
-    name = {**vega.TEXT, "fill": GREY, "align": "right", "dy": -8, "dx": -4, "clip": True, "limit": 260}
+    edge = {
+        **place,
+        "detail": alt.Detail("roof:N"),
+        "order": alt.Order("x:Q"),
+        "tooltip": roof_tips,
+    }
+    name = {
+        **vega.TEXT,
+        "fill": GREY,
+        "align": "right",
+        "dy": -8,
+        "dx": -4,
+        "clip": True,
+        "limit": 260,
+    }
     part = {"type": "text", "dy": -28, "fontSize": 11, "fontStyle": "italic", "clip": True}
-    centre: list[Any] = [{"op": "median", "field": "x", "as": "x"}, {"op": "max", "field": "y", "as": "y"}]
+    centre: list[Any] = [
+        {"op": "median", "field": "x", "as": "x"},
+        {"op": "max", "field": "y", "as": "y"},
+    ]
     above = alt.AggregateTransform(aggregate=centre, groupby=["what"])
     thin = {**vega.LINE, "strokeWidth": 1, "opacity": 0.6}
     layers = [

@@ -20,7 +20,9 @@ from dyno.report.look import GREY, Look
 def searches(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     """Yield one chart for concurrency and one for the rate."""
     for over in RANGES:
-        answers = [(e.series, e.search) for e in entries if e.search and e.search.spec.over == over]
+        answers = [
+            (e.series, e.search) for e in entries if e.search and e.search.spec.over == over
+        ]
         if chart := _chart(over, answers, look):
             yield chart
 
@@ -31,11 +33,19 @@ def search(answer: FindAnswer, series: str) -> Chart | None:
         return _chart(answer.spec.over, [(series, answer)], Look([series]))
 
 
-def _chart(over: str, answers: Sequence[tuple[str, FindAnswer]], look: Look) -> Chart | None:
-    rows = [row for i, (series, answer) in enumerate(answers) for row in _rows(i, series, answer)]
+def _chart(
+    over: str, answers: Sequence[tuple[str, FindAnswer]], look: Look
+) -> Chart | None:
+    rows = [
+        row
+        for i, (series, answer) in enumerate(answers)
+        for row in _rows(i, series, answer)
+    ]
     if not rows:
         return None
-    drawing = Drawing(look, rows, f"search-{over}", "Latency", "Highest load within the target")
+    drawing = Drawing(
+        look, rows, f"search-{over}", "Latency", "Highest load within the target"
+    )
     drawing.about = (
         "Each point is a load that was tried. The dashed line is the limit. Between the bounds of the shaded area "
         "is the highest load that keeps it, with 95 % confidence."
@@ -55,7 +65,11 @@ def _chart(over: str, answers: Sequence[tuple[str, FindAnswer]], look: Look) -> 
     layers = [
         unit(area, bounds, when("isValid(datum.bound) && isValid(datum.upper)")),
         unit(limit, {"y": alt.Y("limit:Q")}, when("isValid(datum.limit)")),
-        unit(vega.LINE, {**where, "detail": alt.Detail("search:N")}, params=[vega.toggle(drawing.series)]),
+        unit(
+            vega.LINE,
+            {**where, "detail": alt.Detail("search:N")},
+            params=[vega.toggle(drawing.series)],
+        ),
     ]
     if not log:
         layers.append(headroom(x, heading))

@@ -30,7 +30,13 @@ from dyno.report.charts.latency import Latencies, statistics
 from dyno.report.charts.vega import expr, let, unit, when
 from dyno.report.look import GREY, Look
 
-FIGURES = ("output_throughput", "total_token_throughput", "input_throughput", "request_throughput", "request_goodput")
+FIGURES = (
+    "output_throughput",
+    "total_token_throughput",
+    "input_throughput",
+    "request_throughput",
+    "request_goodput",
+)
 HOW = "Higher is better. Bars are 95 % intervals where known."
 QUEUE = (
     "On the dashed line, every offered request was served. Below it a queue grew, or the run was short: the time "
@@ -45,9 +51,17 @@ def measure(name: str) -> Curve:
 
 
 MEASURES = [measure(name) for name in FIGURES]
-THROUGHPUT = LineChart("throughput-{}", "Throughput", "Throughput against {}", HOW, MEASURES, per=True)
+THROUGHPUT = LineChart(
+    "throughput-{}", "Throughput", "Throughput against {}", HOW, MEASURES, per=True
+)
 SPEED = LineChart(
-    "speed-{}", "Throughput", "Speed of one request against {}", HOW, [measure("speed")], per=True, log=True
+    "speed-{}",
+    "Throughput",
+    "Speed of one request against {}",
+    HOW,
+    [measure("speed")],
+    per=True,
+    log=True,
 )
 SERVED = LineChart(
     "served-{}",
@@ -62,10 +76,13 @@ SERVED = LineChart(
 def throughput(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     yield from against(THROUGHPUT, [e for e in entries if e.kind in base.WHOLE], look, AXES)
     micro = [e for e in entries if e.kind == "micro" and "context" in e.axes]
-    if not any(e.load.get("depth") for e in micro):  # tests that differ in their length alone are one line
+    # tests that differ in their length alone are one line
+    if not any(e.load.get("depth") for e in micro):
         micro = [_without_length(e) for e in micro]
     yield from against(SPEED, micro, look, ["context"])
-    yield from against(SERVED, [e for e in entries if e.kind == "serve"], look, ["rate", "session_rate"])
+    yield from against(
+        SERVED, [e for e in entries if e.kind == "serve"], look, ["rate", "session_rate"]
+    )
 
 
 def _without_length(micro: Entry) -> Entry:
@@ -82,7 +99,14 @@ def letters(micro: Entry) -> str:
 # ---- against latency ----
 
 STEMS = ("ttft", "tpot", "e2el", "latency")
-FIRST = ("p99 TTFT", "mean TTFT", "p50 TTFT", "mean Batch latency", "mean E2EL", "mean TPOT")
+FIRST = (
+    "p99 TTFT",
+    "mean TTFT",
+    "p50 TTFT",
+    "mean Batch latency",
+    "mean E2EL",
+    "mean TPOT",
+)
 
 
 def tradeoff(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
@@ -90,7 +114,9 @@ def tradeoff(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     entries = [e for e in entries if e.kind in base.WHOLE]
     latencies = Latencies()
     values = _latency_values(entries, latencies)
-    shown = [e for e in entries if e.failure or (values[e.id] and e.figures.keys() & {*FIGURES})]
+    shown = [
+        e for e in entries if e.failure or (values[e.id] and e.figures.keys() & {*FIGURES})
+    ]
     for axis in LOADS:
         drawn = [e for e in shown if axis in e.axes]
         panels = base.panels(drawn, axis, "load")
@@ -106,7 +132,9 @@ def tradeoff(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
 
 
 def _throughputs(entry: Entry) -> Row:
-    return {name: base.shown(entry.figures[name]) for name in FIGURES if name in entry.figures}
+    return {
+        name: base.shown(entry.figures[name]) for name in FIGURES if name in entry.figures
+    }
 
 
 def _latency_values(entries: Sequence[Entry], latencies: Latencies) -> dict[str, Row]:
@@ -124,11 +152,20 @@ def _latency_values(entries: Sequence[Entry], latencies: Latencies) -> dict[str,
 
 def _statistics(entry: Entry, stem: str, names: Sequence[str]) -> dict[str, Number]:
     """Return those of these statistics that an entry has."""
-    return {name: number for name in names if (number := entry.statistic(name, stem)) is not None}
+    return {
+        name: number
+        for name in names
+        if (number := entry.statistic(name, stem)) is not None
+    }
 
 
 def _tradeoff(
-    axis: str, look: Look, panel: Select, rows: list[Row], words: Mapping[str, str], switch: PerSwitch
+    axis: str,
+    look: Look,
+    panel: Select,
+    rows: list[Row],
+    words: Mapping[str, str],
+    switch: PerSwitch,
 ) -> Chart:
     lift(rows, "workload")
     known = base.present(words, rows)
@@ -139,12 +176,17 @@ def _tradeoff(
     figure = max(figures, key=counts.__getitem__)
     level = KEYS[axis]
     title = f"Throughput against latency, by {level.against}"
-    drawing = Drawing(look, rows, f"tradeoff-{axis}", "Throughput and latency", title, per=switch.modes)
+    drawing = Drawing(
+        look, rows, f"tradeoff-{axis}", "Throughput and latency", title, per=switch.modes
+    )
     drawing.about = (
         f"Up and to the left is better. Numbers at the points: {level.against}. Points on the Pareto front have the "
         "highest throughput at their latency; void points are excluded. ✕ in the corner: a trial without a result."
     )
-    picks = Select("latency", "Latency", known, latency), Select("figure", "Throughput", figures, figure)
+    picks = (
+        Select("latency", "Latency", known, latency),
+        Select("figure", "Throughput", figures, figure),
+    )
     drawing.selects = [*picks, panel]
     both = f"figure_words[figure]{switch.words} + ' against ' + latency_words[latency]"
     drawing.subtitle = [switch.subtitle(both), panel.chosen]
@@ -182,7 +224,13 @@ def front(where: Mapping[str, Any]) -> list[Any]:
         vega.window("lag", "before", "top", sort),
         when("!isValid(datum.before) || datum.y > datum.before"),
     ]
-    line = {**vega.LINE, "interpolate": "step-after", "stroke": GREY, "strokeWidth": 5, "opacity": 0.4}
+    line = {
+        **vega.LINE,
+        "interpolate": "step-after",
+        "stroke": GREY,
+        "strokeWidth": 5,
+        "opacity": 0.4,
+    }
     name = {
         **vega.TEXT,
         **vega.ROOMY,

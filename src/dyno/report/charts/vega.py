@@ -12,10 +12,13 @@ CROSS = "M-1,-1L1,1M-1,1L1,-1"
 LINE = {"type": "line", "strokeWidth": 2, "clip": True}
 POINT = {"type": "point", "size": 60, "opacity": 1, "clip": True}
 TEXT = {"type": "text", "fontSize": 10}
-ROOMY = {"opacity": alt.ExprRef(expr="room < 480 ? 0 : 1")}  # labels that would overlap on a phone
+# labels that would overlap on a phone
+ROOMY = {"opacity": alt.ExprRef(expr="room < 480 ? 0 : 1")}
 INVISIBLE = {"type": "point", "opacity": 0}  # to make room
 # Pixels there are for all of a chart. Asked once: what depends on the drawn width would change that width.
-ROOM = alt.VariableParameter(name="room", expr=f"isFinite(containerSize()[0]) ? containerSize()[0] : {WIDTH}")
+ROOM = alt.VariableParameter(
+    name="room", expr=f"isFinite(containerSize()[0]) ? containerSize()[0] : {WIDTH}"
+)
 TOGGLED = alt.FilterTransform(filter=alt.ParameterPredicate(param="toggle"))
 
 
@@ -43,19 +46,29 @@ def flatten(*fields: str) -> alt.FlattenTransform:
     return alt.FlattenTransform(flatten=list(fields))
 
 
-def window(op: Any, name: str, field: str = "", sort: Sequence[alt.SortField] = (), by: Sequence[str] = ()) -> Any:
+def window(
+    op: Any,
+    name: str,
+    field: str = "",
+    sort: Sequence[alt.SortField] = (),
+    by: Sequence[str] = (),
+) -> Any:
     """Give each row a value calculated from the rows before it."""
     options: dict[str, Any] = {"op": op, "as": name}
     if field:
         options["field"] = field
     order, groups = list(sort) or alt.Undefined, list(by) or alt.Undefined
-    return alt.WindowTransform(window=[alt.WindowFieldDef(**options)], sort=order, groupby=groups, ignorePeers=True)
+    return alt.WindowTransform(
+        window=[alt.WindowFieldDef(**options)], sort=order, groupby=groups, ignorePeers=True
+    )
 
 
 def last(*by: str) -> list[Any]:
     """Keep the row with the largest x, of each group."""
     end = alt.JoinAggregateFieldDef(op="max", field="x", **{"as": "end"})
-    join = alt.JoinAggregateTransform(joinaggregate=[end], groupby=list(by) or alt.Undefined)
+    join = alt.JoinAggregateTransform(
+        joinaggregate=[end], groupby=list(by) or alt.Undefined
+    )
     return [join, when("datum.x == datum.end")]
 
 
@@ -75,17 +88,30 @@ def spread(rows: Sequence[Mapping[str, Any]], keys: Sequence[str], times: float)
         for key in (k for k in keys if k in row):
             values.setdefault((key, row["workload"]), []).append(row[key])
     fields = list(values.values())
-    return any(wide(each, times) for each in fields) and all(min(each) > 0 for each in fields)
+    return any(wide(each, times) for each in fields) and all(
+        min(each) > 0 for each in fields
+    )
 
 
 def from_least(kind: Any, padding: int) -> alt.Scale:
     """Return a scale that need not begin at zero."""
-    return alt.Scale(type=kind, nice=False, zero=False if kind == "linear" else alt.Undefined, padding=padding)
+    return alt.Scale(
+        type=kind,
+        nice=False,
+        zero=False if kind == "linear" else alt.Undefined,
+        padding=padding,
+    )
 
 
-def amount(field: str, title: str | alt.ExprRef, *, log: bool = False, channel: Any = alt.Y) -> Any:
+def amount(
+    field: str, title: str | alt.ExprRef, *, log: bool = False, channel: Any = alt.Y
+) -> Any:
     """Return a scale from zero, or a logarithmic one."""
-    scale = alt.Scale(type="log", nice=False, padding=16) if log else alt.Scale(zero=True, nice=True)
+    scale = (
+        alt.Scale(type="log", nice=False, padding=16)
+        if log
+        else alt.Scale(zero=True, nice=True)
+    )
     axis = alt.Axis(title=title, format=PLAIN, tickCount=5 if log else alt.Undefined)
     # Without stack=None, Vega-Lite would order bars by an expression of the series' names.
     return channel(f"{field}:Q", scale=scale, axis=axis, stack=None)
@@ -95,23 +121,31 @@ def milliseconds(field: str, log: bool, padding: int) -> alt.X:
     """Return the horizontal axis of the latency that is selected."""
     title, ticks = expr("latency_words[latency] + ' (ms)'"), 6 if log else alt.Undefined
     scale = from_least("log" if log else "linear", padding)
-    return alt.X(f"{field}:Q", scale=scale, axis=alt.Axis(title=title, format=PLAIN, tickCount=ticks))
+    return alt.X(
+        f"{field}:Q", scale=scale, axis=alt.Axis(title=title, format=PLAIN, tickCount=ticks)
+    )
 
 
 def seconds(field: str) -> alt.X:
     title = "Time since the load began (s)"
-    return alt.X(f"{field}:Q", scale=alt.Scale(nice=True, zero=True), axis=alt.Axis(title=title))
+    return alt.X(
+        f"{field}:Q", scale=alt.Scale(nice=True, zero=True), axis=alt.Axis(title=title)
+    )
 
 
 def slot(channel: Any, count: int, **scale: Any) -> Any:
     """Return a place for each series beside the others. By number: of names, Vega-Lite would make an expression."""
-    return channel("slot:O", sort="ascending", scale=alt.Scale(domain=list(range(count)), **scale))
+    return channel(
+        "slot:O", sort="ascending", scale=alt.Scale(domain=list(range(count)), **scale)
+    )
 
 
 def legend(symbol: str, columns: str, limit: str, **more: Any) -> alt.Legend:
     """Return a legend. `columns`, `limit` (of a label, in pixels): expressions."""
     shape: dict[str, Any] = {"symbolType": symbol, "symbolOpacity": 1, "symbolSize": 110}
-    return alt.Legend(title=None, columns=expr(columns), labelLimit=expr(limit), **shape, **more)
+    return alt.Legend(
+        title=None, columns=expr(columns), labelLimit=expr(limit), **shape, **more
+    )
 
 
 def tip(field: str, title: str) -> alt.Tooltip:
@@ -121,11 +155,18 @@ def tip(field: str, title: str) -> alt.Tooltip:
 # ---- layers, and what a reader does with them ----
 
 
-def unit(mark: Mapping[str, Any], encoding: Mapping[str, Any], *transform: Any, params: Sequence[Any] = ()) -> Any:
+def unit(
+    mark: Mapping[str, Any],
+    encoding: Mapping[str, Any],
+    *transform: Any,
+    params: Sequence[Any] = (),
+) -> Any:
     """Return a layer."""
     return alt.UnitSpec(
         mark=alt.MarkDef(**mark),
-        encoding=alt.Encoding(**{k: v for k, v in encoding.items() if v is not alt.Undefined}),
+        encoding=alt.Encoding(
+            **{k: v for k, v in encoding.items() if v is not alt.Undefined}
+        ),
         transform=list(transform) or alt.Undefined,
         params=list(params) or alt.Undefined,
     )
@@ -133,7 +174,9 @@ def unit(mark: Mapping[str, Any], encoding: Mapping[str, Any], *transform: Any, 
 
 def toggle(series: Iterable[str]) -> Any:
     """Let a click on a legend's entry hide or show it. With none left, all are shown again."""
-    select = alt.PointSelectionConfig(type="point", fields=["series"], toggle="true", clear=False)
+    select = alt.PointSelectionConfig(
+        type="point", fields=["series"], toggle="true", clear=False
+    )
     value = [{"series": name} for name in series]
     return alt.SelectionParameter(name="toggle", select=select, bind="legend", value=value)
 

@@ -30,7 +30,8 @@ from dyno.report.picture import choose
 from dyno.visible import plain
 
 _OPEN = 30  # trials, up to which their list is unfolded
-_HEIGHT = 210  # pixels of the chart that shows the answer, so that all of it fits one screen
+# pixels of the chart that shows the answer, so that all of it fits one screen
+_HEIGHT = 210
 _LEVELS: tuple[Level, ...] = ("void", "doubt", "note")
 _VERDICTS = {
     "sound": "No problems found.",
@@ -52,7 +53,12 @@ class Address(NamedTuple):
     picture: str
 
 
-def page(report: Report, charts: list[Chart], cache_folder: Path | None = None, address: Address | None = None) -> str:
+def page(
+    report: Report,
+    charts: list[Chart],
+    cache_folder: Path | None = None,
+    address: Address | None = None,
+) -> str:
     """Return the page's HTML. `cache_folder`: keeps the scripts of charts from one page to the next."""
     series = list(dict.fromkeys(e.series for e in report.entries))
     main = main_chart(report, charts)
@@ -79,7 +85,9 @@ def page(report: Report, charts: list[Chart], cache_folder: Path | None = None, 
         cost=tables.cost(report),
         findings=tables.findings(report),
         levels=levels,
-        levels_words=", ".join(f"{n} {_level_words(level, n)}" for level, n in levels.items()),
+        levels_words=", ".join(
+            f"{n} {_level_words(level, n)}" for level, n in levels.items()
+        ),
         authors=tables.authors(report),
         cost_charts=groups.pop("Cost", []),  # beside their table
         groups=groups,
@@ -117,9 +125,13 @@ def main_chart(report: Report, charts: list[Chart]) -> Chart | None:
     chart = next((by_name[name] for name in wanted if name in by_name), charts[0])
     values = _choices(entry, standing)
     params = chart.spec["params"]
-    bound = {p["name"]: values[p["name"]] for p in params if p["name"] in values and "bind" in p}
+    bound = {
+        p["name"]: values[p["name"]] for p in params if p["name"] in values and "bind" in p
+    }
     height = min(chart.spec.get("height", _HEIGHT), _HEIGHT)
-    return msgspec.structs.replace(chart, spec={**chart.spec, "params": choose(params, bound), "height": height})
+    return msgspec.structs.replace(
+        chart, spec={**chart.spec, "params": choose(params, bound), "height": height}
+    )
 
 
 def _wanted_charts(entry: Entry, standing: Standing, single: bool) -> Iterator[str]:
@@ -151,7 +163,11 @@ def _choices(entry: Entry, standing: Standing) -> dict[str, str]:
 @cache
 def bundle(cache_folder: Path | None = None) -> str:
     """Return Vega, Vega-Lite and Vega-Embed. To put them together takes three seconds of a processor."""
-    path = None if cache_folder is None else cache_folder / f"vega-embed-{version('vl-convert-python')}.js"
+    path = (
+        None
+        if cache_folder is None
+        else cache_folder / f"vega-embed-{version('vl-convert-python')}.js"
+    )
     if path is not None:
         with contextlib.suppress(OSError, UnicodeDecodeError):
             mark, _, script = path.read_text(encoding="utf-8").partition("\n")
@@ -187,7 +203,9 @@ def _template() -> jinja2.Template:
     )
     environment.filters["json"] = embedded
     environment.filters["full"] = lambda value: f"{value:.15g}"
-    environment.tests["link"] = lambda words: re.match(r"https?://[^\s<>\"']+\Z", words) is not None
+    environment.tests["link"] = lambda words: (
+        re.match(r"https?://[^\s<>\"']+\Z", words) is not None
+    )
     return environment.get_template("page.html")
 
 

@@ -42,7 +42,9 @@ class Trial(msgspec.Struct, frozen=True):
 def trial(entry: Entry, varying: list[str]) -> Trial:
     """Return a trial's facts. `varying`: settings of the load that differ from trial to trial."""
     stats, latencies = _latencies(entry)
-    by = dict.fromkeys(_BY[n.by] for n in entry.figures.values() if n.low is not None and n.by)
+    by = dict.fromkeys(
+        _BY[n.by] for n in entry.figures.values() if n.low is not None and n.by
+    )
     return Trial(
         id=entry.id,
         series=entry.series,
@@ -51,7 +53,13 @@ def trial(entry: Entry, varying: list[str]) -> Trial:
         said=verdict_words(entry),
         failure=entry.failure,
         label=entry.label,
-        lines=[*_load(entry), *_speeds(entry), *_machine(entry), *_cost(entry), *_settings(entry)],
+        lines=[
+            *_load(entry),
+            *_speeds(entry),
+            *_machine(entry),
+            *_cost(entry),
+            *_settings(entry),
+        ],
         stats=stats,
         latencies=latencies,
         by=", ".join(by),
@@ -66,14 +74,18 @@ def _latencies(entry: Entry) -> tuple[list[str], list[tuple[str, list[ShownFigur
     for name, figure in entry.figures.items():
         if parts := latency(name):
             stat, stem = parts
-            shown = ShownFigure(figure_text(figure), figure_interval(figure), f"{figure.value:.15g}")
+            shown = ShownFigure(
+                figure_text(figure), figure_interval(figure), f"{figure.value:.15g}"
+            )
             by_stem.setdefault(stem, {})["p50" if stat == "median" else stat] = shown
     seen = {stat for row in by_stem.values() for stat in row}
     stats = [*(s for s in _STATS if s in seen), *sorted(seen.difference(_STATS))]
     lines = []
     for name, known in STEMS.items():
         if name in by_stem:
-            lines.append((known.words, [by_stem[name].get(s, ShownFigure("")) for s in stats]))
+            lines.append(
+                (known.words, [by_stem[name].get(s, ShownFigure("")) for s in stats])
+            )
     return stats, lines
 
 
@@ -91,7 +103,10 @@ def _load(entry: Entry) -> list[tuple[str, str]]:
 def _speeds(entry: Entry) -> list[tuple[str, str]]:
     """Return all figures except latencies and counts."""
     return [
-        (figure_words(name), f"{figure_text(n)}{figure_unit(name)} {figure_interval(n)}".rstrip())
+        (
+            figure_words(name),
+            f"{figure_text(n)}{figure_unit(name)} {figure_interval(n)}".rstrip(),
+        )
         for name, n in entry.figures.items()
         if name not in ("completed", "failed") and not name.endswith("_ms")
     ]
@@ -101,10 +116,17 @@ def _machine(entry: Entry) -> list[tuple[str, str]]:
     lines = []
     if entry.accelerator or entry.accelerators:
         used = f"{count(entry.accelerators)} × " if entry.accelerators else ""
-        whole_machine = f", of {count(entry.machine)} in the machine" if entry.machine else ""
-        lines.append(("accelerators", f"{used}{entry.accelerator or 'unknown'}{whole_machine}"))
+        whole_machine = (
+            f", of {count(entry.machine)} in the machine" if entry.machine else ""
+        )
+        lines.append(
+            ("accelerators", f"{used}{entry.accelerator or 'unknown'}{whole_machine}")
+        )
     if entry.memory is not None:
-        sizes = [("after loading", entry.memory.after_load_bytes), ("peak", entry.memory.peak_bytes)]
+        sizes = [
+            ("after loading", entry.memory.after_load_bytes),
+            ("peak", entry.memory.peak_bytes),
+        ]
         words = ", ".join(f"{human_bytes(n)} {when}" for when, n in sizes if n is not None)
         lines.append((f"memory ({entry.memory.basis})", words))
     if entry.power_w is not None:
@@ -129,7 +151,9 @@ def _cost(entry: Entry) -> list[tuple[str, str]]:
         ("per 1,000 requests", cost.per_thousand_requests),
         ("energy per M output tokens", cost.energy_per_million_output),
     ]  # fmt: skip
-    lines = [(what, f"{sign} {money(value)}") for what, value in prices if value is not None]
+    lines = [
+        (what, f"{sign} {money(value)}") for what, value in prices if value is not None
+    ]
     return [*lines, ("price", cost.source)] if cost.source else lines
 
 

@@ -12,7 +12,11 @@ from dyno.results.draft import Draft, complete, errors
 from dyno.results.json_text import Value
 
 # inter_chunk_latency is the gaps between chunks, pooled: vLLM's ITL by another name, and not this tool's.
-_LATENCIES: Final = {"time_to_first_token": "ttft", "inter_token_latency": "itl", "request_latency": "e2el"}
+_LATENCIES: Final = {
+    "time_to_first_token": "ttft",
+    "inter_token_latency": "itl",
+    "request_latency": "e2el",
+}
 _FIGURES: Final = {
     "request_throughput.avg": "request_throughput", "goodput.avg": "request_goodput",
     "request_goodput.avg": "request_goodput", "output_token_throughput.avg": "output_throughput",
@@ -21,11 +25,28 @@ _FIGURES: Final = {
     "total_osl.avg": "total_output_tokens", "total_output_tokens.avg": "total_output_tokens",
     "effective_concurrency.avg": "concurrency_mean",
 }  # fmt: skip
-_READ: Final = {*_LATENCIES, *(path.partition(".")[0] for path in _FIGURES), "benchmark_duration"}
-_SETTINGS: Final = {"aiperf_version": "tool_version", "start_time": "date", "was_cancelled": "was_cancelled"}
+_READ: Final = {
+    *_LATENCIES,
+    *(path.partition(".")[0] for path in _FIGURES),
+    "benchmark_duration",
+}
+_SETTINGS: Final = {
+    "aiperf_version": "tool_version",
+    "start_time": "date",
+    "was_cancelled": "was_cancelled",
+}
 _MODELS: Final = ("models.items", "endpoint.model_names", "model_names", "model")
-_PHASE: Final = {"concurrency": "concurrency", "rate": "rate", "request_rate": "rate", "requests": "num_prompts"}
-_DATA: Final = {"type": "dataset", "prompts.isl.mean": "input_len", "prompts.osl.mean": "output_len"}
+_PHASE: Final = {
+    "concurrency": "concurrency",
+    "rate": "rate",
+    "request_rate": "rate",
+    "requests": "num_prompts",
+}
+_DATA: Final = {
+    "type": "dataset",
+    "prompts.isl.mean": "input_len",
+    "prompts.osl.mean": "output_len",
+}
 _CONFIG: Final = {
     "loadgen.concurrency": "concurrency", "concurrency": "concurrency",
     "perf_analyzer.stimulus.concurrency": "concurrency", "loadgen.request_rate": "rate", "request_rate": "rate",
@@ -39,11 +60,17 @@ _CONFIG: Final = {
 
 
 def is_profile(value: Value) -> bool:
-    return any((block := value.get(key)) is not None and block.has("unit", "avg") for key in _LATENCIES)
+    return any(
+        (block := value.get(key)) is not None and block.has("unit", "avg")
+        for key in _LATENCIES
+    )
 
 
 def is_record(value: Value) -> bool:
-    return value.has("metadata", "metrics") and value.find("metadata.request_start_ns") is not None
+    return (
+        value.has("metadata", "metrics")
+        and value.find("metadata.request_start_ns") is not None
+    )
 
 
 def profile(value: Value, file: str) -> Iterator[Draft]:
@@ -53,13 +80,19 @@ def profile(value: Value, file: str) -> Iterator[Draft]:
         if (block := value.get(key)) is None:
             continue
         if (scale := _scale(value, key)) is None:
-            draft.unread.append(Unread(block.line, f"{key} has an unknown unit of time", "lines"))
+            draft.unread.append(
+                Unread(block.line, f"{key} has an unknown unit of time", "lines")
+            )
         else:
             draft.read_spreads(value, {key: stem}, scale)
     draft.read_figures(value, _FIGURES)
     if (scale := _scale(value, "benchmark_duration")) is not None:
         draft.figure("duration_s", value.find("benchmark_duration.avg"), scale / 1e3)
-    draft.leave((key, block) for key, block in value.fields.items() if block.has("unit", "avg") and key not in _READ)
+    draft.leave(
+        (key, block)
+        for key, block in value.fields.items()
+        if block.has("unit", "avg") and key not in _READ
+    )
     draft.read_settings(value, _SETTINGS)
     if (config := value.get("input_config")) is not None:
         _config(draft, config)
@@ -91,7 +124,10 @@ def _warms_up(phase: Value) -> bool:
     names = [phase.text_of(key) or "" for key in ("kind", "name", "type")]
     if "profiling" in names:
         return False
-    return any("warm" in name.lower() for name in names) or names[0] not in ("", "profiling")
+    return any("warm" in name.lower() for name in names) or names[0] not in (
+        "",
+        "profiling",
+    )
 
 
 class _Metric(msgspec.Struct):
@@ -128,7 +164,10 @@ def records(values: list[Value], file: str) -> Iterator[Draft]:
         record = value.decoded(_Record)
         if record is None:
             draft.unread.append(Unread(value.line, "not an AIPerf record", "lines"))
-        elif (record.metadata.benchmark_phase or record.metadata.credit_phase) in (None, "profiling"):
+        elif (record.metadata.benchmark_phase or record.metadata.credit_phase) in (
+            None,
+            "profiling",
+        ):
             measured.append(record)
     good = [r for r in measured if r.error is None]
     failed = [r for r in measured if r.error is not None]
@@ -161,7 +200,11 @@ def _whole_numbers(metrics: Iterable[_Metric | None]) -> list[int]:
 
 
 def _number(metric: _Metric | None) -> float | None:
-    return float(metric.value) if metric is not None and isinstance(metric.value, int | float) else None
+    return (
+        float(metric.value)
+        if metric is not None and isinstance(metric.value, int | float)
+        else None
+    )
 
 
 def _time_ms(metric: _Metric | None) -> float | None:
@@ -171,10 +214,16 @@ def _time_ms(metric: _Metric | None) -> float | None:
 
 def _gaps_ms(metric: _Metric | None) -> list[float]:
     scale = TO_MS.get(metric.unit.lower()) if metric else None
-    return [scale * v for v in metric.value] if metric and scale and isinstance(metric.value, list) else []
+    return (
+        [scale * v for v in metric.value]
+        if metric and scale and isinstance(metric.value, list)
+        else []
+    )
 
 
 def _described(error: Any) -> str:
     if not isinstance(error, dict):
         return str(error)
-    return f"{error.get('type') or error.get('code') or 'error'}: {error.get('message') or ''}"
+    return (
+        f"{error.get('type') or error.get('code') or 'error'}: {error.get('message') or ''}"
+    )

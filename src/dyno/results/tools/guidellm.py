@@ -30,8 +30,16 @@ _FIGURES: Final = {
     "output_token_count.successful.total_sum": "total_output_tokens",
     "total_token_count.successful.total_sum": "total_tokens",
 }
-_READ: Final = {*(path.partition(".")[0] for path in _FIGURES), *(key for key, _, _ in _LATENCIES), "request_totals"}
-_COUNTS: Final = {"successful": "completed", "errored": "failed", "incomplete": "incomplete"}
+_READ: Final = {
+    *(path.partition(".")[0] for path in _FIGURES),
+    *(key for key, _, _ in _LATENCIES),
+    "request_totals",
+}
+_COUNTS: Final = {
+    "successful": "completed",
+    "errored": "failed",
+    "incomplete": "incomplete",
+}
 # From the newest version to the oldest.
 _TOTALS: Final = (
     "metrics.request_totals", "request_totals", "scheduler_metrics.requests_made", "run_stats.requests_made",
@@ -49,7 +57,11 @@ _OLD: Final = {  # of a benchmark, until 0.3
     "worker.backend_model": "model", "benchmarker.backend.model": "model", "worker.backend_type": "backend",
     "request_loader.processor": "tokenizer", "request_loader.data": "data",
 }  # fmt: skip
-_DATA: Final = {"kind": "dataset", "prompt_tokens": "input_len", "output_tokens": "output_len"}
+_DATA: Final = {
+    "kind": "dataset",
+    "prompt_tokens": "input_len",
+    "output_tokens": "output_len",
+}
 
 
 class _Request(msgspec.Struct):
@@ -65,14 +77,19 @@ class _Request(msgspec.Struct):
 
     @property
     def started(self) -> float | None:
-        return self.request_start_time if self.request_start_time is not None else self.start_time
+        return (
+            self.request_start_time
+            if self.request_start_time is not None
+            else self.start_time
+        )
 
 
 def is_report(value: Value) -> bool:
     first = next(value.each("benchmarks"), None)
     metrics = first.get("metrics") if first is not None else None
     return metrics is not None and any(
-        key in metrics.fields for key in ("requests_per_second", "time_to_first_token_ms", "request_totals")
+        key in metrics.fields
+        for key in ("requests_per_second", "time_to_first_token_ms", "request_totals")
     )
 
 
@@ -93,14 +110,20 @@ def _figures(draft: Draft, benchmark: Value, metrics: Value) -> None:
     if "duration_s" not in draft.figures:
         _duration(draft, benchmark)
     draft.read_figures(metrics, _FIGURES)
-    draft.leave((key, metric) for key, metric in metrics.fields.items() if key not in _READ and _measured(metric))
+    draft.leave(
+        (key, metric)
+        for key, metric in metrics.fields.items()
+        if key not in _READ and _measured(metric)
+    )
     for key, stem, scale in _LATENCIES:
         count = metrics.get(key, "successful", "count")
         if count is not None and count.number == 0:
             continue  # of no request: zeros
         draft.read_spreads(metrics, {f"{key}.successful": stem}, scale)
         for field, statistic in _PERCENTILES.items():
-            draft.latency(statistic, stem, metrics.get(key, "successful", "percentiles", field), scale)
+            draft.latency(
+                statistic, stem, metrics.get(key, "successful", "percentiles", field), scale
+            )
 
 
 def _duration(draft: Draft, benchmark: Value) -> None:
@@ -113,14 +136,23 @@ def _duration(draft: Draft, benchmark: Value) -> None:
 def _measured(metric: Value) -> bool:
     """Zeros of requests that there were none of are not figures."""
     mean, count = metric.find("successful.mean"), metric.find("successful.count")
-    return mean is not None and mean.number is not None and count is not None and bool(count.number)
+    return (
+        mean is not None
+        and mean.number is not None
+        and count is not None
+        and bool(count.number)
+    )
 
 
 def _settings(draft: Draft, benchmark: Value, report: Value) -> None:
     if (strategy := benchmark.first(_STRATEGIES)) is not None:
         kind = strategy.get("type_")
         draft.setting("profile", kind)
-        draft.label = (strategy.text or str(draft.settings["profile"].value)) if "profile" in draft.settings else ""
+        draft.label = (
+            (strategy.text or str(draft.settings["profile"].value))
+            if "profile" in draft.settings
+            else ""
+        )
         if kind is not None and kind.text == "synchronous":
             draft.set("concurrency", 1, kind.line)
         draft.setting("concurrency", strategy.get("streams"))
@@ -134,9 +166,17 @@ def _settings(draft: Draft, benchmark: Value, report: Value) -> None:
     draft.read_settings(next(report.each("config.spec.data"), None), _DATA)
     # 'prompt_tokens=128,output_tokens=128', as versions before 0.7 keep their data's description.
     listed = report.find("args.data")
-    data = next(listed.items(), None) if listed is not None else benchmark.find("request_loader.data")
+    data = (
+        next(listed.items(), None)
+        if listed is not None
+        else benchmark.find("request_loader.data")
+    )
     for key, name in (("prompt_tokens", "input_len"), ("output_tokens", "output_len")):
-        match = re.search(rf"\b{key}\W{{1,3}}(\d{{1,9}})", (data.text or "")[:2000]) if data is not None else None
+        match = (
+            re.search(rf"\b{key}\W{{1,3}}(\d{{1,9}})", (data.text or "")[:2000])
+            if data is not None
+            else None
+        )
         if match is not None and data is not None:
             draft.set(name, int(match[1]), data.line)
 
@@ -146,7 +186,10 @@ def _samples(draft: Draft, benchmark: Value) -> Samples | None:
     if listed is None:
         return None
     requests = draft.decoded(list[_Request], listed, "requests")
-    failed = [request.first(("info.error", "error")) for request in benchmark.each("requests.errored")]
+    failed = [
+        request.first(("info.error", "error"))
+        for request in benchmark.each("requests.errored")
+    ]
     if not requests and not failed:
         return None
     return Samples(
@@ -158,5 +201,6 @@ def _samples(draft: Draft, benchmark: Value) -> Samples | None:
             "e2el": [1e3 * s for s in complete([r.request_latency for r in requests])],
         },
         starts_s=complete([r.started for r in requests]),
-        errors=[""] * len(requests) + errors((e.text if e else None) or "unknown error" for e in failed),
+        errors=[""] * len(requests)
+        + errors((e.text if e else None) or "unknown error" for e in failed),
     )

@@ -6,7 +6,11 @@ from typing import Final
 from dyno.results.draft import Draft
 from dyno.results.json_text import Value
 
-_LATENCIES: Final = {"time_to_first_token_ms": "ttft", "inter_token_latency_ms": "itl", "e2e_latency_ms": "e2el"}
+_LATENCIES: Final = {
+    "time_to_first_token_ms": "ttft",
+    "inter_token_latency_ms": "itl",
+    "e2e_latency_ms": "e2el",
+}
 # Its tokens are those that were generated; those of prompts are 'sent'.
 _FIGURES: Final = {
     "successful_requests": "completed", "failed_requests": "failed", "total_tokens": "total_output_tokens",
@@ -35,7 +39,9 @@ def reports(value: Value, file: str) -> Iterator[Draft]:
         draft.read_figures(result, _FIGURES)
         draft.figure("duration_s", result.get("duration_ms"), 1e-3)
         draft.read_spreads(result, _LATENCIES)
-        draft.read_settings(result, {"executor_type": "executor_type", "config.rate": "rate"})
+        draft.read_settings(
+            result, {"executor_type": "executor_type", "config.rate": "rate"}
+        )
         if result.text_of("executor_type") == "ConstantVUs":
             draft.setting("concurrency", result.find("config.max_vus"))
         draft.read_settings(value, _SETTINGS)

@@ -21,7 +21,10 @@ _FIGURES: Final = {
     "successes.throughput.output_tokens_per_sec": "output_throughput",
     "successes.throughput.total_tokens_per_sec": "total_token_throughput",
 }  # fmt: skip
-_SETTINGS: Final = {"load_summary.requested_rate": "rate", "load_summary.concurrency": "concurrency"}
+_SETTINGS: Final = {
+    "load_summary.requested_rate": "rate",
+    "load_summary.concurrency": "concurrency",
+}
 
 
 def is_stage(value: Value) -> bool:
@@ -44,7 +47,12 @@ def stages(value: Value, file: str) -> Iterator[Draft]:
         draft.label = name
         draft.read_figures(stage, _FIGURES)
         for statistic in ("mean", "median", "p99", "max"):
-            draft.latency(statistic, "queue", stage.find(f"load_summary.schedule_delay.{statistic}"), 1e3)
+            draft.latency(
+                statistic,
+                "queue",
+                stage.find(f"load_summary.schedule_delay.{statistic}"),
+                1e3,
+            )
         draft.read_spreads(stage, _LATENCIES, 1e3)
         draft.read_settings(stage, _SETTINGS)
         yield draft

@@ -26,7 +26,9 @@ _LEFT: Final = ("avg_ns", "stddev_ns", "avg_ts", "stddev_ts", "samples_ns", "sam
 _WORDS: Final = ("build_commit", "cpu_info", "gpu_info", "backends", "model_filename", "model_type", "cpu_mask",
                  "type_k", "type_v", "split_mode", "devices", "tensor_split", "tensor_buft_overrides", "load_mode",
                  "lazy_mode", "test_time")  # fmt: skip
-_INSERT: Final = re.compile(r"INSERT INTO (?:llama_bench|test) \(([^()]*)\) VALUES \((.*)\);?\s*")
+_INSERT: Final = re.compile(
+    r"INSERT INTO (?:llama_bench|test) \(([^()]*)\) VALUES \((.*)\);?\s*"
+)
 _QUOTED: Final = re.compile(r"\s*(?:'((?:[^']|'')*)'|([^,'\s]+))\s*(?:,|$)")
 # Short titles of its Markdown table, as the flags are called that set them.
 _TITLES: Final = {
@@ -37,7 +39,9 @@ _TEST: Final = re.compile(r"((?:pp|tg)\s?\d+(?:\s?\+\s?tg\s?\d+)?)(?:\s*@\s*d\s?
 _AT_ONCE: Final = re.compile(r"(.+?)\s*\(c(\d{1,5})\)")  # llama-benchy's requests at once
 _SPEED: Final = re.compile(r"t/s(?:\s*\(([^()]{1,40})\))?", re.I)
 _CALCULATED: Final = re.compile(r"speed-?up|ratio|diff|delta|change|gain|improve|%")
-_TEST_TITLE: Final = re.compile(rf"({_TEST.pattern})(?: ?[(\[]?(?:t/s|tok/s|tokens/s)[)\]]?)?")
+_TEST_TITLE: Final = re.compile(
+    rf"({_TEST.pattern})(?: ?[(\[]?(?:t/s|tok/s|tokens/s)[)\]]?)?"
+)
 
 
 def is_test(value: Value) -> bool:
@@ -53,7 +57,11 @@ def _inner(value: Value) -> Value:
 def inner_tests(value: Value) -> list[Value]:
     """Return the tests of a list that is kept inside another object; else the value itself."""
     items = list(value.each("raw"))
-    return items if items and all(item.is_object and is_test(item) for item in items) else [value]
+    return (
+        items
+        if items and all(item.is_object and is_test(item) for item in items)
+        else [value]
+    )
 
 
 def is_batched(value: Value) -> bool:
@@ -65,7 +73,12 @@ def is_header(titles: list[str]) -> bool:
 
 
 def is_sql(text: str) -> bool:
-    return bool(re.match(r"\s*(?:CREATE TABLE (?:IF NOT EXISTS )?|INSERT INTO )(?:llama_bench|test) ?\(", text))
+    return bool(
+        re.match(
+            r"\s*(?:CREATE TABLE (?:IF NOT EXISTS )?|INSERT INTO )(?:llama_bench|test) ?\(",
+            text,
+        )
+    )
 
 
 def tests(value: Value, file: str) -> Iterator[Draft]:
@@ -74,14 +87,26 @@ def tests(value: Value, file: str) -> Iterator[Draft]:
     speeds = draft.decoded(list[float], value.get("samples_ts"), "samples_ts")
     times = draft.decoded(list[float], value.get("samples_ns"), "samples_ns")
     if speeds or times:
-        draft.samples = Samples(speeds=speeds, times_ms={"latency": [ns / 1e6 for ns in times]})
-    fields = {key: (scalar, field.line) for key, field in value.fields.items() if (scalar := field.scalar) is not None}
+        draft.samples = Samples(
+            speeds=speeds, times_ms={"latency": [ns / 1e6 for ns in times]}
+        )
+    fields = {
+        key: (scalar, field.line)
+        for key, field in value.fields.items()
+        if (scalar := field.scalar) is not None
+    }
     speed = value.get("avg_ts")
     _fill(draft, fields, speed.digits if speed else "")
     yield draft
 
 
-def texts(titles: list[str], cells: list[list[str]], lines: list[int], file: str, form: Literal["csv", "sql"]) -> Read:
+def texts(
+    titles: list[str],
+    cells: list[list[str]],
+    lines: list[int],
+    file: str,
+    form: Literal["csv", "sql"],
+) -> Read:
     """Read the lines of a CSV file or of SQL, where each value is a text."""
     rows: list[Row] = []
     unread: list[Unread] = []
@@ -89,7 +114,11 @@ def texts(titles: list[str], cells: list[list[str]], lines: list[int], file: str
         by_title = dict(zip(titles, values, strict=False))
         draft = Draft("micro", "llama-bench", file, line, form)
         if len(values) == len(titles):
-            _fill(draft, {k: (_scalar(k, v), line) for k, v in by_title.items() if v != ""}, by_title["avg_ts"])
+            _fill(
+                draft,
+                {k: (_scalar(k, v), line) for k, v in by_title.items() if v != ""},
+                by_title["avg_ts"],
+            )
         if draft.figures:
             rows.append(draft.row())
         else:
@@ -118,7 +147,9 @@ def _inserted(line: str) -> tuple[list[str], list[str]]:
     if match is None:
         return [], []
     titles = [title.strip() for title in match[1].split(",")]
-    values = [bare or quoted.replace("''", "'") for quoted, bare in _QUOTED.findall(match[2])]
+    values = [
+        bare or quoted.replace("''", "'") for quoted, bare in _QUOTED.findall(match[2])
+    ]
     return titles, values
 
 
@@ -131,7 +162,21 @@ def batched(value: Value, file: str) -> Iterator[Draft]:
         if length is not None and length.number is not None:
             draft.set("test", f"{test}{length.digits}", length.line)
         draft.setting("batch_size", value.get("pl"))
-        draft.others(value, {"pp", "tg", "pl", "speed_pp", "speed_tg", "speed", "t_pp", "t_tg", "t", "n_kv"})
+        draft.others(
+            value,
+            {
+                "pp",
+                "tg",
+                "pl",
+                "speed_pp",
+                "speed_tg",
+                "speed",
+                "t_pp",
+                "t_tg",
+                "t",
+                "n_kv",
+            },
+        )
         yield draft
 
 
@@ -147,30 +192,58 @@ def _fill(draft: Draft, fields: Fields, digits: str) -> None:
         return
     deviation = fields.get("stddev_ts", ("", line))[0]
     draft.figures["speed"] = Figure(
-        float(speed), line, half(digits), "llama-bench.speed", None if isinstance(deviation, str) else float(deviation)
+        float(speed),
+        line,
+        half(digits),
+        "llama-bench.speed",
+        None if isinstance(deviation, str) else float(deviation),
     )
     draft.set("engine", "llama.cpp", draft.line)
     for key, (scalar, line) in fields.items():
         if key not in _LEFT:
             draft.set(_NAMES.get(key, key), scalar, line)
-    prompt, generated, depth = (fields.get(key, (0, draft.line)) for key in ("n_prompt", "n_gen", "n_depth"))
-    parts = [f"{name}{n}" for name, n in (("pp", prompt[0]), ("tg", generated[0])) if n not in (0, "")]
+    prompt, generated, depth = (
+        fields.get(key, (0, draft.line)) for key in ("n_prompt", "n_gen", "n_depth")
+    )
+    parts = [
+        f"{name}{n}"
+        for name, n in (("pp", prompt[0]), ("tg", generated[0]))
+        if n not in (0, "")
+    ]
     draft.set("test", "+".join(parts), prompt[1])
     if depth[0] not in (0, ""):
         draft.set("depth", *depth)
     commit, line = fields.get("build_commit", ("", draft.line))
     if commit != "":
-        draft.set("engine_version", f"{commit} ({fields.get('build_number', ('', line))[0]})", line)
-    draft.label = draft.series = str(draft.settings["model"].value) if "model" in draft.settings else ""
+        draft.set(
+            "engine_version",
+            f"{commit} ({fields.get('build_number', ('', line))[0]})",
+            line,
+        )
+    draft.label = draft.series = (
+        str(draft.settings["model"].value) if "model" in draft.settings else ""
+    )
 
 
 # ---- its Markdown table: a test on each line, with the settings that differ from their defaults ----
 
 
-def table_rows(table: DocumentTable, index: int, file: str, form: Literal["table", "csv"]) -> list[Row] | None:
+def table_rows(
+    table: DocumentTable, index: int, file: str, form: Literal["table", "csv"]
+) -> list[Row] | None:
     """Return the results of a table in one of these forms; None of another."""
     titles = [title.strip().lower() for title in table.header]
-    blank = Row("micro", "", form, file, table.line, table.line, {}, section=table.section, table=index)
+    blank = Row(
+        "micro",
+        "",
+        form,
+        file,
+        table.line,
+        table.line,
+        {},
+        section=table.section,
+        table=index,
+    )
     if "s_pp t/s" in titles and "s_tg t/s" in titles:
         return _batched_rows(table, titles, blank)
     speeds = _speed_columns(table.header)
@@ -181,7 +254,9 @@ def table_rows(table: DocumentTable, index: int, file: str, form: Literal["table
     tool = "llama-benchy" if benchy else "llama-bench"
     rows = []
     for cells, line in zip(table.rows, table.lines, strict=False):
-        by_title = {title: cell.text.strip() for title, cell in zip(titles, cells, strict=False)}
+        by_title = {
+            title: cell.text.strip() for title, cell in zip(titles, cells, strict=False)
+        }
         bold = {title for title, cell in zip(titles, cells, strict=False) if cell.bold}
         settings = _settings(by_title, line)
         model = shown("model", by_title.get("model", ""))
@@ -191,9 +266,23 @@ def table_rows(table: DocumentTable, index: int, file: str, form: Literal["table
                 continue
             # Of single requests at once it isn't how steady the runs were, but how long each had to wait.
             deviation = None if which.startswith("req") else speed.deviation
-            figure = Figure(speed.value, line, speed.half, definition(tool, "speed"), deviation, title in bold)
+            figure = Figure(
+                speed.value,
+                line,
+                speed.half,
+                definition(tool, "speed"),
+                deviation,
+                title in bold,
+            )
             label = ", ".join(filter(None, (model, shown("", which))))
-            row = replace(blank, tool=tool, line=line, end=line, figures={"speed": figure}, settings=settings)
+            row = replace(
+                blank,
+                tool=tool,
+                line=line,
+                end=line,
+                figures={"speed": figure},
+                settings=settings,
+            )
             rows.append(replace(row, label=label, series=label))
     return rows
 
@@ -214,7 +303,9 @@ def _batched_rows(table: DocumentTable, titles: list[str], blank: Row) -> list[R
     blank = replace(blank, tool="llama-batched-bench")
     rows = []
     for cells, line in zip(table.rows, table.lines, strict=False):
-        numbers = {title: printed(cell.text) for title, cell in zip(titles, cells, strict=False)}
+        numbers = {
+            title: printed(cell.text) for title, cell in zip(titles, cells, strict=False)
+        }
         common = {
             name: Setting(int(number.value), line, "column")
             for title, name in (("b", "batch_size"), ("n_kv", "n_kv"))
@@ -223,9 +314,13 @@ def _batched_rows(table: DocumentTable, titles: list[str], blank: Row) -> list[R
         for test in ("pp", "tg"):
             speed, length = numbers.get(f"s_{test} t/s"), numbers.get(test)
             if speed is not None and length is not None:
-                settings = common | {"test": Setting(f"{test}{int(length.value)}", line, "column")}
+                settings = common | {
+                    "test": Setting(f"{test}{int(length.value)}", line, "column")
+                }
                 figures = {"speed": Figure(speed.value, line, speed.half)}
-                rows.append(replace(blank, line=line, end=line, figures=figures, settings=settings))
+                rows.append(
+                    replace(blank, line=line, end=line, figures=figures, settings=settings)
+                )
     return rows
 
 
@@ -270,10 +365,14 @@ def _setting(title: str, text: str) -> Scalar | None:
     return shown(title, text) if number.deviation is None else None
 
 
-def test_settings(text: str, line: int, by: Literal["column", "block"] = "column") -> dict[str, Setting]:
+def test_settings(
+    text: str, line: int, by: Literal["column", "block"] = "column"
+) -> dict[str, Setting]:
     """Return the settings of a test: 'pp512 @ d4096' → the test and the depth. Older ones write 'pp 512'."""
     if match := _AT_ONCE.fullmatch(text.strip()):
-        return test_settings(match[1], line, by) | {"concurrency": Setting(int(match[2]), line, by)}
+        return test_settings(match[1], line, by) | {
+            "concurrency": Setting(int(match[2]), line, by)
+        }
     if (match := _TEST.fullmatch(text.strip())) is None:
         return {"test": Setting(shown("test", text), line, by)}
     test = {"test": Setting(match[1].replace(" ", ""), line, by)}

@@ -38,10 +38,14 @@ def is_results(value: Value) -> bool:
     results = value.get("results")
     if results is None or not results.is_object:
         return False
-    if any(key in value.fields for key in ("n-shot", "versions", "configs", "lm_eval_version")):
+    if any(
+        key in value.fields for key in ("n-shot", "versions", "configs", "lm_eval_version")
+    ):
         return True
     first = next(iter(results.fields.values()), None)  # stripped of all but the scores
-    return first is not None and any("," in key and field.digits for key, field in first.fields.items())
+    return first is not None and any(
+        "," in key and field.digits for key, field in first.fields.items()
+    )
 
 
 def is_sample(value: Value) -> bool:
@@ -59,10 +63,16 @@ def results(value: Value, file: str) -> Iterator[Draft]:
     yield from drafts or [Draft("quality", "lm-eval", file, value)]
 
 
-def _scores(value: Value, task: str, scores: Value, file: str, group: bool) -> Iterator[Draft]:
+def _scores(
+    value: Value, task: str, scores: Value, file: str, group: bool
+) -> Iterator[Draft]:
     for key, field in scores.fields.items():
         metric, _, chosen = key.partition(",")
-        if field.number is None or metric.endswith("_stderr") or metric in ("alias", "sample_len", "sample_count"):
+        if (
+            field.number is None
+            or metric.endswith("_stderr")
+            or metric in ("alias", "sample_len", "sample_count")
+        ):
             continue
         draft = Draft("quality", "lm-eval", file, field)
         draft.figure("score", field)
@@ -115,7 +125,9 @@ def samples(values: Sequence[Value], file: str) -> Iterator[Draft]:
     prompts: dict[tuple[str, str, str], list[str]] = {}
     for value in values:
         named = value.get("metrics")
-        metrics = (named and named.decoded(list[str])) or [n for n in value.fields if n not in _SAMPLE]
+        metrics = (named and named.decoded(list[str])) or [
+            n for n in value.fields if n not in _SAMPLE
+        ]
         for metric in metrics:
             score = value.get(metric)
             if score is not None and (number := score.number) is not None:
@@ -137,7 +149,9 @@ def results_beside(path: Path) -> Path | None:
 
 def samples_beside(path: Path) -> list[Path]:
     """Return the samples files of a results file."""
-    return [p for p in sorted(path.parent.glob("samples_*.jsonl")) if results_beside(p) == path]
+    return [
+        p for p in sorted(path.parent.glob("samples_*.jsonl")) if results_beside(p) == path
+    ]
 
 
 def with_samples(rows: Sequence[Row], items: Sequence[Row]) -> list[Row]:
@@ -148,7 +162,11 @@ def with_samples(rows: Sequence[Row], items: Sequence[Row]) -> list[Row]:
 
     def joined(row: Row) -> Row:
         one = next((r for r in items if test(r) == test(row)), None)
-        return row if one is None else replace(row, samples=one.samples, prompts_sha256=one.prompts_sha256)
+        return (
+            row
+            if one is None
+            else replace(row, samples=one.samples, prompts_sha256=one.prompts_sha256)
+        )
 
     return [joined(row) for row in rows]
 
@@ -156,15 +174,29 @@ def with_samples(rows: Sequence[Row], items: Sequence[Row]) -> list[Row]:
 # ---- its Markdown table: a task's name is on its first line only ----
 
 
-def table_rows(table: DocumentTable, index: int, file: str, form: Literal["table", "csv"]) -> list[Row] | None:
+def table_rows(
+    table: DocumentTable, index: int, file: str, form: Literal["table", "csv"]
+) -> list[Row] | None:
     """Return the scores of lm-eval's table; None of another."""
     titles = [title.strip().lower() for title in table.header]
-    task_column = next((i for i, title in enumerate(titles) if title in ("tasks", "task", "groups")), None)
+    task_column = next(
+        (i for i, title in enumerate(titles) if title in ("tasks", "task", "groups")), None
+    )
     if task_column is None or "metric" not in titles or "value" not in titles:
         return None
     value_column = titles.index("value")
     group = titles[task_column] == "groups"
-    blank = Row("quality", "lm-eval", form, file, table.line, table.line, {}, section=table.section, table=index)
+    blank = Row(
+        "quality",
+        "lm-eval",
+        form,
+        file,
+        table.line,
+        table.line,
+        {},
+        section=table.section,
+        table=index,
+    )
     task, rows = "", []
     carried: dict[str, DocumentCell] = {}
     for cells, line in zip(table.rows, table.lines, strict=False):
@@ -175,21 +207,38 @@ def table_rows(table: DocumentTable, index: int, file: str, form: Literal["table
             task, carried = re.sub(r"^[\s-]+", "", name), {}
         by_title = _by_title(titles, cells)
         # Version, filter and n-shot are blank too where they stay the same.
-        carried |= {key: by_title[key] for key in ("version", "filter", "n-shot") if key in by_title}
+        carried |= {
+            key: by_title[key] for key in ("version", "filter", "n-shot") if key in by_title
+        }
         figures = _figures(cells[value_column], by_title.get("stderr"), line)
         if figures:
             settings = _settings(task, by_title, carried, group, line)
             label = shown("task", task)
-            rows.append(replace(blank, line=line, end=line, figures=figures, settings=settings, label=label))
+            rows.append(
+                replace(
+                    blank,
+                    line=line,
+                    end=line,
+                    figures=figures,
+                    settings=settings,
+                    label=label,
+                )
+            )
     return rows
 
 
 def _by_title(titles: list[str], cells: list[DocumentCell]) -> dict[str, DocumentCell]:
     """Return the cells of a line that aren't blank."""
-    return {title: cell for title, cell in zip(titles, cells, strict=False) if title and cell.text.strip()}
+    return {
+        title: cell
+        for title, cell in zip(titles, cells, strict=False)
+        if title and cell.text.strip()
+    }
 
 
-def _figures(value: DocumentCell, error: DocumentCell | None, line: int) -> dict[str, Figure]:
+def _figures(
+    value: DocumentCell, error: DocumentCell | None, line: int
+) -> dict[str, Figure]:
     """Return the score of a line and its standard error; none where it has no score."""
     score = printed(value.text)
     if score is None:
@@ -202,17 +251,31 @@ def _figures(value: DocumentCell, error: DocumentCell | None, line: int) -> dict
 
 
 def _settings(
-    task: str, by_title: dict[str, DocumentCell], carried: dict[str, DocumentCell], group: bool, line: int
+    task: str,
+    by_title: dict[str, DocumentCell],
+    carried: dict[str, DocumentCell],
+    group: bool,
+    line: int,
 ) -> dict[str, Setting]:
     out = {"task": Setting(shown("task", task), line, "column")} if task else {}
     if group:
         out["group"] = Setting(True, line, "column")
     if "metric" in by_title:
-        out["metric"] = Setting(shown("metric", by_title["metric"].text.strip()), line, "column")
-    for key, name in (("filter", "filter"), ("version", "task_version"), ("n-shot", "n_shot")):
+        out["metric"] = Setting(
+            shown("metric", by_title["metric"].text.strip()), line, "column"
+        )
+    for key, name in (
+        ("filter", "filter"),
+        ("version", "task_version"),
+        ("n-shot", "n_shot"),
+    ):
         if key in carried:
             text = carried[key].text.strip()
             number = printed(text)
-            whole = number is not None and not number.unit and number.value == int(number.value)
-            out[name] = Setting(int(number.value) if number and whole else shown(name, text), line, "column")
+            whole = (
+                number is not None and not number.unit and number.value == int(number.value)
+            )
+            out[name] = Setting(
+                int(number.value) if number and whole else shown(name, text), line, "column"
+            )
     return out

@@ -21,7 +21,9 @@ def answers(values: Sequence[Value], file: str) -> Iterator[Draft]:
     by_task: dict[str, list[tuple[str, float, int, str]]] = {"mmlu_pro": []}
     for value in values:
         fields = value.fields
-        right = fields["pred"].text is not None and fields["pred"].text == fields["answer"].text
+        right = (
+            fields["pred"].text is not None and fields["pred"].text == fields["answer"].text
+        )
         options = fields["options"].decoded(list[str]) or []
         text = f"{fields['question_id'].scalar} {value.text_of('question')} {options}"
         one = str(fields["question_id"].scalar), float(right), len(options), text
@@ -35,8 +37,14 @@ def answers(values: Sequence[Value], file: str) -> Iterator[Draft]:
             draft.set("model", match[1], 0, "file")
             if match[2]:
                 draft.set("n_shot", int(match[2]), 0, "file")
-        draft.set("chance", round(mean(1 / max(options, 1) for _, _, options, _ in items), 4), draft.line)
-        draft.prompts_sha256 = sha256("".join(sorted(text for *_, text in items)).encode()).hexdigest()
+        draft.set(
+            "chance",
+            round(mean(1 / max(options, 1) for _, _, options, _ in items), 4),
+            draft.line,
+        )
+        draft.prompts_sha256 = sha256(
+            "".join(sorted(text for *_, text in items)).encode()
+        ).hexdigest()
         if task == "mmlu_pro":
             draft.set("group", True, draft.line)
         yield draft

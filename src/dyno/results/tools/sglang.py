@@ -44,7 +44,13 @@ _LEFT: Final = (
 def is_serve(value: Value) -> bool:
     if not value.has("duration", "completed"):
         return False
-    own = ("mean_e2e_latency_ms", "total_throughput", "server_info", "sharegpt_output_len", "random_range_ratio")
+    own = (
+        "mean_e2e_latency_ms",
+        "total_throughput",
+        "server_info",
+        "sharegpt_output_len",
+        "random_range_ratio",
+    )
     return any(key in value.fields for key in own)
 
 
@@ -55,7 +61,9 @@ def serve(value: Value, file: str) -> Iterator[Draft]:
     draft.read_keys(value, _LATENCY)
     draft.read_settings(value, _SETTINGS)
     dataset, backend = draft.settings.get("dataset"), draft.settings.get("backend")
-    if dataset is not None and str(dataset.value).startswith(("random", "generated-shared-prefix")):
+    if dataset is not None and str(dataset.value).startswith(
+        ("random", "generated-shared-prefix")
+    ):
         # Their defaults are written too where another data set was sent.
         draft.read_settings(value, _LENGTHS)
     draft.read_settings(value.get("server_info"), _SERVER)

@@ -46,14 +46,19 @@ _SESSIONS: Final = {
     "dyno.sessions.throughput": "session_throughput", "dyno.sessions.completed": "sessions_completed",
     "dyno.sessions.failed": "sessions_failed",
 }  # fmt: skip
-_REUSE: Final = {"dyno.reuse.most_share": "possible_reuse", "dyno.reuse.reported_share": "reported_reuse"}
+_REUSE: Final = {
+    "dyno.reuse.most_share": "possible_reuse",
+    "dyno.reuse.reported_share": "reported_reuse",
+}
 _DYNO: Final = {
     "version": "tool_version", "trial.workload.dataset": "dataset", "engine.kind": "engine", "target.kind": "engine",
     "target.version": "engine_version", "target.quantization": "quantization", "target.dtype": "dtype",
     "target.kv_cache_dtype": "kv_cache_dtype", "target.tensor_parallel": "tensor_parallel",
     "target.prefix_caching": "prefix_caching", "target.max_model_len": "max_model_len", "verdict": "verdict",
 }  # fmt: skip
-_INFERENCEX_KEY: Final = re.compile(r"(?P<statistic>mean|median|std|p\d+(?:\.\d+)?)_(?P<stem>ttft|tpot|itl|e2el)")
+_INFERENCEX_KEY: Final = re.compile(
+    r"(?P<statistic>mean|median|std|p\d+(?:\.\d+)?)_(?P<stem>ttft|tpot|itl|e2el)"
+)
 _INFERENCEX: Final = {
     "hw": "accelerator", "conc": "concurrency", "framework": "engine", "precision": "quantization", "model": "model",
     "tp": "tensor_parallel", "isl": "input_len", "osl": "output_len", "image": "image", "ep": "ep",
@@ -62,7 +67,9 @@ _INFERENCEX: Final = {
 
 
 def is_serve(value: Value) -> bool:
-    if value.has("completed", "request_throughput") or value.has("completed", "duration", "num_prompts"):
+    if value.has("completed", "request_throughput") or value.has(
+        "completed", "duration", "num_prompts"
+    ):
         return True
     # Broken off before its figures.
     return value.has("model_id", "num_prompts", "request_rate", "date")
@@ -73,7 +80,9 @@ def is_throughput(value: Value) -> bool:
 
 
 def is_latency(value: Value) -> bool:
-    return value.has("avg_latency") and ("percentiles" in value.fields or "latencies" in value.fields)
+    return value.has("avg_latency") and (
+        "percentiles" in value.fields or "latencies" in value.fields
+    )
 
 
 def is_dyno(value: Value) -> bool:
@@ -142,9 +151,15 @@ def serve(value: Value, file: str) -> Iterator[Draft]:
     for key, field in own.items():
         draft.figure(key, field, means=metric.OWN_TPOT)
     known = {*_SETTINGS, *_FIGURES, *_LEFT}
-    known |= {key for key in value.fields if key.startswith("probe_") or "client_queue" in key}
+    known |= {
+        key for key in value.fields if key.startswith("probe_") or "client_queue" in key
+    }
     for key, field in value.fields.items():
-        if parts := metric.latency(key) if key.endswith("_ms") or key.startswith("probe_") else None:
+        if (
+            parts := metric.latency(key)
+            if key.endswith("_ms") or key.startswith("probe_")
+            else None
+        ):
             statistic, stem = parts
             draft.latency(statistic, "vllm_tpot" if own and stem == "tpot" else stem, field)
             known.add(key)
@@ -169,7 +184,11 @@ def _others(draft: Draft, value: Value, known: Collection[str]) -> None:
     """Read --metadata, whose values are texts, and the parameters of a sweep. Other numbers are metrics of another
     version, which nothing here checks."""
     if "run_number" not in value.fields:
-        draft.leave((key, field) for key, field in value.fields.items() if key not in known and field.digits)
+        draft.leave(
+            (key, field)
+            for key, field in value.fields.items()
+            if key not in known and field.digits
+        )
     draft.others(value, known)
 
 
@@ -181,13 +200,24 @@ def _samples(draft: Draft, value: Value, own: bool) -> Samples:
     pooled, decoding = draft.gaps_ms(value.get("itls"), "itls")
     ends = draft.times_ms(value.get("latencies"), "latencies")
     if not ends and len(firsts) == len(decoding):  # from first token to last are its gaps
-        ends = [first + rest for first, rest in zip(firsts, decoding, strict=True) if first > 0]
-    paces = [rest / (n - 1) for n, rest in zip(lengths, decoding, strict=False) if n > 1 and rest > 0]
+        ends = [
+            first + rest for first, rest in zip(firsts, decoding, strict=True) if first > 0
+        ]
+    paces = [
+        rest / (n - 1)
+        for n, rest in zip(lengths, decoding, strict=False)
+        if n > 1 and rest > 0
+    ]
     paces = paces if len(lengths) == len(decoding) else []
     return Samples(
         input_lens=draft.decoded(list[int], value.get("input_lens"), "input_lens"),
         output_lens=lengths,
-        times_ms={"ttft": firsts, "vllm_tpot" if own else "tpot": paces, "e2el": ends, "itl": pooled},
+        times_ms={
+            "ttft": firsts,
+            "vllm_tpot" if own else "tpot": paces,
+            "e2el": ends,
+            "itl": pooled,
+        },
         starts_s=draft.decoded(list[float], value.get("start_times"), "start_times"),
         errors=errors(draft.decoded(list[str | None], value.get("errors"), "errors")),
     )
@@ -196,7 +226,9 @@ def _samples(draft: Draft, value: Value, own: bool) -> Samples:
 def throughput(value: Value, file: str) -> Iterator[Draft]:
     draft = _draft(value, file, "throughput")
     draft.read_figures(value, _THROUGHPUT)
-    draft.figure("total_token_throughput", value.get("tokens_per_second"), means="offline.throughput")
+    draft.figure(
+        "total_token_throughput", value.get("tokens_per_second"), means="offline.throughput"
+    )
     draft.setting("model", value.get("model_id"))
     _others(draft, value, {*_THROUGHPUT, "tokens_per_second", "model_id", "label", "dyno"})
     yield draft
@@ -210,14 +242,20 @@ def latency(value: Value, file: str) -> Iterator[Draft]:
         if key.replace(".", "", 1).isdigit() and len(key) <= 6:
             draft.figure(f"p{key}_latency_ms", field, 1e3, "offline.latency")
     draft.setting("model", value.get("model_id"))
-    _others(draft, value, {"avg_latency", "percentiles", "latencies", "model_id", "label", "dyno"})
+    _others(
+        draft,
+        value,
+        {"avg_latency", "percentiles", "latencies", "model_id", "label", "dyno"},
+    )
     if seconds := draft.decoded(list[float], value.get("latencies"), "latencies"):
         draft.samples = Samples(times_ms={"latency": [1e3 * s for s in seconds]})
     yield draft
 
 
 def is_inferencex(value: Value) -> bool:
-    return value.has("hw", "conc") and any(_INFERENCEX_KEY.fullmatch(key) for key in value.fields)
+    return value.has("hw", "conc") and any(
+        _INFERENCEX_KEY.fullmatch(key) for key in value.fields
+    )
 
 
 def inferencex(value: Value, file: str) -> Iterator[Draft]:
@@ -226,5 +264,7 @@ def inferencex(value: Value, file: str) -> Iterator[Draft]:
     draft.read_keys(value, _INFERENCEX_KEY, 1e3)
     draft.read_settings(value, _INFERENCEX)
     draft.figure("power_w", value.get("avg_power_w"))
-    draft.series = ", ".join(str(s.value) for k in ("accelerator", "engine") if (s := draft.settings.get(k)))
+    draft.series = ", ".join(
+        str(s.value) for k in ("accelerator", "engine") if (s := draft.settings.get(k))
+    )
     yield draft

@@ -56,11 +56,15 @@ def own_fields() -> list[tuple[str, Any, Any]]:
         for field in msgspec.structs.fields(spec):
             if field.name not in known:
                 known.add(field.name)
-                files.setdefault(spec.__module__, []).append((field.name, field.type, field.default))
+                files.setdefault(spec.__module__, []).append(
+                    (field.name, field.type, field.default)
+                )
     return [field for own in reversed(files.values()) for field in own]
 
 
 if TYPE_CHECKING:
 
-    class OwnSettings(ChatSpec, ConversationsSpec, TimedTraceSpec, HfSpec, ClientsSpec, frozen=True):
+    class OwnSettings(
+        ChatSpec, ConversationsSpec, TimedTraceSpec, HfSpec, ClientsSpec, frozen=True
+    ):
         """The settings of `own_fields`, for the type checker."""

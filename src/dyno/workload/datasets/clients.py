@@ -20,7 +20,14 @@ class ClientsSpec(CommonSpec, frozen=True):
     ] = 1.0  # fmt: skip
     client_rate_rps: Annotated[
         float,
-        Option("--client-rate", "RPS", "requests per second of all clients together", above=0, most=1e7, always=True),
+        Option(
+            "--client-rate",
+            "RPS",
+            "requests per second of all clients together",
+            above=0,
+            most=1e7,
+            always=True,
+        ),
     ] = 1.0
     trace_start_s: TraceStart = 0.0
     trace_end_s: TraceEnd = None

@@ -8,5 +8,13 @@ CUSTOM = Dataset(
     make="recorded:custom",
     traits=DatasetTraits(file=True, template=True),
     offline=True,
-    lengths=(LengthFlag("output_len", "output-len", 256, "tokens to generate; -1: as in the file", least=None),),
+    lengths=(
+        LengthFlag(
+            "output_len",
+            "output-len",
+            256,
+            "tokens to generate; -1: as in the file",
+            least=None,
+        ),
+    ),
 )

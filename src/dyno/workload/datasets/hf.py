@@ -11,14 +11,22 @@ class HfSpec(CommonSpec, frozen=True):
     hf_name: Annotated[
         str | None,
         Option(
-            "--hf-name", "OWNER/NAME", "dataset in the Hub's cache, where --dataset-path names none (default: none)"
+            "--hf-name",
+            "OWNER/NAME",
+            "dataset in the Hub's cache, where --dataset-path names none (default: none)",
         ),
     ] = None
     hf_subset: Annotated[
-        str | None, Option("--hf-subset", "NAME", "subset: its files have it in their path (default: all)")
+        str | None,
+        Option(
+            "--hf-subset", "NAME", "subset: its files have it in their path (default: all)"
+        ),
     ] = None
     hf_split: Annotated[
-        str | None, Option("--hf-split", "NAME", "split: its files have it in their path (default: train)")
+        str | None,
+        Option(
+            "--hf-split", "NAME", "split: its files have it in their path (default: train)"
+        ),
     ] = None
 
 
@@ -31,7 +39,10 @@ HF = Dataset(
     file_optional=True,
     lengths=(
         LengthFlag(
-            "output_len", "output-len", None, "tokens to generate (default: as in the file; 256 where it has none)"
+            "output_len",
+            "output-len",
+            None,
+            "tokens to generate (default: as in the file; 256 where it has none)",
         ),
     ),
     hub_name="hf_name",

@@ -9,6 +9,10 @@ SHAREGPT = Dataset(
     traits=DatasetTraits(file=True),
     file_optional=True,
     offline=True,
-    lengths=(LengthFlag("output_len", "output-len", None, "tokens to generate (default: as in the file)"),),
+    lengths=(
+        LengthFlag(
+            "output_len", "output-len", None, "tokens to generate (default: as in the file)"
+        ),
+    ),
     hub_file="hub:anon8231489123/ShareGPT_Vicuna_unfiltered/ShareGPT_V3_unfiltered_cleaned_split.json",
 )

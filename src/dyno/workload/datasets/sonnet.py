@@ -10,7 +10,13 @@ SONNET = Dataset(
     needs=("input_len", "output_len"),
     file_optional=True,
     lengths=(
-        LengthFlag("prefix_len", "prefix-len", 200, "tokens that all prompts share at their start", least=0),
+        LengthFlag(
+            "prefix_len",
+            "prefix-len",
+            200,
+            "tokens that all prompts share at their start",
+            least=0,
+        ),
         LengthFlag("input_len", "input-len", 550, "tokens of a prompt, with its prefix"),
         LengthFlag("output_len", "output-len", 150, "tokens to generate"),
     ),

@@ -7,9 +7,15 @@ from dyno.workload.common import MOST_TOKENS, CommonSpec
 from dyno.workload.dataset import Dataset, DatasetTraits
 
 # Times count from the first request of the file. The clients of datasets/clients.py have such a window, too.
-TraceStart = Annotated[float, Option("--trace-start", "S", "skip the first S seconds of a trace", least=0, most=1e9)]
+TraceStart = Annotated[
+    float,
+    Option("--trace-start", "S", "skip the first S seconds of a trace", least=0, most=1e9),
+]
 TraceEnd = Annotated[
-    float | None, Option("--trace-end", "S", "end the trace after S seconds (default: all of it)", above=0)
+    float | None,
+    Option(
+        "--trace-end", "S", "end the trace after S seconds (default: all of it)", above=0
+    ),
 ]
 TraceMaxTokens = Annotated[
     int | None,
@@ -33,7 +39,14 @@ class TimedTraceSpec(TraceSpec, frozen=True):
     """As vLLM's flags."""
 
     timed_trace_chunk_hash_size: Annotated[
-        int, Option("--timed-trace-chunk-hash-size", "N", "timed_trace: tokens per hash id", least=1, most=MOST_TOKENS)
+        int,
+        Option(
+            "--timed-trace-chunk-hash-size",
+            "N",
+            "timed_trace: tokens per hash id",
+            least=1,
+            most=MOST_TOKENS,
+        ),
     ] = 16
     timed_trace_sec_multiplier: Annotated[
         float,
@@ -41,16 +54,30 @@ class TimedTraceSpec(TraceSpec, frozen=True):
                above=0, most=1e9),
     ] = 1.0  # fmt: skip
     timed_trace_label_timestamp: Annotated[
-        str, Option("--timed-trace-label-timestamp", "NAME", "timed_trace: column of the time")
+        str,
+        Option("--timed-trace-label-timestamp", "NAME", "timed_trace: column of the time"),
     ] = "timestamp"
     timed_trace_label_input_length: Annotated[
-        str, Option("--timed-trace-label-input-length", "NAME", "timed_trace: column of the prompt's tokens")
+        str,
+        Option(
+            "--timed-trace-label-input-length",
+            "NAME",
+            "timed_trace: column of the prompt's tokens",
+        ),
     ] = "input_length"
     timed_trace_label_output_length: Annotated[
-        str, Option("--timed-trace-label-output-length", "NAME", "timed_trace: column of the output's tokens")
+        str,
+        Option(
+            "--timed-trace-label-output-length",
+            "NAME",
+            "timed_trace: column of the output's tokens",
+        ),
     ] = "output_length"
     timed_trace_label_hash_ids: Annotated[
-        str, Option("--timed-trace-label-hash-ids", "NAME", "timed_trace: column of the hash ids")
+        str,
+        Option(
+            "--timed-trace-label-hash-ids", "NAME", "timed_trace: column of the hash ids"
+        ),
     ] = "hash_ids"
 
 
@@ -67,17 +94,25 @@ class TraceFormat(NamedTuple):
 
 
 FORMATS = {
-    "mooncake": TraceFormat("timestamp", "input_length", "output_length", "hash_ids", unit_s=0.001, block=512),
+    "mooncake": TraceFormat(
+        "timestamp", "input_length", "output_length", "hash_ids", unit_s=0.001, block=512
+    ),
     "azure": TraceFormat("TIMESTAMP", "ContextTokens", "GeneratedTokens"),
     # As vLLM: GPT-4's rows alone.
-    "burstgpt": TraceFormat("Timestamp", "Request tokens", "Response tokens", only=("Model", "GPT-4")),
-    "bailian": TraceFormat("timestamp", "input_length", "output_length", "hash_ids", block=16),
+    "burstgpt": TraceFormat(
+        "Timestamp", "Request tokens", "Response tokens", only=("Model", "GPT-4")
+    ),
+    "bailian": TraceFormat(
+        "timestamp", "input_length", "output_length", "hash_ids", block=16
+    ),
 }
 
 
 def _trace(name: str, about: str, spec: type[TraceSpec] = TraceSpec) -> Dataset:
     traits = DatasetTraits(file=True, times=True, paced=True, trace=True, endless=True)
-    return Dataset(name=name, about=about, make="traces:trace", traits=traits, spec=spec, offline=True)
+    return Dataset(
+        name=name, about=about, make="traces:trace", traits=traits, spec=spec, offline=True
+    )
 
 
 TRACES = (
