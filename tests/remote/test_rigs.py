@@ -1,9 +1,11 @@
 """Rigs elsewhere, in pieces: keys of a study, the register, wheels, the agent's verbs, and what may come home."""
 
+import fcntl
 import hashlib
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import tarfile
@@ -348,6 +350,24 @@ def test_following_shows_the_log_and_finished_trials_and_ends_with_the_job(
         {"finished": "runs/s/trials/b-2"},
         {"ended": "0", "skipped": {"3": "saturated"}, "engines": ["runs/s/engines/001-e"]},
     ]
+
+
+def test_a_job_that_is_stopped_before_its_process_is_noted_is_stopped(
+    tmp_path: Path,
+) -> None:
+    """`start` takes the lock first, and writes the number of its process a moment later."""
+    job_of(tmp_path, SLOW)
+    folder = tmp_path / "jobs" / ("0" * 12)
+    with (folder / "lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        job = subprocess.Popen(["sleep", "60"], pass_fds=[lock.fileno()])
+    command = [sys.executable, agent.__file__, "stop", str(tmp_path), "0" * 12]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as stopping:
+        with pytest.raises(subprocess.TimeoutExpired):
+            stopping.wait(0.5)
+        (folder / "pid").write_text(str(job.pid))
+        assert job.wait(30) == -signal.SIGINT
+        assert stopping.wait(30) == 0
 
 
 def test_removing_a_job_leaves_engines_and_nothing_else(tmp_path: Path) -> None:

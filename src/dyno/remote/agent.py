@@ -9,6 +9,7 @@ FOLDER/jobs/ID/            one job: a study of one machine at home
 └── lock                   held while it runs
 """
 
+import contextlib
 import fcntl
 import fnmatch
 import glob
@@ -275,17 +276,28 @@ class RigJob:
 
     def stop(self) -> None:
         """Stop the job as Ctrl-C does; after a while by force."""
-        deadline = time.monotonic() + GRACE_S
-        if self.state() == "running":
-            with open(self.path("pid")) as file:
-                process = int(file.read())
-            os.kill(process, signal.SIGINT)
-            while self.state() == "running":
-                if time.monotonic() > deadline:
-                    # the keepers of its engines stop them then
-                    os.kill(process, signal.SIGKILL)
-                time.sleep(0.1)
+        deadline, asked = time.monotonic() + GRACE_S, False
+        while self.state() == "running":
+            process = self.process()
+            late = time.monotonic() > deadline
+            if process is None and late:
+                sys.exit("the job holds its lock and has no process")
+            if process is not None and late:
+                # the keepers of its engines stop them then
+                send_signal(process, signal.SIGKILL)
+            elif process is not None and not asked:
+                send_signal(process, signal.SIGINT)
+                asked = True
+            time.sleep(0.1)
         say(state=self.state())
+
+    def process(self) -> Optional[int]:
+        """Return the job's process. None: it has its lock, and begins only now."""
+        try:
+            with open(self.path("pid")) as file:
+                return int(file.read())
+        except (FileNotFoundError, ValueError):
+            return None
 
     def remove(self) -> None:
         """Leave nothing but engines' environments and models."""
@@ -364,6 +376,12 @@ def existing(path: str) -> str:
     while not os.path.exists(path):
         path = os.path.dirname(path)
     return path
+
+
+def send_signal(process: int, signal_number: int) -> None:
+    """Send a signal to a process, unless it has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process, signal_number)
 
 
 def write(path: str, text: str) -> None:
