@@ -91,7 +91,7 @@ bench-peers:
 docs: $(VENV)/docs/.installed
 	rm -rf build/docs
 	mkdir -p build/docs/published
-	cp -r README.md METHOD.md ARCHITECTURE.md SECURITY.md CHANGELOG.md LICENSE docs decisions studies pictures build/docs
+	cp -r README.md METHOD.md ARCHITECTURE.md CONTRIBUTING.md SECURITY.md CHANGELOG.md LICENSE docs decisions studies pictures build/docs
 	cp published/README.md build/docs/published
 	$(VENV)/docs/bin/zensical build --strict --clean
 	@echo build/site/index.html
