@@ -66,7 +66,13 @@ def probe(
 ) -> tuple[ProbeLook, int]:
     """Make one probe: as long as the real command would."""
     wave = int(step.level) if model.over == "concurrency" else 0
-    judge = Judge(search.limits, wave, model.turns, search.alike_nearby(step.level))
+    judge = Judge(
+        search.limits,
+        wave,
+        model.turns,
+        search.alike_nearby(step.level),
+        search.start_nearby(step.level),
+    )
     load = model.load(step.level, rng, begins_s)
     for now_s in looks(step):
         load.until(now_s)

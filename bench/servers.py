@@ -689,19 +689,57 @@ def _pauses() -> Server:
     )
 
 
-def _in_step() -> Server:
-    """Requests are sent together and part only slowly: at first they take nearly twice as long."""
+def _starting(name: str, times: Callable[[float], float]) -> Server:
+    """A closed loop in which requests take longer, or less long, the first seconds of a load."""
     top = math.exp(0.25 * z("p90"))
 
     def load(level: float, rng: np.random.Generator, begins_s: float) -> Load:
         lengths = (
             0.5 * level / _CAPACITY / top * np.exp(0.25 * x) for x in independent(rng)
         )
-        return DrawnLoad(int(level), lengths, 0.0, lambda t: 1 + 0.9 * math.exp(-t / 4.0))
+        return DrawnLoad(int(level), lengths, 0.0, times)
 
-    return Server(
-        "in step at first", "ttft_p90:500", "concurrency", 1, 1024, _CAPACITY, load
-    )
+    return Server(name, "ttft_p90:500", "concurrency", 1, 1024, _CAPACITY, load)
+
+
+class StartingLoad(ListedLoad):
+    """The same in an open loop."""
+
+    def __init__(
+        self,
+        rate: float,
+        length_s: float,
+        times: Callable[[float], float],
+        rng: np.random.Generator,
+    ) -> None:
+        super().__init__()
+        self._rate, self._length_s, self._times, self._rng = rate, length_s, times, rng
+        self._next = float(rng.exponential(1 / rate))
+
+    def until(self, now_s: float) -> None:
+        while self._next <= now_s:
+            varies = math.exp(0.25 * self._rng.standard_normal())
+            self.sent.append(self._next)
+            self.end.append(self._next + self._length_s * varies * self._times(self._next))
+            self._next += float(self._rng.exponential(1 / self._rate))
+
+
+def _starting_open(name: str, times: Callable[[float], float]) -> Server:
+    top = math.exp(0.25 * z("p90"))
+
+    def load(level: float, rng: np.random.Generator, begins_s: float) -> Load:
+        return StartingLoad(level, 0.5 * level / _CAPACITY / top, times, rng)
+
+    return Server(name, "ttft_p90:500", "rate", 0.1, 1000, _CAPACITY, load)
+
+
+def fading(more: float, lasts_s: float) -> Callable[[float], float]:
+    """Return how many times as long requests take: at first by so much more, later less and less."""
+    return lambda t: 1 + more * math.exp(-t / lasts_s)
+
+
+def slow_for(first_s: float, factor: float) -> Callable[[float], float]:
+    return lambda t: factor if t < first_s else 1.0
 
 
 class TwoReplicasLoad(ListedLoad):
@@ -928,7 +966,15 @@ HELD_OUT: dict[str, Callable[[], Server]] = {
     "gamma speeds": _modulated, "pauses every 7 s": _pauses, "two replicas, one slow": _replicas,
     "batching engine, closed": _engine_closed, "batching engine, TTFT": _engine_flat,
     "batching engine, open": _engine_open,
-    "in step at first": _in_step, "last come, first served": _last_first, "priority classes": _priority,
+    "in step at first": lambda: _starting("in step at first", fading(0.9, 4.0)),
+    "slow start, 10 s": lambda: _starting("slow start, 10 s", fading(0.5, 10.0)),
+    "slow for 5 s": lambda: _starting("slow for 5 s", slow_for(5.0, 1.5)),
+    "slightly slow at first": lambda: _starting("slightly slow at first", fading(0.2, 6.0)),
+    "quick at first": lambda: _starting("quick at first", fading(-0.4, 5.0)),
+    "slow start, open": lambda: _starting_open("slow start, open", fading(0.9, 4.0)),
+    "slow for 5 s, open": lambda: _starting_open("slow for 5 s, open", slow_for(5.0, 1.5)),
+    "quick at first, open": lambda: _starting_open("quick at first, open", fading(-0.4, 5.0)),
+    "last come, first served": _last_first, "priority classes": _priority,
 }  # fmt: skip
 
 

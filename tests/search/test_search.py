@@ -3,8 +3,10 @@
 import itertools
 import math
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -88,13 +90,80 @@ def test_a_probe_whose_latencies_fall_shows_no_miss_that_its_end_does_not_show()
     assert weighed.margin_low < weighed.margin - 0.02
 
 
+def profiles(
+    probes: int, times: Callable[[np.ndarray], np.ndarray], seconds: float = 20.0
+) -> list[start.Profile]:
+    """Return what probes show whose requests take so many times as long at a time, and vary by a quarter."""
+    rng = np.random.default_rng(3)
+    sent = np.arange(0.5, seconds, 0.02)
+    return [
+        start.profile(sent, times(sent) * np.exp(0.25 * rng.standard_normal(len(sent))))
+        for _ in range(probes)
+    ]
+
+
+def test_a_start_is_as_long_as_latencies_differ_from_those_that_follow() -> None:
+    def slow_for_5_s(sent: np.ndarray) -> np.ndarray:
+        return np.where(sent < 5, 150.0, 100.0)
+
+    def fading(sent: np.ndarray) -> np.ndarray:
+        return 100 * (1 + 0.9 * np.exp(-sent / 3))
+
+    assert 4 < start.length(profiles(1, slow_for_5_s)) < 7
+    assert 5 < start.length(profiles(2, fading)) <= 12
+    assert start.length(profiles(2, fading, seconds=8.0)) > 4  # nothing of it is over yet
+    assert 4 < start.length(profiles(1, lambda sent: 250 - slow_for_5_s(sent))) <= 12
+
+
+def test_what_is_alike_or_differs_from_probe_to_probe_is_no_start() -> None:
+    assert start.length(profiles(4, lambda sent: np.full(len(sent), 100.0))) == 0
+    up, down = (
+        profiles(1, lambda sent, sign=sign: 100 * np.exp(sign * sent / 80))[0]
+        for sign in (1, -1)
+    )
+    assert start.length([up, down, up, down]) == 0
+
+
+def test_short_probes_say_nothing_of_a_start_that_a_long_one_shows() -> None:
+    def slow_for_5_s(sent: np.ndarray) -> np.ndarray:
+        return np.where(sent < 5, 150.0, 100.0)
+
+    short = profiles(6, slow_for_5_s, seconds=4.0)
+    assert 4 < start.length([*short, *profiles(1, slow_for_5_s)]) < 7
+
+
+def test_a_probe_that_counts_its_start_shows_nothing_once_the_start_is_known() -> None:
+    search = Search([P90], 1, 1024, whole=True, start=4)
+    slow = profiles(1, lambda sent: np.where(sent < 5, 150.0, 100.0))
+    early, late = (
+        msgspec.structs.replace(look(0.5), from_s=from_s) for from_s in (1.0, 8.0)
+    )
+    search.add(Probe(8.0, early, False))
+    assert search.outcome(8.0) == "misses"
+    search.add(Probe(8.0, msgspec.structs.replace(look(0.0), profiles=slow), False))
+    assert search.start_nearby(8.0) > 4
+    assert search.outcome(8.0) == "undecided"
+    search.add(Probe(8.0, late, False))
+    assert search.outcome(8.0) == "misses"
+
+
+def test_visits_are_counted_by_the_time_between_them_and_not_by_neighbours() -> None:
+    """A load that was tried every four seconds, for minutes, was never tried twice."""
+    search = Search([P90], 1, 1024, whole=True, start=4)
+    search.budget_s = 600.0
+    for i in range(12):
+        search.add(Probe(8.0, look(-0.2), False, 4.0, began_s=4.0 * i))
+    assert search.shown(8.0) == "meets"
+
+
 # ---- whole searches ----
 
 
 @pytest.mark.parametrize(
     ("name", "seeds"),
     [("independent, p90", 4), ("AR(1) 0.6, p90", 2), ("prefill first, waves", 2), ("429 above 24", 2), ("cliff", 2),
-     ("chat, turns grow", 2), ("run to run 5 %", 2), ("in step at first", 8), ("M/M/1", 10)],
+     ("chat, turns grow", 2), ("run to run 5 %", 2), ("in step at first", 8), ("M/M/1", 10),
+     ("slow for 5 s", 4), ("quick at first", 2), ("slow for 5 s, open", 4)],
 )  # fmt: skip
 def test_the_interval_contains_the_truth(name: str, seeds: int) -> None:
     """One of eight may be wrong: of 95 % intervals one in twenty is. `bench/find.py` has more searches."""
@@ -103,6 +172,15 @@ def test_the_interval_contains_the_truth(name: str, seeds: int) -> None:
     wrong = [found for found in answers if not found.low <= model.truth <= found.high]
     assert len(wrong) <= seeds // 8, wrong
     assert all(found.low < model.served for found in answers)
+
+
+def test_a_short_search_is_no_more_often_wrong() -> None:
+    """With three minutes instead of five, nine of ten such searches were wrong: probes ended in the start."""
+    for name in ("in step at first", "slow for 5 s", "slow start, open"):
+        model = server(name)
+        for seed in range(3):
+            found = find(model, seed, budget_s=120.0)
+            assert found.low <= model.truth <= found.high, (name, found)
 
 
 def test_lengths_that_vary_are_no_backlog() -> None:

@@ -178,6 +178,8 @@ class ProbeLook(msgspec.Struct, frozen=True):
     grows: bool = False  # the backlog, without end
     swells: bool = False  # it may
     settled: bool = False  # it is long against what neighbours have in common
+    # of each latency with a limit: s since the load began, mean log of what requests took
+    profiles: list[list[tuple[float, float]]] = []
 
     @property
     def margin(self) -> float:

@@ -62,8 +62,13 @@ class FollowTask(msgspec.Struct, frozen=True):
 
     def judge(self, search: Search) -> Judge:
         wave = int(self.step.level) if self.whole else 0
+        level = self.step.level
         return Judge(
-            self.limits, wave, turn_shares(self.turns), search.alike_nearby(self.step.level)
+            self.limits,
+            wave,
+            turn_shares(self.turns),
+            search.alike_nearby(level),
+            search.start_nearby(level),
         )
 
     def turn(self, index: int) -> int:

@@ -40,6 +40,8 @@ _LOST = 10.0  # lengths after which an open request may well be one that fails
 _TURNS_LEAST = 0.4
 _FAR_OVER = 0.7  # log of a figure over its limit
 _HALVES = 16  # requests from which on the second half is looked at alone
+# lengths, and share of the time, after which a request has probably ended
+_ENDED_LENGTHS, _ENDED_SHARE = 3.0, 0.25
 _LEAST_VALUE = 1e-3  # of the limit: lower figures count as this
 
 
@@ -77,8 +79,10 @@ class Judge:
         wave: int,
         turns: Sequence[float] = (),
         alike_nearby: float = 1.0,
+        start_nearby_s: float = 0.0,
     ) -> None:
         self.limits, self.wave = limits, wave
+        self._start_nearby_s = start_nearby_s
         self._turns = np.array(turns)
         self._alike_nearby = alike_nearby
         self._begins = False  # a closed loop whose latencies still fall or rise
@@ -94,7 +98,8 @@ class Judge:
             return ProbeLook(now_s, now_s, now_s, 0, 0.0, False)
         # open ones count with their age
         length_s = float((np.minimum(r.end, now_s) - r.sent).sum()) / ended
-        begun = self._start(r, now_s, self._from(r, now_s, length_s))
+        filled_s = self._from(r, now_s, length_s)
+        begun = self._start(r, now_s, filled_s, length_s)
         from_s = begun.ends_s
         first = int(np.searchsorted(r.sent, from_s))
         count = sent_count - first
@@ -126,6 +131,7 @@ class Judge:
             grows=grows,
             swells=ready and not self.wave and backlog.swells(r, from_s, now_s),
             settled=ready and not begun.lasts and self._is_settled(count, weighed),
+            profiles=self._profiles(r, now_s, filled_s, length_s) if rough or ready else [],
         )
 
     def _grows(self, r: Requests, now_s: float) -> bool:
@@ -172,17 +178,43 @@ class Judge:
             begun + FILL_LENGTHS * length_s,
         )
 
-    def _start(self, r: Requests, now_s: float, filled_s: float) -> start.Start:
-        """Return until when a closed loop still begins: its requests are sent together and part only slowly."""
+    def _start(
+        self, r: Requests, now_s: float, filled_s: float, length_s: float
+    ) -> start.Start:
+        """Return until when the load still begins: requests of a closed loop are sent together and part only slowly."""
+        from_s = max(filled_s, float(r.sent[0]) + self._start_nearby_s)
         if not self.wave:
-            return start.Start(filled_s, lasts=False)
-        columns = [
+            return start.Start(from_s, lasts=False)
+        known = self._ended(r, now_s, filled_s, length_s)
+        starts = [start.ends(r.sent[known], c[known], self.wave) for c in self._columns(r)]
+        ends_s = max((each.ends_s for each in starts), default=filled_s)
+        return start.Start(max(ends_s, from_s), any(each.lasts for each in starts))
+
+    def _columns(self, r: Requests) -> list[np.ndarray]:
+        """Return the latencies that have a limit."""
+        return [
             r.columns[limit.metric].high for limit in self.limits if limit.stem != "failed"
         ]
-        known = (r.sent >= filled_s) & (r.end <= now_s) & ~r.failed
-        starts = [start.ends(r.sent[known], column[known], self.wave) for column in columns]
-        ends_s = max((each.ends_s for each in starts), default=filled_s)
-        return start.Start(max(ends_s, filled_s), any(each.lasts for each in starts))
+
+    def _ended(
+        self, r: Requests, now_s: float, from_s: float, length_s: float
+    ) -> np.ndarray:
+        """Return which requests were sent since then and have been answered. Of the last ones only the quick have."""
+        last_s = now_s - min(_ENDED_LENGTHS * length_s, _ENDED_SHARE * (now_s - from_s))
+        ended: np.ndarray = (
+            (r.sent >= from_s) & (r.sent <= last_s) & (r.end <= now_s) & ~r.failed
+        )
+        return ended
+
+    def _profiles(
+        self, r: Requests, now_s: float, filled_s: float, length_s: float
+    ) -> list[start.Profile]:
+        begun_s = float(r.sent[0])
+        if not self.wave:  # the time that is left out there may be all of the start
+            filled_s = min(filled_s, begun_s + OPEN_FILL_LENGTHS * length_s)
+        known = self._ended(r, now_s, filled_s, length_s)
+        since_s = r.sent[known] - begun_s
+        return [start.profile(since_s, column[known]) for column in self._columns(r)]
 
     def _turns_are_there(self, r: Requests, first: int) -> bool:
         if r.turn is None or len(self._turns) < 2:

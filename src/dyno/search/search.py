@@ -19,6 +19,7 @@ import numpy as np
 from dyno.facts.find import Outcome, ProbeLook
 from dyno.facts.limits import Limit
 from dyno.measure.statistics import quantile
+from dyno.search import start
 from dyno.search.evidence import (
     Variation,
     doubt_of_meeting,
@@ -79,6 +80,10 @@ _UNEVEN = (1.0, 1.4, 0.8)  # lengths of probes: not in step with what the server
 # that a probe near the target lasts; of a short search, this share
 _LONG_S, _LONG_SHARE = 6.0, 0.02
 _OPEN_S, _OPEN_MOST_S = 8.0, 20.0  # the same in an open loop: a queue takes its time
+_SLACK_S = 0.05
+_NEARBY = 1.0  # log of a load over another
+# of the first long probe; of a short search, these shares
+_LOOK_S, _LOOK_SHARE, _OPEN_LOOK_SHARE = 30.0, 0.125, 0.09
 _UNKNOWN_S = 10.0  # that a probe lasts at least, before one has shown it
 
 
@@ -183,8 +188,18 @@ class Search:
         return [
             p
             for p in self.probes
-            if low <= p.level <= high and p.look.ready and p.look.weighed
+            if low <= p.level <= high
+            and p.look.ready
+            and p.look.weighed
+            and p.look.from_s >= self.start_nearby(p.level) - _SLACK_S
         ]
+
+    @_remembered
+    def start_nearby(self, level: float) -> float:
+        """Return how many seconds of such a load don't count, by the probes so far."""
+        near = [p.look.profiles for p in self.probes if _is_near(p, level)]
+        columns = zip(*(each for each in near if each), strict=True)
+        return max((start.length(column) for column in columns), default=0.0)
 
     @_remembered
     def meets(self, level: float) -> Shown:
@@ -240,8 +255,7 @@ class Search:
         between_s = self._between_s()
         times = sorted(p.began_s for p in probes)
         apart_s = min(_APART_S, between_s / 4)
-        visits = 1 + sum(b - a >= apart_s for a, b in itertools.pairwise(times))
-        return visits >= wanted and times[-1] - times[0] >= between_s
+        return _visits(times, apart_s) >= wanted and times[-1] - times[0] >= between_s
 
     def _looks_odd(self, margin: float, level: float, below: bool) -> bool:
         """Return whether a load looks better than a lower one, or worse than a higher one."""
@@ -469,6 +483,10 @@ class Search:
         if not self.whole:  # the steeper figures rise, the longer a queue takes to show
             usual_s = min(_OPEN_S * max(self.slope(), 1.0), _OPEN_MOST_S)
         usual_s *= self._longer()
+        if all(p.brief for p in self.probes):
+            share = _LOOK_SHARE if self.whole else _OPEN_LOOK_SHARE
+            look_s = max(min(_LOOK_S, share * self.budget_s), least_s)
+            return ProbeStep(level, False, max(most_s, look_s), least_s=look_s)
         least_s = max(
             least_s, min(usual_s, self.budget_s * _LONG_SHARE * usual_s / _LONG_S)
         )
@@ -500,10 +518,11 @@ class Search:
         nearest = min(near, key=lambda p: abs(math.log(p.level / level)))
         window_s = window_s_of(self.limits, not self.whole, nearest.look.length_s)
         if not self.whole:
-            return 1.1 * window_s / (1 - OPEN_FILL)
+            fills_s = 1.1 * window_s / (1 - OPEN_FILL)
+            return max(fills_s, 1.1 * (self.start_nearby(level) + window_s))
         return (
             1.1
-            * (nearest.look.from_s + window_s)
+            * (max(nearest.look.from_s, self.start_nearby(level)) + window_s)
             * math.sqrt(max(level / nearest.level, 1.0))
         )
 
@@ -835,6 +854,19 @@ class Search:
         """Return how many probes with such a margin show on which side it is, by how much probes differ."""
         spread, degrees = self.variation()
         return (quantile(1 - _EACH, degrees) * spread / abs(margin)) ** 2
+
+
+def _visits(times_s: Sequence[float], apart_s: float) -> int:
+    """Return how many of these times, in order, are at least so far apart."""
+    visits, last_s = 0, -math.inf
+    for at_s in times_s:
+        if at_s - last_s >= apart_s:
+            visits, last_s = visits + 1, at_s
+    return visits
+
+
+def _is_near(probe: Probe, level: float) -> bool:
+    return abs(math.log(probe.level / level)) < _NEARBY
 
 
 class _Gain(NamedTuple):
