@@ -116,8 +116,9 @@ def _usual(profiles: Sequence[Profile], edges: np.ndarray) -> np.ndarray:
         at_s, means = np.array(each).T
         own = np.interp(middles, at_s, means, left=means[0], right=np.nan)
         each_one.append(own - means[len(means) // 2 :].mean())
-    usual: np.ndarray = np.nanmean(each_one, axis=0)
-    return usual[~np.isnan(usual)]
+    usual = np.nanmean(np.array(each_one), axis=0)
+    known: np.ndarray = usual[~np.isnan(usual)]
+    return known
 
 
 def _differ(profiles: Sequence[Profile], from_s: float, to_s: float) -> bool:
