@@ -20,7 +20,7 @@ import tiny
 from dyno.engines import model
 from dyno.errors import EngineError, ModelError, StoreError, UsageError
 from dyno.facts.recipe import ModelRecipe
-from dyno.models import gguf, gguf_check, shelf
+from dyno.models import gguf, shelf
 from dyno.models.shelf import ModelEntry
 from dyno.models.workers.convert_gguf import rule
 from dyno.probe.tensors import BLOCKS
@@ -159,7 +159,7 @@ def test_a_right_file_is_described_by_its_types_values_and_metadata(
     f16: Path, tmp_path: Path
 ) -> None:
     gguf_files.write(tmp_path / "q4.gguf", "Q4_0")
-    verified = gguf_check.check(tmp_path / "q4.gguf", "Q4_0", f16)
+    verified = gguf.check_file(tmp_path / "q4.gguf", "Q4_0", f16)
     assert verified["metadata"] == "llama, 2 layers, context 1024, tokenizer gpt2 qwen2"
     assert (
         verified["types"].startswith("Q4_0: 16 tensors, 1.")
@@ -206,14 +206,14 @@ def test_a_wrong_file_is_refused(
     if what in ("cut", "head"):
         os.truncate(path, path.stat().st_size // 2 if what == "cut" else 2000)
     with pytest.raises(ModelError, match=message):
-        gguf_check.check(path, "Q4_0", f16)
+        gguf.check_file(path, "Q4_0", f16)
 
 
 def test_a_file_that_generates_nothing_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "out.gguf"
     gguf_files.write(path, "Q8_0", rule="no-such-rule")
     with pytest.raises(ModelError, match=r"out.gguf was written, but generates nothing"):
-        gguf_check.generate(path, tmp_path / "log", print, print)
+        gguf.generate(path, tmp_path / "log", print, print)
 
 
 # ---- steps ----

@@ -19,7 +19,7 @@ import tiny
 from dyno.cli.main import main
 from dyno.errors import ModelError, UsageError
 from dyno.facts.recipe import ModelRecipe
-from dyno.models import calibration, quantize, schemes, shelf, verify
+from dyno.models import calibration, quantize, schemes, shelf
 
 pytestmark = pytest.mark.real  # starts processes, uses sockets or takes seconds
 
@@ -86,7 +86,7 @@ def test_the_documentation_lists_every_scheme():
 def test_right_files_are_verified_by_type_scale_and_value(tmp_path, source, key, kv):
     scheme = schemes.find(key)
     folder = made.build(tmp_path / "out", key, kv)
-    facts = verify.verify(
+    facts = quantize.verify(
         folder, source, scheme, ModelRecipe("x", kv_cache="fp8" if kv else None)
     )
     assert facts["types"] == f"7 linear layers {scheme.weights}; left BF16: lm_head"
@@ -145,7 +145,7 @@ def _ignores_all(tensors, config):
 def test_wrong_files_are_named(tmp_path, source, spoil, message):
     folder = made.build(tmp_path / "out", "llm-compressor:fp8-dynamic", change=spoil)
     with pytest.raises(ModelError, match=re.escape(message)):
-        verify.verify(
+        quantize.verify(
             folder, source, schemes.find("llm-compressor:fp8-dynamic"), ModelRecipe("x")
         )
 
@@ -153,7 +153,7 @@ def test_wrong_files_are_named(tmp_path, source, spoil, message):
 def test_missing_scales_of_the_kv_cache_are_noticed(tmp_path, source):
     folder = made.build(tmp_path / "out", "quark:fp8", kv=False)
     with pytest.raises(ModelError, match="have 0 scales of a KV cache, not 2"):
-        verify.verify(
+        quantize.verify(
             folder, source, schemes.find("quark:fp8"), ModelRecipe("x", kv_cache="fp8")
         )
 

@@ -20,18 +20,20 @@ from dyno.screen import wrapped
 from dyno.store.imports import FOLDER, ImportLine, is_stored
 from dyno.store.imports import look as look_at_import
 from dyno.store.run import Run, check_tag, retag
-from dyno.store.searches import SearchLine, answer_of, look_at_search
 from dyno.store.shelf import (
     RunLine,
+    SearchLine,
     Shelf,
     StudyLine,
     Weight,
+    answer_of,
     find,
     in_use,
     is_tuning,
     kind_of,
     look,
     look_around,
+    look_at_search,
     look_at_study,
     remove,
     study_of,
