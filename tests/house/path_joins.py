@@ -80,7 +80,7 @@ OWN: dict[str, tuple[str, set[str]]] = {
         "the name of the user's study",
         {"runs / f\"{plan.study.name}-tune{(f'-{n}' if n > 1 else '')}\""},
     ),
-    "trial/kernels.py": (
+    "trial/fleet.py": (
         "a hash of settings",
         {"plan.caches.folder / f'.{name}.lock'"},
     ),

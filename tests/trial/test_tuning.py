@@ -77,8 +77,8 @@ class Machine:
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setenv("DYNO_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("dyno.trial.kernels._AT_ONCE", (1, 2))
-    monkeypatch.setattr("dyno.trial.kernels._WORDS", (4, 16))
+    monkeypatch.setattr("dyno.trial.fleet._AT_ONCE", (1, 2))
+    monkeypatch.setattr("dyno.trial.fleet._PROMPT_WORDS", (4, 16))
     return Machine(tmp_path)
 
 
