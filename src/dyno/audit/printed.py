@@ -289,9 +289,12 @@ def _plain(words: str) -> str:
 # ---- the table ----
 
 _KINDS = {
-    "serve": "Serving", "throughput": "Offline throughput", "latency": "Offline latency", "micro": "Micro tests",
+    "serve": "Serving",
+    "throughput": "Offline throughput",
+    "latency": "Offline latency",
+    "micro": "Micro tests",
     "quality": "Accuracy",
-}  # fmt: skip
+}
 
 
 def _tables(audit: Audit, rows: Sequence[Normal]) -> Iterator[tuple[str, Table]]:

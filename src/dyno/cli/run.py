@@ -38,15 +38,29 @@ def add(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "study", metavar="STUDY.toml", help="a study file, or the name of a shipped study"
     )
-    p.add_argument("--dry-run", action="store_true",
-                   help="print trials, commands, what each machine lacks, time and cost; run nothing")  # fmt: skip
+    p.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print trials, commands, what each machine lacks, time and cost; run nothing",
+    )
     p.add_argument("--json", action="store_true", help="with --dry-run: print it as JSON")
-    p.add_argument("--only", action="append", default=[], metavar="PATTERN",
-                   help="only trials whose name has these words, or matches with * and ?; repeatable")  # fmt: skip
-    p.add_argument("--prepare-only", action="store_true",
-                   help="fetch, make and install what is missing, then stop")  # fmt: skip
-    p.add_argument("--no-prepare", action="store_true",
-                   help="refuse a study whose models, data sets or engines are missing")  # fmt: skip
+    p.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="only trials whose name has these words, or matches with * and ?; repeatable",
+    )
+    p.add_argument(
+        "--prepare-only",
+        action="store_true",
+        help="fetch, make and install what is missing, then stop",
+    )
+    p.add_argument(
+        "--no-prepare",
+        action="store_true",
+        help="refuse a study whose models, data sets or engines are missing",
+    )
     flags.number(
         p, int, Option("--limit", "N", "run at most N trials (default: all)", least=1)
     )
@@ -57,15 +71,23 @@ def add(p: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="set a variable of the study",
     )
-    p.add_argument("--rig", metavar="NAME",
-                   help="run only this rig's trials (default: this machine's, and all rigs elsewhere)")  # fmt: skip
+    p.add_argument(
+        "--rig",
+        metavar="NAME",
+        help="run only this rig's trials (default: this machine's, and all rigs elsewhere)",
+    )
     p.add_argument(
         "--any-rig",
         action="store_true",
         help="run on a machine that the study was not written for",
     )
-    p.add_argument("--ssh", action="append", default=[], metavar="RIG=HOST",
-                   help="run a rig's trials on that machine, as the key ssh does; repeatable")  # fmt: skip
+    p.add_argument(
+        "--ssh",
+        action="append",
+        default=[],
+        metavar="RIG=HOST",
+        help="run a rig's trials on that machine, as the key ssh does; repeatable",
+    )
     p.add_argument(
         "--extend",
         action="store_true",

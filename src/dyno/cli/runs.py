@@ -109,16 +109,19 @@ def add(p: argparse.ArgumentParser) -> None:
         help="archive to write (default: NAME.tar.zst)",
     )
     v.add_argument(
-        "--no-prompts", action="store_true",
+        "--no-prompts",
+        action="store_true",
         help="leave out prompts and answers: requests.jsonl, engine logs, raw bytes, and all texts in records.jsonl. "
         "Settings, addresses and paths stay",
-    )  # fmt: skip
+    )
     v = verb("unpack", "add the runs and studies of an archive to --runs", unpack)
     v.add_argument("file", type=Path, metavar="FILE", help="archive from `dyno runs pack`")
     v.add_argument(
-        "--max-size", type=sized, metavar="SIZE",
+        "--max-size",
+        type=sized,
+        metavar="SIZE",
         help="limit of the unpacked size: bytes, 500M, 20G (default: 64G, and 500 times the archive)",
-    )  # fmt: skip
+    )
 
 
 def _list_flags(p: argparse.ArgumentParser, default: Any = None) -> None:

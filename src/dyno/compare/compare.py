@@ -44,8 +44,11 @@ _DEFAULTS: dict[RowKind, tuple[str, ...]] = {
     "quality": ("score",),
 }
 _PERHAPS: dict[Word, Word] = {
-    "higher": "perhaps higher", "lower": "perhaps lower", "better": "perhaps better", "worse": "perhaps worse",
-}  # fmt: skip
+    "higher": "perhaps higher",
+    "lower": "perhaps lower",
+    "better": "perhaps better",
+    "worse": "perhaps worse",
+}
 
 
 def compare(

@@ -155,8 +155,10 @@ _WARM_UP = re.compile(
 )
 AT_ONCE = 10_000.0  # requests/s: some write a large number for infinity
 _SOURCES = {  # of a number of requests
-    "progress": "the progress bar shows", "command": "the command asked for", "namespace": "the command asked for",
-}  # fmt: skip
+    "progress": "the progress bar shows",
+    "command": "the command asked for",
+    "namespace": "the command asked for",
+}
 
 
 def load_of(row: Row) -> Load:

@@ -31,6 +31,11 @@ from dyno.scratch import Scratch
 
 _ALIVE_S = 10  # between signs of life; after three without an answer the connection is lost
 _CONNECT_S = 20
+_OPTIONS = (
+    "BatchMode=yes", "StrictHostKeyChecking=yes", "ForwardAgent=no", "ForwardX11=no", "PermitLocalCommand=no",
+    "RequestTTY=no", "RemoteCommand=none", "ControlMaster=auto", "ControlPersist=60",
+    f"ConnectTimeout={_CONNECT_S}", f"ServerAliveInterval={_ALIVE_S}", "ServerAliveCountMax=3",
+)  # fmt: skip
 _LONGEST = 16 << 20  # bytes of a line, or of an answer
 _END_S = 30.0  # from the end of what is read to that of the process
 # Within which a verb has to be over. Those that aren't here may take as long as they like: a study runs for days.
@@ -71,12 +76,6 @@ class SshMachine:
         self._scratch.remove()
 
     def _ssh(self, *words: str, command: str | None = None) -> list[str]:
-        options = [
-            "BatchMode=yes", "StrictHostKeyChecking=yes", "ForwardAgent=no", "ForwardX11=no", "PermitLocalCommand=no",
-            "RequestTTY=no", "RemoteCommand=none", "ControlMaster=auto", f"ControlPath={self._folder}/s",
-            "ControlPersist=60", f"ConnectTimeout={_CONNECT_S}", f"ServerAliveInterval={_ALIVE_S}",
-            "ServerAliveCountMax=3",
-        ]  # fmt: skip
         spec = self.spec
         out = ["ssh"]
         for flag, path in (("-F", spec.config_file), ("-i", spec.key_file)):
@@ -84,7 +83,7 @@ class SshMachine:
                 out += [flag, str(Path(path).expanduser())]
         if spec.port:
             out += ["-p", str(spec.port)]
-        for option in options:
+        for option in (*_OPTIONS, f"ControlPath={self._folder}/s"):
             out += ["-o", option]
         out += [*words, "--", spec.host]
         if command:

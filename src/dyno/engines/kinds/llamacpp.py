@@ -205,8 +205,11 @@ sys.exit(built_for != sys.argv[1] and f"error: it was built for {built_for}")
 # Built from source: these programs, with these flags of CMake for each variant.
 PROGRAMS = ("llama-server", "llama-bench", "llama-quantize")
 BACKENDS: dict[str, list[str]] = {
-    "cpu": [], "cuda": ["-DGGML_CUDA=ON"], "rocm": ["-DGGML_HIP=ON"], "vulkan": ["-DGGML_VULKAN=ON"],
-}  # fmt: skip
+    "cpu": [],
+    "cuda": ["-DGGML_CUDA=ON"],
+    "rocm": ["-DGGML_HIP=ON"],
+    "vulkan": ["-DGGML_VULKAN=ON"],
+}
 BUILD_NEEDS = "It is built from source, which needs a C++ compiler and, for an accelerator, its toolkit."
 
 

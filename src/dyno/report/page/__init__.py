@@ -170,11 +170,13 @@ def _cost(entry: Entry) -> list[tuple[str, str]]:
         return []
     sign = currency(cost.currency)
     prices = [
-        ("per hour", cost.hour), ("per M input tokens", cost.per_million_input),
-        ("per M output tokens", cost.per_million_output), ("per M tokens", cost.per_million_total),
+        ("per hour", cost.hour),
+        ("per M input tokens", cost.per_million_input),
+        ("per M output tokens", cost.per_million_output),
+        ("per M tokens", cost.per_million_total),
         ("per 1,000 requests", cost.per_thousand_requests),
         ("energy per M output tokens", cost.energy_per_million_output),
-    ]  # fmt: skip
+    ]
     lines = [
         (what, f"{sign} {money(value)}") for what, value in prices if value is not None
     ]
