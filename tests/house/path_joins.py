@@ -107,7 +107,7 @@ OWN: dict[str, tuple[str, set[str]]] = {
         "files of an entry on the shelf, whose names were checked when it was put there",
         {"entry.folder / name", "entry.folder / next(iter(entry.files))", "root / name"},
     ),
-    "models/shelf.py": (
+    "models/library.py": (
         "a recipe's name; files of an entry on the shelf",
         {
             "entry.folder / name",

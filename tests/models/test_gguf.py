@@ -20,8 +20,8 @@ import tiny
 from dyno.engines import model
 from dyno.errors import EngineError, ModelError, StoreError, UsageError
 from dyno.facts.recipe import ModelRecipe
-from dyno.models import gguf, shelf
-from dyno.models.shelf import ModelEntry
+from dyno.models import gguf, library
+from dyno.models.library import ModelEntry
 from dyno.models.workers.convert_gguf import rule
 from dyno.probe.tensors import BLOCKS
 
@@ -45,7 +45,7 @@ def f16(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pulled(path: Path) -> ModelEntry:
     recipe = ModelRecipe(source=f"file:{path}")
     return ModelEntry(
-        recipe.name, recipe, "pull", str(path), recipe.source, {}, shelf.now()
+        recipe.name, recipe, "pull", str(path), recipe.source, {}, library.now()
     )
 
 
@@ -225,7 +225,7 @@ def test_safetensors_are_converted_then_quantized_and_neither_is_done_twice(
     source = tiny.build(tmp_path / "tiny", gguf_files.SHAPE)
     says: list[str] = []
     entry = quantized(source, "Q8_0", says.append)
-    first = shelf.find(ModelRecipe(source=f"file:{source}", convert="gguf:auto"))
+    first = library.find(ModelRecipe(source=f"file:{source}", convert="gguf:auto"))
     assert first and entry.parent == first.name and first.tool_version == "llama.cpp 1"
     assert first.verified["types"].startswith("BF16: 16 tensors")
     assert (
@@ -236,7 +236,7 @@ def test_safetensors_are_converted_then_quantized_and_neither_is_done_twice(
         str(p) for p in Path(entry.path).parent.glob("*.gguf")
     ] and entry.whole
     assert "splits text as qwen2 does" in (Path(first.path).parent / "make.log").read_text()
-    assert shelf.find(entry.recipe) == entry and entry.verified["text"]
+    assert library.find(entry.recipe) == entry and entry.verified["text"]
     assert ["converting" in line for line in says].count(True) == 1
     quantized(source, "Q4_0", says.append)
     assert ["converting" in line for line in says].count(True) == 1, (
@@ -260,7 +260,7 @@ def test_a_tool_that_fails_or_lies_leaves_nothing(
     monkeypatch.setenv("FAKE_TOOL", way)
     with pytest.raises((EngineError, ModelError), match=message):
         quantized(f16, "Q4_0")
-    assert not shelf.entries() and not list(home.glob("models/.*.part"))
+    assert not library.entries() and not list(home.glob("models/.*.part"))
 
 
 def test_a_full_disk_is_noticed_before_the_tool_starts(
@@ -301,11 +301,11 @@ def test_an_interrupted_step_leaves_no_model_and_no_tool_and_the_same_command_co
     psutil.wait_procs([tool], timeout=30)
     assert not tool.is_running() or tool.status() == psutil.STATUS_ZOMBIE
     recipe = ModelRecipe(source=f"file:{f16}", quantize="llama.cpp:Q8_0")
-    assert shelf.find(recipe) is None and not list(home.glob("models/[!.]*"))
+    assert library.find(recipe) is None and not list(home.glob("models/[!.]*"))
     entry = quantized(f16, "Q8_0")
     assert (
         entry.whole
-        and entry == shelf.find(recipe)
+        and entry == library.find(recipe)
         and not list(home.glob("models/.*.part"))
     )
 

@@ -121,8 +121,8 @@ def command(
     if known is None:
         return None
     program, role, tool, start = known
-    words = _words(text[:_LONGEST])
-    settings = dict(islice(_settings(words, line, tool, variables), _MOST))
+    words = _unquoted_words(text[:_LONGEST])
+    settings = dict(islice(_settings_of_flags(words, line, tool, variables), _MOST))
     if role == "server" and "model" not in settings:
         name = _positional(text[start + len(program) :])
         if name:
@@ -146,11 +146,11 @@ def command(
 
 def _environment(text: str) -> dict[str, str]:
     """Return the variables that are set before a program, without secrets."""
-    matches = map(_VARIABLE.fullmatch, _words(text))
+    matches = map(_VARIABLE.fullmatch, _unquoted_words(text))
     return {match[1]: shown(match[1], match[2]) for match in matches if match}
 
 
-def _words(text: str) -> list[str]:
+def _unquoted_words(text: str) -> list[str]:
     """Return the words of a command, without their quotes."""
     words, end = [], 0
     for match in _WORD.finditer(text):
@@ -239,7 +239,7 @@ def _without_secrets(words: list[str]) -> list[str]:
 
 def _positional(text: str) -> str | None:
     """Return the model of `vllm serve MODEL`, anywhere among the flags."""
-    words, skip = _words(text), False
+    words, skip = _unquoted_words(text), False
     for word in words:
         if skip:
             skip = False
@@ -254,7 +254,7 @@ def _positional(text: str) -> str | None:
     return words[0]
 
 
-def _settings(
+def _settings_of_flags(
     words: list[str], line: int, tool: str, variables: Mapping[str, str]
 ) -> Iterator[tuple[str, Setting]]:
     """Yield the settings of a command's flags."""

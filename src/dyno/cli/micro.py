@@ -290,13 +290,13 @@ def trials(o: argparse.Namespace) -> list[TrialSpec]:
     if not tests:
         raise UsageError("Nothing to test: -p and -n are 0, and there is no -pg.")
     out = []
-    for setting in _settings(o):
+    for setting in _engine_settings(o):
         for depth, (prompt, generated) in product(o.n_depth or [0], tests):
             out.append(_trial(o, setting, prompt, generated, depth))
     return out
 
 
-def _settings(o: argparse.Namespace) -> Iterator[EngineSpec]:
+def _engine_settings(o: argparse.Namespace) -> Iterator[EngineSpec]:
     """Yield each engine's settings, one for each cell of its knobs' grid."""
     engines = _engines(o)
     for model, kind in engines:

@@ -136,7 +136,7 @@ def demo(options: argparse.Namespace) -> int:
 
     study, text = study_plan.read(study_path(options.study))
     folder = study_plan.folder_for(options.runs, study, again=True)
-    with folder.held():
+    with folder.lock():
         code = conduct(study, text, folder, study.trials, rig.look(), options)
     print(
         f"\nResults:             {folder.path}/ (`dyno runs` lists them, `dyno runs show FOLDER` prints one)"
@@ -155,7 +155,7 @@ def run(options: argparse.Namespace) -> int:
 
     _check_options(options)
     rules = price_rules(options.price, options.energy_price, options.prices)
-    study, text, ordered = _read(options)
+    study, text, ordered = _read_study(options)
     study = _proxied(study)
     machine = rig.look()
     if options.dry_run:
@@ -172,7 +172,10 @@ def run(options: argparse.Namespace) -> int:
     if options.prepare_only:
         return _prepare_only(study, wanted, machine, options)
     folder = study_plan.folder_for(options.runs, study, options.new, options.extend)
-    with folder.held(), _prepared_machine(study, folder, wanted, machine, options) as ready:
+    with (
+        folder.lock(),
+        _prepared_machine(study, folder, wanted, machine, options) as ready,
+    ):
         if ordered:  # the dyno that sent it shows the results
             stopped, _ = _left(study, text, folder, wanted, options, key_headers).here(
                 ready
@@ -244,7 +247,7 @@ def _prepared_machine(
         yield machine
 
 
-def _read(options: argparse.Namespace) -> tuple[Study, str, bool]:
+def _read_study(options: argparse.Namespace) -> tuple[Study, str, bool]:
     """Read the study, its text, and whether another dyno ordered it on stdin, with the keys that it needs."""
     from dyno.conduct import study_plan
 

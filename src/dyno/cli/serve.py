@@ -462,7 +462,7 @@ def _several(
     preparing.for_engines([trial for _, trial in trials], options)
     folder = study_plan.folder_for(options.runs, study, again=True)
     text = f"# {flags.command(options)}\n"
-    with folder.held():
+    with folder.lock():
         return conduct(
             study,
             text,

@@ -115,7 +115,7 @@ def run(options: argparse.Namespace) -> int:
             sep="\n",
             file=sys.stderr,
         )
-    with folder.held():
+    with folder.lock():
         view = TuneView(study.name, plan.spec.trials, live=not options.plain)
         try:
             conduct = functools.partial(conduct_part, source, folder, key_headers)

@@ -82,7 +82,7 @@ def split(args: Sequence[str]) -> Iterator[LlamaSetting | str]:
         follows = not equals and bool(rest)
         if follows:
             value = rest[0]
-        setting = _read(key, name, value) if equals or follows else None
+        setting = _parse_setting(key, name, value) if equals or follows else None
         if setting is not None:
             yield setting
             if follows:
@@ -93,7 +93,7 @@ def split(args: Sequence[str]) -> Iterator[LlamaSetting | str]:
             yield word
 
 
-def _read(key: str, name: str, value: str) -> LlamaSetting | None:
+def _parse_setting(key: str, name: str, value: str) -> LlamaSetting | None:
     """Return a setting with its value; None: the word is not a value of this switch."""
     if key not in _SWITCHES:
         return LlamaSetting(

@@ -212,7 +212,9 @@ class LoadSpec(msgspec.Struct, frozen=True):
         ]
         for axis, changing in (("concurrency", self.slots), ("rate", self.rates)):
             if changing:
-                parts.append(f"{_words(axis, changing.words)} ({changing.shape})")
+                parts.append(
+                    f"{_describe_setting(axis, changing.words)} ({changing.shape})"
+                )
         return ", ".join(filter(None, parts)) or "all at once"
 
     @property
@@ -410,7 +412,7 @@ class Load(msgspec.Struct, frozen=True, eq=False):
             silent.append("dataset")
         ordered = sorted(self.settings, key=lambda name: _ORDER.get(name, len(_ORDER)))
         return ", ".join(
-            _words(n, self.settings[n]) for n in ordered if n not in silent
+            _describe_setting(n, self.settings[n]) for n in ordered if n not in silent
         ).replace(", @", " @")
 
     @property
@@ -489,10 +491,12 @@ def span(axis: str, levels: Iterable[float]) -> str:
     each = [count(level) for level in sorted(set(levels))]
     if not each:
         return ""
-    return _words(axis, each[0] if len(each) == 1 else f"{each[0]} to {each[-1]}")
+    return _describe_setting(
+        axis, each[0] if len(each) == 1 else f"{each[0]} to {each[-1]}"
+    )
 
 
-def _words(name: str, value: Scalar) -> str:
+def _describe_setting(name: str, value: Scalar) -> str:
     text = setting(value) if isinstance(value, str | bool) else count(value)
     if name == "depth":  # as llama-bench writes it
         text = text.replace(",", "")

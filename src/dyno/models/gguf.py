@@ -1,4 +1,4 @@
-"""GGUF models for llama.cpp, by its own tools: safetensors converted, GGUF quantized. Each is a step on the shelf.
+"""GGUF models for llama.cpp, by its own tools: safetensors converted, GGUF quantized. Each is a step in the library.
 
 Each file is verified: whole, of the requested type, with sane values; and text is generated with it.
 """
@@ -21,8 +21,8 @@ from dyno.engines.kinds import FOR_GGUF
 from dyno.errors import EngineError, ModelError, UsageError
 from dyno.facts.recipe import ModelRecipe
 from dyno.files import BROKEN
-from dyno.models import calibration, shelf, tool
-from dyno.models.shelf import ModelEntry
+from dyno.models import calibration, library, tool
+from dyno.models.library import ModelEntry
 from dyno.numbers import human_bytes, many, number
 from dyno.probe import model
 from dyno.probe.tensors import BLOCKS, Tensor, read_gguf, read_safetensors
@@ -148,8 +148,8 @@ def convert(recipe: ModelRecipe, source: ModelEntry, say: Say, below: Say) -> Mo
         (shape.parameters or 0) * size // block, f"{recipe.name} as {expected}"
     )
     env = environment.find(KIND) or install.install(KIND, say=say, below=below)
-    with shelf.making(recipe, say) as part:
-        entry = shelf.find(recipe)
+    with library.making(recipe, say) as part:
+        entry = library.find(recipe)
         if entry:  # another dyno made it
             return entry
         making = _Making(recipe, source, part, say, below)
@@ -177,7 +177,7 @@ def quantize(recipe: ModelRecipe, source: ModelEntry, say: Say, below: Say) -> M
     kind = parse_type(recipe.quantize or "")
     if not source.path.endswith(".gguf"):
         first = msgspec.structs.replace(recipe.base, convert=recipe.convert or "gguf:auto")
-        source = shelf.find(first) or convert(first, source, say, below)
+        source = library.find(first) or convert(first, source, say, below)
     head = read_head(Path(source.path))
     quantized = [t.kind for t in head.weights if t.kind not in _OF_DTYPE.values()]
     if quantized:
@@ -190,8 +190,8 @@ def quantize(recipe: ModelRecipe, source: ModelEntry, say: Say, below: Say) -> M
     # some tensors get a larger type
     tool.check_space(count * size // block * 5 // 4, recipe.name)
     program, version = _program("llama-quantize", say, below)
-    with shelf.making(recipe, say) as part:
-        if entry := shelf.find(recipe):  # another dyno made it
+    with library.making(recipe, say) as part:
+        if entry := library.find(recipe):  # another dyno made it
             return entry
         making = _Making(recipe, source, part, say, below)
         matrix = _matrix(recipe, source, making, version) if recipe.calibration else []
@@ -261,7 +261,7 @@ class _Making:
         tool.run(name, command, self._log, self.below, progress, env)
 
     def finish(self, kind: str, source: Path, version: str) -> ModelEntry:
-        """Verify the file, and put it on the shelf."""
+        """Verify the file, and put it in the library."""
         origin = self._source
         self.below("verifying it")
         verified = check_file(self.file, kind, source)
@@ -272,7 +272,7 @@ class _Making:
         for leftover in self.part.glob("imatrix*"):
             leftover.unlink()
         by = (KIND, version)
-        return shelf.put_made(
+        return library.put_made(
             self.part, self._recipe, origin, self._log, self._began, by, verified, self.say
         )
 

@@ -20,9 +20,9 @@ from dyno.engines import environment, install
 from dyno.errors import ModelError, UsageError
 from dyno.facts.model import ModelShape
 from dyno.facts.recipe import ModelRecipe
-from dyno.models import calibration, schemes, shelf, tool
+from dyno.models import calibration, library, schemes, tool
+from dyno.models.library import ModelEntry
 from dyno.models.schemes import GROUP, Scheme
-from dyno.models.shelf import ModelEntry
 from dyno.numbers import human_bytes, many, percent
 from dyno.probe import model
 from dyno.probe.tensors import Tensor, read_safetensors
@@ -70,8 +70,8 @@ def quantize(recipe: ModelRecipe, source: ModelEntry, say: Say, below: Say) -> M
     if env is None:
         say(f"{scheme.tool} is not installed: installing it into its own environment")
         env = install.install(scheme.tool, say=say, below=below)
-    with shelf.making(recipe, say) as part:
-        if entry := shelf.find(recipe):  # another dyno made it
+    with library.making(recipe, say) as part:
+        if entry := library.find(recipe):  # another dyno made it
             return entry
         began, log = time.monotonic(), tool.log_path(recipe.name)
         say(
@@ -85,7 +85,7 @@ def quantize(recipe: ModelRecipe, source: ModelEntry, say: Say, below: Say) -> M
             verified["calibration"] = text.about
         _copy_others(folder, part)
         by = (scheme.tool, env.version)
-        return shelf.put_made(part, recipe, source, log, began, by, verified, say)
+        return library.put_made(part, recipe, source, log, began, by, verified, say)
 
 
 def _check_source(folder: Path, scheme: Scheme, recipe: ModelRecipe) -> ModelShape:
@@ -197,7 +197,7 @@ def _copy_others(source: Path, part: Path) -> None:
         copy = part / path.name
         if not path.is_file() or path.name.endswith(_WEIGHTS + _CODE) or copy.exists():
             continue
-        shelf.check_link(path, source)
+        library.check_link(path, source)
         shutil.copy(path, copy)
 
 

@@ -32,7 +32,7 @@ def look(
 ) -> Rig:
     """Describe this machine. `urls`: where the engine listens, to distinguish its processes from others. `record`: with
     details, for which compilers are asked."""
-    inventory = accelerators.look(root, vendors)
+    inventory = accelerators.inventory(root, vendors)
     processes = accelerators.processes(root, vendors) if inventory.accelerators else []
     return Rig(
         system=host.system(root),

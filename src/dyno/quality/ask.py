@@ -123,7 +123,9 @@ def questions(
 def _question(spec: QualitySpec, one: Item, count: Callable[[str], int] | None) -> Question:
     # Small examples of the same task: they show the form of an answer and cost few tokens.
     shown = [item(one.task, SIZES[0], _EXAMPLES + n, spec.seed) for n in range(shots(spec))]
-    *examples, (question, target) = [_words(spec, each) for each in (*shown, one)]
+    *examples, (question, target) = [
+        _question_and_answer(spec, each) for each in (*shown, one)
+    ]
     build = _completion if form_of(spec) == "completions" else _chat
     return Question(one, target, build(spec, examples, question, count))
 
@@ -156,7 +158,7 @@ def _chat(
     return ChatRequest(question, tokens, spec.max_tokens or MAX_TOKENS, before)
 
 
-def _words(spec: QualitySpec, one: Item) -> tuple[str, str]:
+def _question_and_answer(spec: QualitySpec, one: Item) -> tuple[str, str]:
     return one.with_choices() if spec.choices else (one.question, one.answer)
 
 

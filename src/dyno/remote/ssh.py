@@ -41,7 +41,7 @@ _END_S = 30.0  # from the end of what is read to that of the process
 # Within which a verb has to be over. Those that aren't here may take as long as they like: a study runs for days.
 _LIMITS_S = {
     "stock": 8.0,
-    "look": 300.0,
+    "describe": 300.0,
     "status": 120.0,
     "install": 7200.0,
     "start": 300.0,

@@ -54,7 +54,7 @@ class Kind(NamedTuple):
 
 
 # The first that fits. dyno's and SGLang's files have vLLM's keys too.
-KINDS: Final = (
+FORMATS: Final = (
     Kind("dyno json", vllm.is_dyno, vllm.dyno),
     Kind("sglang jsonl", sglang.is_serve, sglang.serve),
     Kind("vllm serve json", vllm.is_serve, vllm.serve),
@@ -155,7 +155,7 @@ def _by_kind(
     known: dict[str, tuple[Kind, list[Value]]] = {}
     strange: list[Value] = []
     for value in _objects(values):
-        kind = next((kind for kind in KINDS if kind.is_one(value)), None)
+        kind = next((kind for kind in FORMATS if kind.is_one(value)), None)
         if kind is None:
             strange.append(value)
         else:

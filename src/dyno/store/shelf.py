@@ -176,7 +176,7 @@ def _folders(
     return folders
 
 
-def look(path: Path, study_runs: bool = False) -> RunLine:
+def run_line(path: Path, study_runs: bool = False) -> RunLine:
     """Return the line of a run. `study_runs`: a dyno is at work on the study that this trial belongs to."""
     run = str(path)
     try:
@@ -230,7 +230,7 @@ def _without_result(run: Run, names: set[str], study_runs: bool) -> tuple[State,
     return "no measurement", ""
 
 
-def look_at_study(path: Path) -> StudyLine:
+def study_line(path: Path) -> StudyLine:
     """Return the line of a study, with those of its trials."""
     folder = StudyFolder(path)
     running = study_runs(path)
@@ -244,7 +244,7 @@ def look_at_study(path: Path) -> StudyLine:
     lines = []
     for place in planned.values():
         if place.id in begun:
-            lines.append(look(begun[place.id], running))
+            lines.append(run_line(begun[place.id], running))
         else:
             lines.append(_without_folder(folder, place, skipped))
     done = [trial for trial in lines if trial.state == "done"]
@@ -299,7 +299,7 @@ def _without_folder(folder: StudyFolder, place: Place, skipped: dict[str, str]) 
 
 def _look_at_former(path: Path, running: bool) -> RunLine:
     """Return the line of a trial of an earlier state of the file: it is shown, and doesn't count."""
-    trial = look(path, running)
+    trial = run_line(path, running)
     return (
         msgspec.structs.replace(trial, state="no longer in it")
         if trial.state == "done"
@@ -510,11 +510,11 @@ class SearchLine(msgspec.Struct, frozen=True):
     trials: list[RunLine]
 
 
-def look_at_search(path: Path) -> SearchLine:
+def search_line(path: Path) -> SearchLine:
     kind: SearchKind = "tune" if is_tuning(path) else "find"
     running = kind == "tune" and study_runs(path)
     lines = [
-        look(run, running)
+        run_line(run, running)
         for run in (trial_folders(path) if kind == "tune" else probe_folders(path))
     ]
     done = [line for line in lines if line.state == "done"]

@@ -168,7 +168,7 @@ def _wait_ready(
                 raise other.failed(
                     f"exited with code {code} after {duration(other.process.age_s)}"
                 )
-        watch.look(engine)
+        watch.check(engine)
 
     while True:
         waiting()

@@ -82,7 +82,7 @@ def trial(entry: Entry, varying: list[str]) -> Trial:
             *_speeds(entry),
             *_machine(entry),
             *_cost(entry),
-            *_settings(entry),
+            *_setting_lines(entry),
         ],
         stats=stats,
         latencies=latencies,
@@ -183,7 +183,7 @@ def _cost(entry: Entry) -> list[tuple[str, str]]:
     return [*lines, ("price", cost.source)] if cost.source else lines
 
 
-def _settings(entry: Entry) -> list[tuple[str, str]]:
+def _setting_lines(entry: Entry) -> list[tuple[str, str]]:
     lines = [("measured by", entry.tool)] if entry.tool else []
     return [*lines, *((name, setting(value)) for name, value in entry.settings.items())]
 

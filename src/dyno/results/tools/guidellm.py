@@ -108,7 +108,7 @@ def reports(value: Value, file: str) -> Iterator[Draft]:
         draft = Draft("serve", "guidellm", file, benchmark)
         if (metrics := benchmark.get("metrics")) is not None:
             _figures(draft, benchmark, metrics)
-        _settings(draft, benchmark, value)
+        _read_settings(draft, benchmark, value)
         draft.samples = _samples(draft, benchmark)
         yield draft
 
@@ -154,7 +154,7 @@ def _measured(metric: Value) -> bool:
     )
 
 
-def _settings(draft: Draft, benchmark: Value, report: Value) -> None:
+def _read_settings(draft: Draft, benchmark: Value, report: Value) -> None:
     if (strategy := benchmark.first(_STRATEGIES)) is not None:
         kind = strategy.get("type_")
         draft.setting("profile", kind)

@@ -217,7 +217,7 @@ def table_rows(
         }
         figures = _figures(cells[value_column], by_title.get("stderr"), line)
         if figures:
-            settings = _settings(task, by_title, carried, group, line)
+            settings = _task_settings(task, by_title, carried, group, line)
             label = shown("task", task)
             rows.append(
                 replace(
@@ -255,7 +255,7 @@ def _figures(
     return figures
 
 
-def _settings(
+def _task_settings(
     task: str,
     by_title: dict[str, DocumentCell],
     carried: dict[str, DocumentCell],
