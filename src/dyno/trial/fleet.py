@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from dyno.engines import container, image, port
-from dyno.engines.caches import TUNINGS
+from dyno.engines.caches import KERNEL_TUNINGS
 from dyno.engines.engine import Engine
 from dyno.engines.launch import public_spec
 from dyno.errors import EngineError, TargetError
@@ -242,7 +242,7 @@ def _make_preparation(
     plan: EnginePlan, name: str, headers: dict[str, str], say: Say, below: Below
 ) -> Preparation:
     """Tune kernels in a start of its own, before those that are measured, and keep the result."""
-    caches, tuning = plan.caches, TUNINGS[name]
+    caches, tuning = plan.caches, KERNEL_TUNINGS[name]
     say(
         f"Preparing {name}: one start with a short load, whose result is kept in {caches.folder}"
     )
