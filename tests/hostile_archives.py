@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from dyno.facts.recipe import ModelRecipe
-from dyno.models.shelf import ModelEntry
+from dyno.models.library import ModelEntry
 
 
 class Packed:

@@ -372,7 +372,7 @@ class Listed:
         self.found = list(found)
         self.pids = pids or ((),) * len(found)
 
-    def look(self, root: Path) -> Inventory:
+    def inventory(self, root: Path) -> Inventory:
         return Inventory(list(self.found))
 
     def memory_used(self, root: Path) -> list[int | None]:

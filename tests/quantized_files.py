@@ -17,7 +17,7 @@ import numpy as np
 
 import tiny
 from dyno.engines.environment import Environment, write
-from dyno.models.verify import _REORDERED, _e4m3
+from dyno.models.quantize import _REORDERED, _e4m3
 
 SHAPE = tiny.Shape(layers=1, dtype="BF16")
 Stored = dict[str, tuple[str, np.ndarray]]  # name → type and its values as they are stored

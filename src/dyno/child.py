@@ -123,7 +123,7 @@ class Child:
         """Return the reports that have come since the last time; wait up to `within_s` for the first one."""
         deadline = time.monotonic() + within_s
         while True:
-            lines = self._read()
+            lines = self._read_lines()
             left = deadline - time.monotonic()
             if lines or self.gone or left <= 0:
                 return lines
@@ -151,7 +151,7 @@ class Child:
         finally:
             self._out.close()
 
-    def _read(self) -> list[bytes]:
+    def _read_lines(self) -> list[bytes]:
         lines: list[bytes] = []
         while not self.gone:
             try:

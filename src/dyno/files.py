@@ -18,7 +18,7 @@ LINE = 256 << 20  # of a file that is read line by line
 _PART = 1 << 20
 # what decoders of JSON and TOML make of a damaged or a hostile one
 BROKEN = (ValueError, RecursionError)
-_KINDS = {
+_FILE_TYPES = {
     stat.S_IFDIR: "it is a folder",
     stat.S_IFIFO: "it is a pipe",
     stat.S_IFSOCK: "it is a socket",
@@ -33,9 +33,11 @@ def opened(path: Path, pipes: bool = False) -> IO[bytes]:
         # before it is opened: to open some devices does something
         mode = stat.S_IFMT(path.stat().st_mode)
         if mode == stat.S_IFDIR:
-            raise IsADirectoryError(errno.EISDIR, _KINDS[mode], str(path))
+            raise IsADirectoryError(errno.EISDIR, _FILE_TYPES[mode], str(path))
         if mode != stat.S_IFREG and not (pipes and mode == stat.S_IFIFO):
-            raise OSError(errno.EINVAL, _KINDS.get(mode, "it is not a file"), str(path))
+            raise OSError(
+                errno.EINVAL, _FILE_TYPES.get(mode, "it is not a file"), str(path)
+            )
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except ValueError:  # a NUL in its name
         raise OSError(errno.EINVAL, "no file can have this name", str(path)) from None

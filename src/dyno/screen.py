@@ -81,6 +81,12 @@ def wrapped(
 ) -> list[str]:
     """Break a sentence at word borders. `first`, `rest`: what the first line and the others begin with."""
     room = min(width or SCREEN.get().width, _LONGEST)
-    lines = wrap(glued(text), room, initial_indent=first, subsequent_indent=first if rest is None else rest,
-                 break_long_words=False, break_on_hyphens=False)  # fmt: skip
+    lines = wrap(
+        glued(text),
+        room,
+        initial_indent=first,
+        subsequent_indent=first if rest is None else rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
     return [line.replace(HARD, " ") for line in lines]

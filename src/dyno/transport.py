@@ -25,9 +25,13 @@ class Transport(msgspec.Struct, frozen=True, kw_only=True):
     # None: by the system's.
     cacert: Annotated[
         str | None,
-        Option("--cacert", "FILE", "verify it with the authorities in this PEM file (default: the system's)",
-               identity=False),
-    ] = None  # fmt: skip
+        Option(
+            "--cacert",
+            "FILE",
+            "verify it with the authorities in this PEM file (default: the system's)",
+            identity=False,
+        ),
+    ] = None
     cert: Annotated[
         str | None,
         Option("--cert", "FILE", "client certificate, PEM (default: none)", identity=False),
@@ -44,14 +48,28 @@ class Transport(msgspec.Struct, frozen=True, kw_only=True):
     proxy: str | None = None  # http://HOST:PORT, as the environment names it
     connect_timeout_s: Annotated[  # TLS included
         float,
-        Option("--connect-timeout", "S", "time for a connection to open", above=0, most=1e8, note=" seconds",
-               identity=False),
-    ] = 30.0  # fmt: skip
+        Option(
+            "--connect-timeout",
+            "S",
+            "time for a connection to open",
+            above=0,
+            most=1e8,
+            note=" seconds",
+            identity=False,
+        ),
+    ] = 30.0
     read_timeout_s: Annotated[
         float | None,
-        Option("--read-timeout", "S", "time without a byte of an answer (default: no limit)", above=0, most=1e8,
-               note=" seconds", identity=False),
-    ] = None  # fmt: skip
+        Option(
+            "--read-timeout",
+            "S",
+            "time without a byte of an answer (default: no limit)",
+            above=0,
+            most=1e8,
+            note=" seconds",
+            identity=False,
+        ),
+    ] = None
 
 
 DIRECT = Transport()

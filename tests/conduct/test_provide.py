@@ -20,7 +20,7 @@ from dyno.errors import EngineError, UsageError
 from dyno.facts.engine import ContainerSpec, EngineSpec
 from dyno.facts.recipe import ModelRecipe
 from dyno.facts.rig import Rig
-from dyno.models import shelf
+from dyno.models import library
 from dyno.store.rows import read_row
 from dyno.store.run import Run
 from dyno.trial import weights
@@ -105,8 +105,8 @@ def test_a_dry_run_lists_what_is_missing_and_fetches_nothing(
     assert run("--dry-run") == 0
     out = capsys.readouterr().out
     assert "model  tiny  pull hub:test/tiny  2.931 MiB\n#   Disk: 2.931 MiB needed; " in out
-    assert f"--model {shelf.models_folder()}/tiny-" in out and "--alias tiny" in out
-    assert not shelf.models_folder().exists() and not hub.sent
+    assert f"--model {library.models_folder()}/tiny-" in out and "--alias tiny" in out
+    assert not library.models_folder().exists() and not hub.sent
     Path("s.toml").write_text(
         STUDY.replace('from = "${model}"', 'from = "${model}"\nquantize = "quark:fp8"')
     )
@@ -126,7 +126,7 @@ def test_a_model_is_pulled_measured_and_recorded_by_one_command_even_if_it_was_k
     with starting() as first:
         await_sent(hub, 1_000_000)
         first.send_signal(signal.SIGKILL)
-    assert not Path("runs/s/trials").exists() and shelf.entries() == []
+    assert not Path("runs/s/trials").exists() and library.entries() == []
     hub.faults.slow.clear()
     hub.faults.go_on.set()
     assert run() == 0
@@ -214,7 +214,7 @@ def test_failures_are_reported_together_before_anything_starts(
     )
     assert run() == 1
     assert "model local, pull file:" in capsys.readouterr().err
-    assert [entry.recipe.source for entry in shelf.entries()] == ["hub:test/tiny"], (
+    assert [entry.recipe.source for entry in library.entries()] == ["hub:test/tiny"], (
         "others are provided all the same"
     )
     assert not Path("runs/s/trials").exists()

@@ -654,7 +654,7 @@ def test_two_dynos_do_not_run_one_study(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(STUDY)
-    with StudyFolder(Path("runs/s")).held():
+    with StudyFolder(Path("runs/s")).lock():
         assert run() == 1
     assert (
         f"Another dyno (process {os.getpid()}) runs the study in runs/s"

@@ -12,7 +12,7 @@ import pytest
 from dyno import secrets
 from dyno.engines import embedded
 from dyno.engines.kinds import KINDS, kind_of
-from dyno.engines.kinds.base import METRICS, Program
+from dyno.engines.kinds.base import SERVER_METRICS, Program
 from dyno.engines.launch import allowed, launches, public, public_spec, shown
 from dyno.errors import UsageError
 from dyno.facts.engine import ContainerSpec, EngineSpec, Launch
@@ -615,8 +615,8 @@ def test_a_container_s_options_and_build_arguments_hide_their_secrets() -> None:
 
 
 def test_every_metric_of_an_engine_is_one_that_dyno_reads() -> None:
-    assert {name for kind in KINDS.values() for name in kind.metrics} <= set(METRICS)
-    assert set(metrics.SHARES) < set(METRICS)
+    assert {name for kind in KINDS.values() for name in kind.metrics} <= set(SERVER_METRICS)
+    assert set(metrics.SHARES) < set(SERVER_METRICS)
 
 
 def test_an_engine_that_runs_offline_has_a_worker_of_its_name() -> None:

@@ -17,7 +17,7 @@ import quantized_files
 import tiny
 from conftest import StartFake
 from dyno.engines import model
-from dyno.models import shelf
+from dyno.models import library
 from rigs_over_ssh import DynoProcess
 from test_hostile_kills import Place
 from test_hostile_processes import wait_for
@@ -207,4 +207,4 @@ def test_a_build_of_a_live_dyno_is_not_swept_however_old_it_looks(tmp_path: Path
 
 @pytest.mark.parametrize("seconds", [0.0, 1e9, 2**31, 2**33, 253_402_300_799.0])
 def test_any_time_of_day_is_a_stamp(seconds: float) -> None:
-    assert len(shelf.stamp(seconds)) == 20
+    assert len(library.stamp(seconds)) == 20

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dyno.errors import ModelError, UsageError, WorkloadError
 from dyno.facts.recipe import ModelRecipe
-from dyno.models import archive, check, shelf
+from dyno.models import archive, check, library
 from dyno.probe import model as model_files
 from dyno.probe.tensors import read_safetensors
 from dyno.workload.tokenizer import LocalTokenizer
@@ -83,7 +83,7 @@ def test_honest_archives_are_imported(machine: Machine) -> None:
     storage = machine.folder / "hf/hub/models--acme--tiny"
     assert (storage / "refs/v1").read_text() == COMMIT
     assert (storage / "snapshots" / COMMIT / "config.json").read_bytes() == b"{}"
-    assert len(shelf.entries()) == 2
+    assert len(library.entries()) == 2
 
 
 # ---- names ----
@@ -233,7 +233,7 @@ def test_a_manifest_that_lies_stores_nothing(
     packed = local(machine)
     change(packed)
     assert machine.attempt(packed) != ""
-    assert shelf.entries() == []
+    assert library.entries() == []
 
 
 MANIFESTS = [

@@ -142,7 +142,7 @@ def test_any_part_of_what_a_server_says_may_be_anything(
             text = json.dumps(holed)
             for odd in ODD:
                 reported = texts(shape, **{path: text.replace(f'"{HOLE}"', odd)})
-                read_back(server.look(Babbling(reported), NAMED), tmp_path)
+                read_back(server.read_target(Babbling(reported), NAMED), tmp_path)
                 tried += 1
     assert tried > 200
 
@@ -157,7 +157,7 @@ def test_without_a_model_s_name_it_is_the_list_or_one_sentence(
     for odd in ODD:
         for shape in SHAPES:
             try:
-                facts = server.look(
+                facts = server.read_target(
                     Babbling(texts(shape, **{path: odd})), TargetSpec("", "openai", "")
                 )
             except TargetError:
@@ -175,7 +175,7 @@ def test_what_fits_is_kept_beside_what_does_not() -> None:
     }
     assert known(said) == {"max_model_len": 4096, "dtype": "a [2Jb"}
     card = {"id": "m", "max_model_len": "4096", "aliases": 3}
-    facts = server.look(
+    facts = server.read_target(
         Babbling(texts({**VLLM, "/v1/models": {"data": [card, {"id": 5}]}})), NAMED
     )
     assert (facts.models_listed, facts.max_model_len, facts.version) == (
@@ -187,7 +187,7 @@ def test_what_fits_is_kept_beside_what_does_not() -> None:
 
 def test_a_list_of_a_million_models_is_cut_but_the_one_that_is_meant_stays_in_it() -> None:
     cards = [{"id": f"m{i}"} for i in range(100_000)] + [{"id": "m"}]
-    listed = server.look(
+    listed = server.read_target(
         Babbling(texts({"/v1/models": {"data": cards}})), NAMED
     ).models_listed
     assert listed is not None and len(listed) == 1001 and "m" in listed
@@ -230,7 +230,7 @@ def test_the_labels_of_vllm_s_cache_may_be_anything(tmp_path: Path) -> None:
                 "utf-8", "surrogatepass"
             )
             reported = {**texts(VLLM), "/metrics": text}
-            read_back(server.look(Babbling(reported), NAMED), tmp_path)
+            read_back(server.read_target(Babbling(reported), NAMED), tmp_path)
 
 
 # Tokenizers

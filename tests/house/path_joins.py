@@ -46,8 +46,10 @@ OWN: dict[str, tuple[str, set[str]]] = {
         {"folder / (f'engine-{index + 1}.log' if index else 'engine.log')"},
     ),
     "quality/lm_eval.py": (
-        "numbers",
+        "numbers; names of dyno's own tasks",
         {
+            "folder / f'dyno_{task}{name}.jsonl'",
+            "folder / f'dyno_{task}{name}.yaml'",
             "run.path / f'lm-eval-{concurrency}.cache'",
             "run.path / f'lm-eval-{concurrency}.json'",
         },
@@ -78,7 +80,7 @@ OWN: dict[str, tuple[str, set[str]]] = {
         "the name of the user's study",
         {"runs / f\"{plan.study.name}-tune{(f'-{n}' if n > 1 else '')}\""},
     ),
-    "trial/kernels.py": (
+    "trial/fleet.py": (
         "a hash of settings",
         {"plan.caches.folder / f'.{name}.lock'"},
     ),
@@ -105,7 +107,7 @@ OWN: dict[str, tuple[str, set[str]]] = {
         "files of an entry on the shelf, whose names were checked when it was put there",
         {"entry.folder / name", "entry.folder / next(iter(entry.files))", "root / name"},
     ),
-    "models/shelf.py": (
+    "models/library.py": (
         "a recipe's name; files of an entry on the shelf",
         {
             "entry.folder / name",
@@ -126,10 +128,6 @@ OWN: dict[str, tuple[str, set[str]]] = {
     "outside.py": (
         "the one way",
         {"folder.joinpath(*self.parts)"},
-    ),
-    "quality/export.py": (
-        "names of dyno's own tasks",
-        {"folder / f'dyno_{task}{name}.jsonl'", "folder / f'dyno_{task}{name}.yaml'"},
     ),
     "report/page/__init__.py": (
         "a version, a process id, names in the source",
@@ -172,13 +170,10 @@ OWN: dict[str, tuple[str, set[str]]] = {
             "self.path / f'answers-{concurrency}.jsonl'",
         },
     ),
-    "store/searches.py": (
-        "names in the source",
-        {"path / f'{kind}.json'"},
-    ),
     "store/shelf.py": (
         "names in the source or listed in a folder; a slug and Place.id, which has a pattern",
         {
+            "path / f'{kind}.json'",
             "Path(folder) / name",
             "folder.trials_path / trial_name(place)",
             "path / name",

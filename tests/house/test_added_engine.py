@@ -151,7 +151,7 @@ def test_a_running_server_is_identified(scripted: Callable[..., Scripted]) -> No
 
     client = Client(Url(scripted(talk).base_url), {})
     try:
-        facts = server.look(client, TargetSpec("", "openai", ""))
+        facts = server.read_target(client, TargetSpec("", "openai", ""))
     finally:
         client.close()
     assert (facts.kind, facts.version, facts.slots, facts.model) == ("quick", "2.3", 4, "m")

@@ -74,7 +74,7 @@ def test_a_data_set_is_a_file_and_the_registry_a_setting_one_file_and_a_rule_one
 def test_a_new_data_set_and_its_settings_are_in_the_help_the_docs_and_the_study_keys(
     added: dict[str, Any],
 ) -> None:
-    assert "clients,echo,mix}" in added["help"]
+    assert ",echo,mix}" in added["help"]
     assert "--echo-word WORD" in added["help"]
     assert "| `echo` | a word, again and again: `--echo-word` |" in added["docs"]
     assert (

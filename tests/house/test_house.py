@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -75,6 +76,35 @@ def test_one_name_is_one_class() -> None:
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(module)
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+# Names that said something else in each file → how many functions of modules and classes still have them.
+MANY_MEANINGS = {
+    "look": 8,
+    "held": 0,
+    "hold": 1,
+    "say": 1,
+    "_read": 4,
+    "_settings": 2,
+    "_words": 3,
+}
+
+
+def functions_named(root: Path, asked: set[str]) -> Counter[str]:
+    """Count functions by name; a function inside another one is clear where it is used."""
+    counted: Counter[str] = Counter(dict.fromkeys(asked, 0))
+    for path in modules(root).values():
+        tree = parsed(path)
+        classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+        for node in (inner for scope in (tree, *classes) for inner in scope.body):
+            if isinstance(node, ast.FunctionDef) and node.name in asked:
+                counted[node.name] += 1
+    return counted
+
+
+def test_functions_are_called_by_what_they_do() -> None:
+    counted = functions_named(SOURCE, {*MANY_MEANINGS})
+    assert {name: n for name, n in counted.items() if n > MANY_MEANINGS[name]} == {}
 
 
 def circle(root: Path) -> list[str]:

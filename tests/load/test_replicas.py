@@ -338,12 +338,12 @@ def test_copies_of_two_versions_are_refused_by_name(scripted: Serve) -> None:
     clients = [client(b"0.24"), client(b"0.24"), client(b"0.32")]
     spec = TargetSpec("", "openai", "/v1/completions")
     try:
-        assert server.look_at_all(clients[:2], spec).version == "0.24"
+        assert server.read_targets(clients[:2], spec).version == "0.24"
         with pytest.raises(
             TargetError,
             match=rf"{clients[0].url} and {clients[2].url} are not .* version 0\.24.*0\.32",
         ):
-            server.look_at_all(clients, spec)
+            server.read_targets(clients, spec)
     finally:
         for each in clients:
             each.close()

@@ -20,8 +20,8 @@ import tiny
 from dyno.engines import model
 from dyno.errors import EngineError, ModelError, StoreError, UsageError
 from dyno.facts.recipe import ModelRecipe
-from dyno.models import gguf, gguf_check, shelf
-from dyno.models.shelf import ModelEntry
+from dyno.models import gguf, library
+from dyno.models.library import ModelEntry
 from dyno.models.workers.convert_gguf import rule
 from dyno.probe.tensors import BLOCKS
 
@@ -45,7 +45,7 @@ def f16(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pulled(path: Path) -> ModelEntry:
     recipe = ModelRecipe(source=f"file:{path}")
     return ModelEntry(
-        recipe.name, recipe, "pull", str(path), recipe.source, {}, shelf.now()
+        recipe.name, recipe, "pull", str(path), recipe.source, {}, library.now()
     )
 
 
@@ -159,7 +159,7 @@ def test_a_right_file_is_described_by_its_types_values_and_metadata(
     f16: Path, tmp_path: Path
 ) -> None:
     gguf_files.write(tmp_path / "q4.gguf", "Q4_0")
-    verified = gguf_check.check(tmp_path / "q4.gguf", "Q4_0", f16)
+    verified = gguf.check_file(tmp_path / "q4.gguf", "Q4_0", f16)
     assert verified["metadata"] == "llama, 2 layers, context 1024, tokenizer gpt2 qwen2"
     assert (
         verified["types"].startswith("Q4_0: 16 tensors, 1.")
@@ -206,14 +206,14 @@ def test_a_wrong_file_is_refused(
     if what in ("cut", "head"):
         os.truncate(path, path.stat().st_size // 2 if what == "cut" else 2000)
     with pytest.raises(ModelError, match=message):
-        gguf_check.check(path, "Q4_0", f16)
+        gguf.check_file(path, "Q4_0", f16)
 
 
 def test_a_file_that_generates_nothing_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "out.gguf"
     gguf_files.write(path, "Q8_0", rule="no-such-rule")
     with pytest.raises(ModelError, match=r"out.gguf was written, but generates nothing"):
-        gguf_check.generate(path, tmp_path / "log", print, print)
+        gguf.generate(path, tmp_path / "log", print, print)
 
 
 # ---- steps ----
@@ -225,7 +225,7 @@ def test_safetensors_are_converted_then_quantized_and_neither_is_done_twice(
     source = tiny.build(tmp_path / "tiny", gguf_files.SHAPE)
     says: list[str] = []
     entry = quantized(source, "Q8_0", says.append)
-    first = shelf.find(ModelRecipe(source=f"file:{source}", convert="gguf:auto"))
+    first = library.find(ModelRecipe(source=f"file:{source}", convert="gguf:auto"))
     assert first and entry.parent == first.name and first.tool_version == "llama.cpp 1"
     assert first.verified["types"].startswith("BF16: 16 tensors")
     assert (
@@ -236,7 +236,7 @@ def test_safetensors_are_converted_then_quantized_and_neither_is_done_twice(
         str(p) for p in Path(entry.path).parent.glob("*.gguf")
     ] and entry.whole
     assert "splits text as qwen2 does" in (Path(first.path).parent / "make.log").read_text()
-    assert shelf.find(entry.recipe) == entry and entry.verified["text"]
+    assert library.find(entry.recipe) == entry and entry.verified["text"]
     assert ["converting" in line for line in says].count(True) == 1
     quantized(source, "Q4_0", says.append)
     assert ["converting" in line for line in says].count(True) == 1, (
@@ -260,7 +260,7 @@ def test_a_tool_that_fails_or_lies_leaves_nothing(
     monkeypatch.setenv("FAKE_TOOL", way)
     with pytest.raises((EngineError, ModelError), match=message):
         quantized(f16, "Q4_0")
-    assert not shelf.entries() and not list(home.glob("models/.*.part"))
+    assert not library.entries() and not list(home.glob("models/.*.part"))
 
 
 def test_a_full_disk_is_noticed_before_the_tool_starts(
@@ -301,11 +301,11 @@ def test_an_interrupted_step_leaves_no_model_and_no_tool_and_the_same_command_co
     psutil.wait_procs([tool], timeout=30)
     assert not tool.is_running() or tool.status() == psutil.STATUS_ZOMBIE
     recipe = ModelRecipe(source=f"file:{f16}", quantize="llama.cpp:Q8_0")
-    assert shelf.find(recipe) is None and not list(home.glob("models/[!.]*"))
+    assert library.find(recipe) is None and not list(home.glob("models/[!.]*"))
     entry = quantized(f16, "Q8_0")
     assert (
         entry.whole
-        and entry == shelf.find(recipe)
+        and entry == library.find(recipe)
         and not list(home.glob("models/.*.part"))
     )
 

@@ -12,9 +12,9 @@ import pytest
 from dyno.cli.main import main
 from dyno.errors import DynoError
 from dyno.facts.recipe import ModelRecipe
-from dyno.models import archive, checksum, hub, shelf
+from dyno.models import archive, checksum, hub, library
 from dyno.models.cache import place
-from dyno.models.shelf import ModelEntry, ModelFile
+from dyno.models.library import ModelEntry, ModelFile
 from dyno.outside import OutsideName
 from dyno.probe.model import hub_cache
 
@@ -65,18 +65,18 @@ def fetched_model() -> ModelEntry:
         str(root),
         f"hub:acme/tiny@{COMMIT}",
         files,
-        shelf.now(),
+        library.now(),
     )
-    with shelf.making(recipe, quiet) as part:
-        return shelf.put(part, entry)
+    with library.making(recipe, quiet) as part:
+        return library.put(part, entry)
 
 
 def made_model(parent: ModelEntry) -> ModelEntry:
     recipe = ModelRecipe("hub:acme/tiny", quantize="llama.cpp:Q4_0")
-    with shelf.making(recipe, quiet) as part:
+    with library.making(recipe, quiet) as part:
         (part / "tiny.gguf").write_bytes(b"GGUF" * 100)
         file = ModelFile(400, checksum.read(part / "tiny.gguf").sha256)
-        path = shelf.models_folder() / recipe.name / "tiny.gguf"
+        path = library.models_folder() / recipe.name / "tiny.gguf"
         entry = ModelEntry(
             recipe.name,
             recipe,
@@ -84,11 +84,11 @@ def made_model(parent: ModelEntry) -> ModelEntry:
             str(path),
             parent.origin,
             {"tiny.gguf": file},
-            shelf.now(),
+            library.now(),
             1.0,
             parent.name,
         )
-        return shelf.put(part, entry)
+        return library.put(part, entry)
 
 
 def test_models_reach_another_machine_with_their_names_and_the_hubs_layout(
@@ -100,14 +100,14 @@ def test_models_reach_another_machine_with_their_names_and_the_hubs_layout(
     assert main(["models", "export", "acme/tiny", second.name, str(file)]) == 0
     machine.use("second")
     assert main(["models", "import", str(file)]) == 0
-    one, two = shelf.find(first.recipe), shelf.find(second.recipe)
+    one, two = library.find(first.recipe), library.find(second.recipe)
     assert one and two
     assert (one.files, two.files) == (first.files, second.files)
     assert one.path.startswith(str(hub_cache()))
     assert (one.folder / "config.json").is_symlink()
     assert (hub_cache() / "models--acme--tiny" / "refs" / "main").read_text() == COMMIT
-    assert Path(two.path) == shelf.models_folder() / two.name / "tiny.gguf"
-    assert shelf.verify(one, quiet) == shelf.verify(two, quiet) == {}
+    assert Path(two.path) == library.models_folder() / two.name / "tiny.gguf"
+    assert library.verify(one, quiet) == library.verify(two, quiet) == {}
     assert not list(hub_cache().glob(".dyno*"))
 
 
@@ -121,7 +121,7 @@ def refused(file: Path, machine: Machines) -> str:
     machine.use("second")
     with pytest.raises(DynoError) as caught:
         archive.import_file(file, quiet, quiet)
-    assert shelf.entries() == []
+    assert library.entries() == []
     assert not list(hub_cache().rglob("*.bin"))
     return str(caught.value)
 
@@ -154,7 +154,7 @@ def repacked(file: Path, change: "object") -> None:
 @pytest.mark.parametrize("path", ["../../evil", "/evil", "{name}/../evil"])
 def test_an_unsafe_path_is_refused(machine: Machines, tmp_path: Path, path: str) -> None:
     file = exported(tmp_path)
-    name = shelf.entries()[0].name
+    name = library.entries()[0].name
 
     def change(member: tarfile.TarInfo, data: bytes) -> tuple[tarfile.TarInfo, bytes]:
         if member.name.endswith("weights.bin"):
@@ -202,7 +202,7 @@ def test_local_files_are_carried_as_a_model_of_the_shelf(
     archive.export([entry], tmp_path / "models.tar", quiet, quiet)
     machine.use("second")
     (imported,) = archive.import_file(tmp_path / "models.tar", quiet, quiet)
-    assert Path(imported.path) == shelf.models_folder() / imported.name
+    assert Path(imported.path) == library.models_folder() / imported.name
     assert imported.whole
     assert msgspec.json.decode((Path(imported.path) / "config.json").read_bytes()) == {
         "hidden_size": 8

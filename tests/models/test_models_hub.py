@@ -18,7 +18,7 @@ import pytest
 from dyno.cli.main import main
 from dyno.errors import DynoError
 from dyno.facts.recipe import ModelRecipe
-from dyno.models import hub, shelf, sizes
+from dyno.models import hub, library, sizes
 from dyno.outside import is_safe
 from hub_server import TOKEN, HubServer, commit_of, serving
 
@@ -97,13 +97,13 @@ class Pull:
 
     def __call__(
         self, source: str = f"hub:{REPO}", **patterns: list[str]
-    ) -> shelf.ModelEntry:
+    ) -> library.ModelEntry:
         return hub.pull(ModelRecipe(source, **patterns), self.lines.append)
 
     def refused(self, source: str = f"hub:{REPO}", **patterns: list[str]) -> str:
         with pytest.raises(DynoError) as caught:
             self(source, **patterns)
-        assert shelf.entries() == []
+        assert library.entries() == []
         return str(caught.value)
 
 
@@ -180,7 +180,7 @@ def test_pickled_weights_are_left_out_where_the_same_are_safetensors_unless_they
     assert set(copies) <= set(pull(include=["*"]).files)
     for path in root.glob("*.safetensors*"):
         path.unlink()
-    shelf.remove(pull().name)
+    library.remove(pull().name)
     assert set(copies) <= set(pull().files), "there is nothing else to read"
 
 
@@ -206,7 +206,7 @@ def test_a_killed_pull_continues_and_no_byte_is_sent_twice(
             time.sleep(0.02)
         dyno.send_signal(signal.SIGKILL)
     assert part.stat().st_size == half
-    assert shelf.entries() == []
+    assert library.entries() == []
     server.faults.slow.clear()
     server.sent.clear()
     assert (
@@ -290,7 +290,7 @@ def test_verify_finds_a_changed_file_and_the_next_pull_fetches_it_alone(
     assert main(["models", "verify", entry.name]) == 1
     assert "model-00001-of-00002.safetensors is corrupted" in capsys.readouterr().err
     server.sent.clear()
-    assert pull() == shelf.find(entry.recipe)
+    assert pull() == library.find(entry.recipe)
     assert list(server.sent) == ["model-00001-of-00002.safetensors"]
 
 
@@ -323,7 +323,7 @@ def test_refusals_are_one_sentence_with_what_to_do(
     assert TOKEN in server.tokens
     assert not [
         p
-        for p in shelf.models_folder().rglob("*")
+        for p in library.models_folder().rglob("*")
         if p.is_file() and TOKEN in p.read_text()
     ]
 

@@ -19,7 +19,7 @@ import tiny
 from dyno.cli.main import main
 from dyno.errors import ModelError, UsageError
 from dyno.facts.recipe import ModelRecipe
-from dyno.models import calibration, quantize, schemes, shelf, verify
+from dyno.models import calibration, library, quantize, schemes
 
 pytestmark = pytest.mark.real  # starts processes, uses sockets or takes seconds
 
@@ -86,7 +86,7 @@ def test_the_documentation_lists_every_scheme():
 def test_right_files_are_verified_by_type_scale_and_value(tmp_path, source, key, kv):
     scheme = schemes.find(key)
     folder = made.build(tmp_path / "out", key, kv)
-    facts = verify.verify(
+    facts = quantize.verify(
         folder, source, scheme, ModelRecipe("x", kv_cache="fp8" if kv else None)
     )
     assert facts["types"] == f"7 linear layers {scheme.weights}; left BF16: lm_head"
@@ -145,7 +145,7 @@ def _ignores_all(tensors, config):
 def test_wrong_files_are_named(tmp_path, source, spoil, message):
     folder = made.build(tmp_path / "out", "llm-compressor:fp8-dynamic", change=spoil)
     with pytest.raises(ModelError, match=re.escape(message)):
-        verify.verify(
+        quantize.verify(
             folder, source, schemes.find("llm-compressor:fp8-dynamic"), ModelRecipe("x")
         )
 
@@ -153,7 +153,7 @@ def test_wrong_files_are_named(tmp_path, source, spoil, message):
 def test_missing_scales_of_the_kv_cache_are_noticed(tmp_path, source):
     folder = made.build(tmp_path / "out", "quark:fp8", kv=False)
     with pytest.raises(ModelError, match="have 0 scales of a KV cache, not 2"):
-        verify.verify(
+        quantize.verify(
             folder, source, schemes.find("quark:fp8"), ModelRecipe("x", kv_cache="fp8")
         )
 
@@ -234,7 +234,7 @@ def test_a_model_is_quantized_once_and_described(home, source, capsys):
         "7 linear layers F8_E4M3; left BF16: lm_head" in out
         and "2 tokens on cpu, 1 as the source's" in out
     )
-    [entry] = [e for e in shelf.entries() if e.step == "quantize"]
+    [entry] = [e for e in library.entries() if e.step == "quantize"]
     assert f"dyno bench serve --engine vllm --model {entry.path}" in out
     assert entry.whole and entry.tool == "llm-compressor" and entry.tool_version == "0.1"
     assert "2 texts of up to 16 tokens" in entry.verified["calibration"]
@@ -258,7 +258,7 @@ def test_a_model_is_made_again_after_its_source_or_its_calibration_text_has_chan
 
     def changed(path: Path) -> None:
         # as if everything was made long ago
-        for manifest in shelf.models_folder().glob("*/dyno.json"):
+        for manifest in library.models_folder().glob("*/dyno.json"):
             manifest.write_bytes(
                 re.sub(
                     rb'"created": "[^"]*"',
@@ -274,7 +274,7 @@ def test_a_model_is_made_again_after_its_source_or_its_calibration_text_has_chan
     for path in (text, source / "config.json"):
         changed(path)
         assert main(words) == 0
-        [entry] = [e for e in shelf.entries() if e.step == "quantize"]
+        [entry] = [e for e in library.entries() if e.step == "quantize"]
         assert entry.created > "2026-01-01T00:00:00Z", path
         os.utime(text, (old, old))
     capsys.readouterr()
@@ -302,8 +302,8 @@ def test_a_tool_that_fails_or_lies_leaves_no_model_and_a_log(
     monkeypatch.setenv("FAKE", behaviour)
     assert main([*COMMAND, str(source), "llm-compressor:fp8-dynamic"]) == 1
     assert re.search(message, capsys.readouterr().err)
-    assert [e.step for e in shelf.entries()] == ["pull"]
-    assert not list(shelf.models_folder().glob(".*.part")) and list(
+    assert [e.step for e in library.entries()] == ["pull"]
+    assert not list(library.models_folder().glob(".*.part")) and list(
         (home / "logs").glob("make-*.log")
     )
 
@@ -361,8 +361,8 @@ def test_after_kill_9_nothing_is_taken_for_whole_and_the_same_command_makes_it(
         )
     )
     # half of it is there
-    assert list(shelf.models_folder().glob(".*.part/model.safetensors"))
-    assert [e.step for e in shelf.entries()] == ["pull"]
+    assert list(library.models_folder().glob(".*.part/model.safetensors"))
+    assert [e.step for e in library.entries()] == ["pull"]
     done = subprocess.run(
         words,
         env={**os.environ, "FAKE": "works"},
@@ -371,7 +371,7 @@ def test_after_kill_9_nothing_is_taken_for_whole_and_the_same_command_makes_it(
         check=True,
     )
     assert "7 linear layers F8_E4M3" in done.stdout
-    assert not list(shelf.models_folder().glob(".*.part"))
+    assert not list(library.models_folder().glob(".*.part"))
 
 
 def _hanging(log: Path) -> re.Match[str] | None:

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.real  # starts processes, uses sockets or takes seconds
 def test_each_partition_of_an_mi300x_is_an_accelerator_as_hip_counts_them(
     tmp_path: Path,
 ) -> None:
-    found = AMD.look(mi300x_in_cpx(tmp_path)).accelerators
+    found = AMD.inventory(mi300x_in_cpx(tmp_path)).accelerators
     assert [a.index for a in found] == list(range(16))
     first, ninth = found[0], found[8]
     assert (first.name, first.partition, first.architecture) == (
@@ -49,14 +49,14 @@ def test_an_unpartitioned_card_has_its_whole_memory(tmp_path: Path) -> None:
     files: dict[str, str | bytes] = {"device": "0x74a1\n", "mem_info_vram_total": str(192 * GiB),
                                      "mem_info_vram_used": str(GiB), "mem_info_gtt_total": str(999 * GiB)}  # fmt: skip
     card(tmp_path, 1, "0000:05:00.0", files)
-    [a] = AMD.look(tmp_path).accelerators
+    [a] = AMD.inventory(tmp_path).accelerators
     assert (a.memory_bytes, a.memory_used_bytes, a.integrated) == (192 * GiB, GiB, False)
     assert (a.name, a.partition, a.numa_node, a.link) == ("AMD 0x74a1", None, None, None)
 
 
 def test_an_integrated_gpu_counts_the_memory_that_it_shares(tmp_path: Path) -> None:
     root = strix_halo(tmp_path)
-    [a] = AMD.look(root).accelerators
+    [a] = AMD.inventory(root).accelerators
     assert a.integrated
     assert (a.name, a.architecture) == ("AMD Radeon 8060S Graphics", "gfx1151")
     assert (a.memory_bytes, a.gtt_bytes) == (120 * GiB + GiB // 2, 120 * GiB)
@@ -75,7 +75,7 @@ def test_without_its_metrics_a_gpu_is_integrated_if_it_is_small_and_may_take_muc
             "mem_info_gtt_total": str(gtt),
         }
         card(tmp_path, number, f"0000:0{number}:00.0", files)
-    assert [a.integrated for a in AMD.look(tmp_path).accelerators] == [True, False]
+    assert [a.integrated for a in AMD.inventory(tmp_path).accelerators] == [True, False]
 
 
 def test_the_link_is_that_of_the_slot_and_not_of_bridges_on_the_card(
@@ -97,7 +97,7 @@ def test_the_link_is_that_of_the_slot_and_not_of_bridges_on_the_card(
     lay(way, {"vendor": "0x1022"})
     lay(way / "0000:01:00.0", {"vendor": "0x1002", **wide, "current_link_width": "8"})
     lay(way / "0000:01:00.0/0000:02:00.0", {"vendor": "0x1002", **wide})
-    assert AMD.look(tmp_path).accelerators[0].link == "PCIe 4 x8 of x16"
+    assert AMD.inventory(tmp_path).accelerators[0].link == "PCIe 4 x8 of x16"
 
 
 def test_the_name_of_an_amd_card_is_found_in_the_list_of_pci_numbers(
@@ -109,7 +109,7 @@ def test_the_name_of_an_amd_card_is_found_in_the_list_of_pci_numbers(
         "[Radeon RX 7900 XTX]\n1003  Next\n"
     )
     lay(tmp_path, {"usr/share/misc/pci.ids": ids})
-    assert AMD.look(tmp_path).accelerators[0].name == "Navi 31 [Radeon RX 7900 XTX]"
+    assert AMD.inventory(tmp_path).accelerators[0].name == "Navi 31 [Radeon RX 7900 XTX]"
 
 
 def test_the_links_between_amd_accelerators_are_those_of_the_compute_driver(
@@ -122,14 +122,14 @@ def test_the_links_between_amd_accelerators_are_those_of_the_compute_driver(
             if other != node:
                 reported = f"type {kind}\nnode_from {node}\nnode_to {other}\n"
                 lay(folder, {f"io_links/{other}/properties": reported})
-    assert AMD.look(tmp_path).topology == [["X", "XGMI"], ["XGMI", "X"]]
+    assert AMD.inventory(tmp_path).topology == [["X", "XGMI"], ["XGMI", "X"]]
 
 
 def test_a_container_sees_the_accelerators_it_was_given(tmp_path: Path) -> None:
     root = mi300x_in_cpx(tmp_path)
     for node in range(2, 17):  # the kernel refuses to tell of the others
         (root / f"sys/class/kfd/kfd/topology/nodes/{node}/gpu_id").unlink()
-    [a] = AMD.look(root).accelerators
+    [a] = AMD.inventory(root).accelerators
     assert a.bus == "0000:05:00.0"
 
 
@@ -141,7 +141,7 @@ def test_files_that_hold_nonsense_are_as_good_as_none(tmp_path: Path) -> None:
         if p.is_file() and p.name not in ("vendor", "uevent", "gpu_id")
     ]:
         path.write_bytes(b"\xff\x00 what?\n")
-    found = AMD.look(root).accelerators
+    found = AMD.inventory(root).accelerators
     assert len(found) == 16
     assert {
         (a.memory_bytes, a.power_cap_w, a.clock_max_mhz, a.architecture) for a in found
@@ -153,7 +153,7 @@ def test_files_that_hold_nonsense_are_as_good_as_none(tmp_path: Path) -> None:
 
 def test_nvml_tells_all_of_nvidias(tmp_path: Path) -> None:
     nvml = Nvml()
-    found = Nvidia(nvml).look(xeon(tmp_path))
+    found = Nvidia(nvml).inventory(xeon(tmp_path))
     assert found.unknown == []
     first, second = found.accelerators
     assert first == Accelerator(
@@ -173,8 +173,8 @@ def test_nvml_tells_all_of_nvidias(tmp_path: Path) -> None:
 def test_links_without_a_switch_are_counted_for_each_pair(tmp_path: Path) -> None:
     root = xeon(tmp_path)
     direct = Nvml(nvmlDeviceGetNvLinkRemoteDeviceType=True)
-    assert Nvidia(direct).look(root).topology == [["X", "NV4"], ["NV4", "X"]]
-    assert Nvidia(Nvml(nvmlDeviceGetNvLinkState=True)).look(root).topology == [
+    assert Nvidia(direct).inventory(root).topology == [["X", "NV4"], ["NV4", "X"]]
+    assert Nvidia(Nvml(nvmlDeviceGetNvLinkState=True)).inventory(root).topology == [
         ["X", "SYS"],
         ["SYS", "X"],
     ]
@@ -191,9 +191,9 @@ def test_what_a_driver_does_not_support_is_unknown_and_the_rest_is_reported(
     ]
     assert len(names) > 15
     for name in names:
-        found = Nvidia(Nvml(**{name: True})).look(root)
+        found = Nvidia(Nvml(**{name: True})).inventory(root)
         assert [a.index for a in found.accelerators] == [0, 1], name
-    bare = Nvidia(Nvml(**dict.fromkeys(names, True))).look(root).accelerators[0]
+    bare = Nvidia(Nvml(**dict.fromkeys(names, True))).inventory(root).accelerators[0]
     # No memory of its own to tell of: it shares the machine's.
     assert bare == gpu(name="NVIDIA device", driver="550.90.12", integrated=True)
 
@@ -235,7 +235,7 @@ def test_the_stand_in_has_no_function_that_the_package_does_not_have() -> None:
 
 def test_a_driver_without_its_library_is_said_with_what_to_do(tmp_path: Path) -> None:
     source = Nvidia(Nvml(nvmlInit=True))
-    found = source.look(xeon(tmp_path))
+    found = source.inventory(xeon(tmp_path))
     assert (
         found.accelerators
         == source.memory_used(tmp_path)
@@ -260,13 +260,13 @@ def test_a_card_without_a_driver_is_reported(tmp_path: Path) -> None:
         tmp_path / "sys/bus/pci/devices/0000:01:00.0",
         {"vendor": "0x10de\n", "class": "0x030200\n"},
     )
-    assert Nvidia(Nvml()).look(tmp_path) == Inventory(unknown=[NO_DRIVER])
+    assert Nvidia(Nvml()).inventory(tmp_path) == Inventory(unknown=[NO_DRIVER])
 
 
 def test_where_both_vendors_are_nvidias_come_first(tmp_path: Path) -> None:
     root = strix_halo(xeon(tmp_path))
     vendors = [Nvidia(Nvml()), AMD]
-    found = accelerators.look(root, vendors)
+    found = accelerators.inventory(root, vendors)
     assert [(a.index, a.vendor) for a in found.accelerators] == [
         (0, "nvidia"),
         (1, "nvidia"),

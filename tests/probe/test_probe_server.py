@@ -91,7 +91,7 @@ def serve(scripted: Callable[..., Scripted]) -> Serve:
 
         client = Client(Url(scripted(talk).base_url), {})
         try:
-            return server.look(client, spec)
+            return server.read_target(client, spec)
         finally:
             client.close()
 

@@ -15,7 +15,7 @@ import pytest
 
 from dyno.engines.port import free_port
 from dyno.facts.rig import Rig
-from dyno.probe import details, host, rig, software
+from dyno.probe import host, rig, software
 from dyno.probe.accelerators.nvidia import Nvidia
 from dyno.report.machine import rig_lines as lines
 from machines import AMD, Listed, Nvml, gpu, lay, mi300x_in_cpx, strix_halo, xeon
@@ -158,7 +158,7 @@ def test_numa_nodes_of_an_amd_socket_are_its_nps(tmp_path: Path) -> None:
 def test_a_compiler_s_version_is_read_from_its_words(
     text: str, version: str | None
 ) -> None:
-    assert details.version_in(text) == version
+    assert rig.version_in(text) == version
 
 
 def test_this_machine_has_a_c_library_and_a_kernel_command_line() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dyno.quality.letter import chosen
+from dyno.quality.ask import chosen
 
 # Answers, and the letter that a person would say they choose. None: none, or it is not clear which.
 CASES: list[tuple[str, str | None]] = [

@@ -294,7 +294,7 @@ def _engine(processes: list[psutil.Process], dyno: int) -> int | None:
         return None
 
 
-# two minutes of two cores; tests/trial/test_tuning.py has caches of a fake engine
+# two minutes of two cores; tests/trial/test_kernel_tuning.py has caches of a fake engine
 @pytest.mark.nightly
 def test_vllm_compiles_once_into_a_cache_that_is_kept(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

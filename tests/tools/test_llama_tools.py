@@ -15,8 +15,8 @@ import tiny
 from dyno.engines import environment
 from dyno.errors import EngineError, ModelError, UsageError
 from dyno.facts.recipe import ModelRecipe
-from dyno.models import gguf, shelf
-from dyno.models.shelf import ModelEntry
+from dyno.models import gguf, library
+from dyno.models.library import ModelEntry
 from dyno.numbers import human_bytes
 
 pytestmark = pytest.mark.tools
@@ -48,7 +48,7 @@ def home(
 def pulled(path: Path) -> ModelEntry:
     recipe = ModelRecipe(source=f"file:{path}")
     return ModelEntry(
-        recipe.name, recipe, "pull", str(path), recipe.source, {}, shelf.now()
+        recipe.name, recipe, "pull", str(path), recipe.source, {}, library.now()
     )
 
 
@@ -91,8 +91,8 @@ def test_a_model_is_converted_and_quantized_to_each_kind_of_type(
             and entry.verified["text"]
         )
         sizes.append(entry.size_bytes)
-    show(next(entry for entry in shelf.entries() if entry.step == "convert"))
-    assert len([entry for entry in shelf.entries() if entry.step == "convert"]) == 1
+    show(next(entry for entry in library.entries() if entry.step == "convert"))
+    assert len([entry for entry in library.entries() if entry.step == "convert"]) == 1
     assert sizes == sorted(sizes, reverse=True)
 
 
@@ -167,7 +167,7 @@ def test_a_model_that_is_not_what_its_config_says_is_refused_in_one_sentence(
         recipe = ModelRecipe(source=f"file:{folder}", convert="gguf:F16")
         with pytest.raises((EngineError, ModelError), match=message):
             gguf.convert(recipe, pulled(folder), print, print)
-        assert not shelf.entries()
+        assert not library.entries()
 
 
 def test_a_quantized_file_is_served_by_the_embedded_engine(tmp_path: Path) -> None:

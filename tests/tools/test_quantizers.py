@@ -9,7 +9,7 @@ import pytest
 import tiny
 from dyno.engines import environment, install
 from dyno.facts.recipe import ModelRecipe
-from dyno.models import schemes, shelf, steps
+from dyno.models import library, schemes, steps
 from dyno.numbers import human_bytes
 
 pytestmark = pytest.mark.tools
@@ -50,7 +50,7 @@ def test_the_tool_makes_what_its_scheme_says(home, source, capsys, key, kv_cache
         time.monotonic() - began,
         sum(p.stat().st_size for p in source.glob("*.safetensors")),
     )
-    assert shelf.find(recipe) == entry
+    assert library.find(recipe) == entry
     assert entry.verified["types"].startswith("21 linear layers ")
     # Random weights have no clear favourite among tokens, so tokens differ; logits stay near, as the type allows.
     generation = re.search(

@@ -300,7 +300,7 @@ _VERB = re.compile(
     rf"|(?:has|have|had|delivers?|achieves?|provides?|shows?|offers?|gives?)\s{_ADVERBS}(?P<b>{_AMOUNT})?(?:an? )?"
     r"(?P<degree>higher|lower|better|greater|worse)\s(?P<noun>[\w()/ -]{3,50}?)\s(?:than|compared (?:to|with)))\s",
     re.I,
-)  # fmt: skip
+)
 # Not a plain statement, or under a condition that rows don't have.
 _UNSURE = re.compile(
     r"\b(?:not|never|neither|nor|no longer|cannot|should|may|might|could|would|will|expect(?:ed|s)?|expectation|likely|"

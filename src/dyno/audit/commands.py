@@ -121,8 +121,8 @@ def command(
     if known is None:
         return None
     program, role, tool, start = known
-    words = _words(text[:_LONGEST])
-    settings = dict(islice(_settings(words, line, tool, variables), _MOST))
+    words = _unquoted_words(text[:_LONGEST])
+    settings = dict(islice(_settings_of_flags(words, line, tool, variables), _MOST))
     if role == "server" and "model" not in settings:
         name = _positional(text[start + len(program) :])
         if name:
@@ -146,11 +146,11 @@ def command(
 
 def _environment(text: str) -> dict[str, str]:
     """Return the variables that are set before a program, without secrets."""
-    matches = map(_VARIABLE.fullmatch, _words(text))
+    matches = map(_VARIABLE.fullmatch, _unquoted_words(text))
     return {match[1]: shown(match[1], match[2]) for match in matches if match}
 
 
-def _words(text: str) -> list[str]:
+def _unquoted_words(text: str) -> list[str]:
     """Return the words of a command, without their quotes."""
     words, end = [], 0
     for match in _WORD.finditer(text):
@@ -183,8 +183,9 @@ _BY_NAME = re.compile(
 )
 _IN_WORDS_SECRET = re.compile(
     r"\b((?:\w{0,30}_)?(?:(?:api|secret|private|access)[_-]?key|passphrase|password|passwd|secret|access[_-]token|auth[_-]token|hf[_-]token))"
-    r"([\"'`]{0,2}\s{0,3}[:=]\s{0,3})([^\s,;)]{3,})", re.I
-)  # fmt: skip
+    r"([\"'`]{0,2}\s{0,3}[:=]\s{0,3})([^\s,;)]{3,})",
+    re.I,
+)
 _BEARER = re.compile(r"\b(bearer|authorization\s{0,3}:\s{0,3}basic)\s{1,3}\S{3,}", re.I)
 
 
@@ -238,7 +239,7 @@ def _without_secrets(words: list[str]) -> list[str]:
 
 def _positional(text: str) -> str | None:
     """Return the model of `vllm serve MODEL`, anywhere among the flags."""
-    words, skip = _words(text), False
+    words, skip = _unquoted_words(text), False
     for word in words:
         if skip:
             skip = False
@@ -253,7 +254,7 @@ def _positional(text: str) -> str | None:
     return words[0]
 
 
-def _settings(
+def _settings_of_flags(
     words: list[str], line: int, tool: str, variables: Mapping[str, str]
 ) -> Iterator[tuple[str, Setting]]:
     """Yield the settings of a command's flags."""
@@ -395,7 +396,7 @@ QUANTIZATION = re.compile(
     r"(?<![A-Za-z0-9])(IQ\d_\w{1,4}|Q\d_(?:K(?:_[SML])?|[01])|MXFP4|NVFP4|FP4|FP8|INT8|INT4|W8A8|W4A16|GPTQ|AWQ|BF16|FP16|F16"
     r"|FP32|F32)(?![A-Za-z0-9])",
     re.IGNORECASE,
-)  # fmt: skip
+)
 
 
 def in_words(text: str, line: int, by: By = "heading") -> dict[str, Setting]:
@@ -420,9 +421,12 @@ def in_words(text: str, line: int, by: By = "heading") -> dict[str, Setting]:
 
 # Whose settings a row of a kind gets; a later one takes precedence over an earlier.
 _ROLES: dict[RowKind, tuple[str, ...]] = {
-    "serve": ("server", "client", "namespace"), "throughput": ("offline", "namespace"),
-    "latency": ("offline", "namespace"), "quality": ("quality",), "micro": ("micro",),
-}  # fmt: skip
+    "serve": ("server", "client", "namespace"),
+    "throughput": ("offline", "namespace"),
+    "latency": ("offline", "namespace"),
+    "quality": ("quality",),
+    "micro": ("micro",),
+}
 # A client's command replaces the dump of an earlier one.
 _REPLACES = {"client": {"client", "namespace"}}
 
@@ -472,16 +476,19 @@ class Scope:
 
 # ---- dumps of versions and devices: PyTorch's collect_env, a package list, an engine's log ----
 
-_DUMPED = tuple((re.compile(pattern), name) for pattern, name in (
-    (r"(?i)^\W{0,8}PyTorch version\s*:\s*(\S+)", "torch"),
-    (r"^\W{0,8}\[(?:pip3|conda)\]\s*torch==(\S+)", "torch"),
-    (r"^\W{0,8}\[(?:pip3|conda)\]\s*transformers==(\S+)", "transformers"),
-    (r"(?i)^\W{0,8}ROCM? Version\s*:\s*(\d\S+)", "rocm"),
-    (r"^\W{0,8}HIP runtime version\s*:\s*(\d\S+)", "hip"),
-    (r"^\W{0,8}CUDA runtime version\s*:\s*(\d\S+)", "cuda"),
-    (r"(?i)^\W{0,8}Nvidia driver version\s*:\s*(\d\S+)", "driver"),
-    (r"^\W{0,8}GPU models and configuration\s*:\s*(\w.{3,80})$", "accelerator"),
-))  # fmt: skip
+_DUMPED = tuple(
+    (re.compile(pattern), name)
+    for pattern, name in (
+        (r"(?i)^\W{0,8}PyTorch version\s*:\s*(\S+)", "torch"),
+        (r"^\W{0,8}\[(?:pip3|conda)\]\s*torch==(\S+)", "torch"),
+        (r"^\W{0,8}\[(?:pip3|conda)\]\s*transformers==(\S+)", "transformers"),
+        (r"(?i)^\W{0,8}ROCM? Version\s*:\s*(\d\S+)", "rocm"),
+        (r"^\W{0,8}HIP runtime version\s*:\s*(\d\S+)", "hip"),
+        (r"^\W{0,8}CUDA runtime version\s*:\s*(\d\S+)", "cuda"),
+        (r"(?i)^\W{0,8}Nvidia driver version\s*:\s*(\d\S+)", "driver"),
+        (r"^\W{0,8}GPU models and configuration\s*:\s*(\w.{3,80})$", "accelerator"),
+    )
+)
 _DEVICE = re.compile(r"^\W{0,8}GPU (\d{1,2})\s*:\s*([A-Z][\w .+-]{3,60}?)\s*(?:\(|$)")
 _CPU = re.compile(r"^\W{0,8}Model name\s*:\s*(\S.{3,80})$")
 _DUMP_HINTS = ("ersion", "==", "GPU", "Model name")

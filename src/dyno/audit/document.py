@@ -47,7 +47,7 @@ def read(path: Path) -> Document:
             if status.st_size == 0:
                 return Document(file, "empty", unread=[Unread(1, "empty file")])
             with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                document = _read(file, data)
+                document = _read_by_content(file, data)
             return (
                 _with_items(path, document)
                 if document.format == "lm-eval json"
@@ -70,13 +70,13 @@ def _with_items(path: Path, document: Document) -> Document:
 
 def read_bytes(file: str, data: bytes) -> Document:
     return (
-        _read(file, data)
+        _read_by_content(file, data)
         if data
         else Document(file, "empty", unread=[Unread(1, "empty input")])
     )
 
 
-def _read(file: str, data: _Bytes) -> Document:
+def _read_by_content(file: str, data: _Bytes) -> Document:
     head = bytes(data[:4096])
     if _binary(head):
         return Document(file, "binary", unread=[Unread(1, "not a text file")])

@@ -178,7 +178,7 @@ def as_markdown(audit: Audit, rows: Sequence[Normal]) -> str:
 
 
 def as_json(audit: Audit, rows: Sequence[Normal], version: str) -> dict[str, Any]:
-    judged = _read(audit) or audit.verdict != "sound"
+    judged = _has_results(audit) or audit.verdict != "sound"
     return {
         "dyno": version,
         "verdict": audit.basis.word(audit.verdict) if judged else None,
@@ -206,7 +206,7 @@ def as_json(audit: Audit, rows: Sequence[Normal], version: str) -> dict[str, Any
     }
 
 
-def _read(audit: Audit) -> bool:
+def _has_results(audit: Audit) -> bool:
     return any(d.rows for d in audit.documents)
 
 
@@ -216,7 +216,7 @@ def _head(audit: Audit, rows: Sequence[Normal]) -> list[str]:
     listed = [
         f"  {d.file}: {d.format}, {many(len(d.rows), 'result')}" for d in audit.documents
     ]
-    if not _read(audit) and audit.verdict == "sound":
+    if not _has_results(audit) and audit.verdict == "sound":
         limits = f" ({read} read)" if read else ""
         return [f"{NOTHING} in {files}{limits}", *listed]
     shown = f"; {read}" if read and audit.basis.whole else ""
@@ -288,10 +288,13 @@ def _plain(words: str) -> str:
 
 # ---- the table ----
 
-_KINDS = {
-    "serve": "Serving", "throughput": "Offline throughput", "latency": "Offline latency", "micro": "Micro tests",
+_KIND_WORDS = {
+    "serve": "Serving",
+    "throughput": "Offline throughput",
+    "latency": "Offline latency",
+    "micro": "Micro tests",
     "quality": "Accuracy",
-}  # fmt: skip
+}
 
 
 def _tables(audit: Audit, rows: Sequence[Normal]) -> Iterator[tuple[str, Table]]:
@@ -301,7 +304,7 @@ def _tables(audit: Audit, rows: Sequence[Normal]) -> Iterator[tuple[str, Table]]
     for row in rows[:ROWS]:
         groups.setdefault((row.kind, row.tool), []).append(row)
     for (kind, tool), group in groups.items():
-        yield f"{_KINDS[kind]} ({tool or 'tool unknown'})", _table(group, read)
+        yield f"{_KIND_WORDS[kind]} ({tool or 'tool unknown'})", _table(group, read)
 
 
 def _table(rows: Sequence[Normal], read: Mapping[str, Row]) -> Table:

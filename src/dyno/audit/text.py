@@ -152,7 +152,7 @@ class Walk:
         elif boxed and markup.is_rule(text):
             self._table.append(line)
         elif not self._begins(number, text) and not self._known(number, text, before):
-            self._words(number, text)
+            self._read_plain_line(number, text)
 
     def _begins(self, number: int, text: str) -> bool:
         """Return whether a listing begins or ends here, or a printed block begins."""
@@ -592,7 +592,7 @@ class Walk:
 
     # ---- words ----
 
-    def _words(self, number: int, text: str) -> None:
+    def _read_plain_line(self, number: int, text: str) -> None:
         """Read a line that is nothing else: of a listing, or of a paragraph."""
         if self._fence is not None and len(self._loose_numbers) < 2:
             count = self._numbers_in(text)

@@ -125,7 +125,7 @@ def audit(options: argparse.Namespace) -> int:
     if options.json and options.markdown:
         raise UsageError("--json and --markdown exclude each other. Choose one.")
     prices = price_rules(options.price, None, options.prices)
-    documents, own, missing = _read(options.files, options.runs)
+    documents, own, missing = _read_documents(options.files, options.runs)
     result = audited(documents, of_name, own)
     rows = [normal(row, prices) for d in documents for row in d.rows]
     if options.json:
@@ -161,7 +161,9 @@ def show(word: str, runs: Path, as_json: bool) -> None:
     audit(options)
 
 
-def _read(words: list[str], runs: Path) -> tuple[list[Document], list[Finding], int]:
+def _read_documents(
+    words: list[str], runs: Path
+) -> tuple[list[Document], list[Finding], int]:
     """Read files, runs and studies. One that can't be read is reported, and the others are still read."""
     from dyno.conduct.read import own_findings, read_words
 

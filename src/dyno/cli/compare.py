@@ -25,18 +25,28 @@ def add(p: argparse.ArgumentParser) -> None:
     sources = "a run, a study, a part of a study (STUDY:WORDS), a folder of runs, or another tool's result file"
     p.add_argument("a", metavar="A", help=f"{sources}: the baseline")
     p.add_argument("b", metavar="B", help="the same, to compare with the baseline")
-    p.add_argument("--metric", nargs="+", action="extend", default=[], metavar="NAME",
-                   help="compare these figures (default: throughput, TTFT, TPOT, ITL and E2EL)")  # fmt: skip
+    p.add_argument(
+        "--metric",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME",
+        help="compare these figures (default: throughput, TTFT, TPOT, ITL and E2EL)",
+    )
     p.add_argument(
         "--details",
         action="store_true",
         help="show all figures of each load (default: of a single load)",
     )
     p.add_argument(
-        "--gate", nargs="+", action="extend", default=[], metavar="GATE",
+        "--gate",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="GATE",
         help="'p99_ttft_ms<5%%': B at most 5 %% above A; 'p99_ttft_ms<200': B's own value; 'score>-1pt': B's score "
         "at most 1 point below A's. Broken if the whole 95 %% interval is beyond the limit, undecided if a part is",
-    )  # fmt: skip
+    )
     p.add_argument(
         "--strict", action="store_true", help="an undecided gate counts as broken"
     )

@@ -48,10 +48,12 @@ def add(p: argparse.ArgumentParser) -> None:
     )
     p.epilog = exit_codes.describe(exit_codes.VOID, exit_codes.UNDECIDED)
     p.add_argument(
-        "--for", dest="study", metavar="STUDY",
+        "--for",
+        dest="study",
+        metavar="STUDY",
         help="compare this machine with what a study needs, and print the commands that set it; 3: something is "
         "missing, 4: something is unknown (default: no study)",
-    )  # fmt: skip
+    )
     p.add_argument(
         "--set",
         action="append",
@@ -67,9 +69,15 @@ def add(p: argparse.ArgumentParser) -> None:
     p.add_argument("--quick", action="store_true", help="describe the machine only")
     levels = " ".join(map(str, LEVELS))
     p.add_argument(
-        "--concurrency", "--streams", dest="levels", type=int, nargs="+", default=list(LEVELS), metavar="N",
+        "--concurrency",
+        "--streams",
+        dest="levels",
+        type=int,
+        nargs="+",
+        default=list(LEVELS),
+        metavar="N",
         help=f"concurrencies to try, until one is not accurate (default: {levels})",
-    )  # fmt: skip
+    )
     processes = Option(
         "--procs", "N", "client processes that share the load", least=1, most=MOST_PROCESSES
     )

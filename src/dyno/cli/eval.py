@@ -88,7 +88,7 @@ def add(p: Parser) -> None:
 def run(options: argparse.Namespace) -> int:
     spec = _quality(options)
     if options.write_tasks:
-        from dyno.quality.export import write_tasks
+        from dyno.quality.lm_eval import write_tasks
 
         print(*write_tasks(options.write_tasks, spec), sep="\n")
         return exit_codes.DONE

@@ -238,8 +238,14 @@ class _Ignored(argparse.Action):
 def add_ignored(p: argparse._ActionsContainer, *flags: str, nargs: int | None = 0) -> None:
     """Add flags of other tools that change nothing here. `nargs`: 0 for a switch, None for one value."""
     for names in flags:
-        p.add_argument(*names.split(), action=_Ignored, dest="ignored", nargs=nargs, default=argparse.SUPPRESS,
-                       help=argparse.SUPPRESS)  # fmt: skip
+        p.add_argument(
+            *names.split(),
+            action=_Ignored,
+            dest="ignored",
+            nargs=nargs,
+            default=argparse.SUPPRESS,
+            help=argparse.SUPPRESS,
+        )
 
 
 def report_ignored(names: Iterable[str]) -> None:

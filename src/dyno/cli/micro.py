@@ -105,9 +105,13 @@ def add(p: argparse.ArgumentParser) -> None:
         )
 
     g.add_argument(
-        "-m", "--model", type=words, action="extend", metavar="M",
+        "-m",
+        "--model",
+        type=words,
+        action="extend",
+        metavar="M",
         help="GGUF files; for the other engines folders or names (default: dyno's small model)",
-    )  # fmt: skip
+    )
     several(
         "-p",
         "--n-prompt",
@@ -161,15 +165,19 @@ def add(p: argparse.ArgumentParser) -> None:
             **alone,
         )
     g.add_argument(
-        "--by", choices=("llama-bench", "timers"),
+        "--by",
+        choices=("llama-bench", "timers"),
         help="measure with the llama-bench program, or by the server's timers (default: llama-bench if installed)",
-    )  # fmt: skip
+    )
     g = p.add_argument_group("engine")
     g.add_argument(
-        "--engine", type=words, action="extend", metavar="KINDS",
+        "--engine",
+        type=words,
+        action="extend",
+        metavar="KINDS",
         help=f"{', '.join(kind.name for kind in KINDS.values() if kind.offline)}; several: each gets the models it "
         "supports (default: by the model)",
-    )  # fmt: skip
+    )
     settings.add_engine(p.add_argument_group("engine settings"))
     # refused: a test is a single request
     p._option_string_actions["--replicas"].help = argparse.SUPPRESS
@@ -282,13 +290,13 @@ def trials(o: argparse.Namespace) -> list[TrialSpec]:
     if not tests:
         raise UsageError("Nothing to test: -p and -n are 0, and there is no -pg.")
     out = []
-    for setting in _settings(o):
+    for setting in _engine_settings(o):
         for depth, (prompt, generated) in product(o.n_depth or [0], tests):
             out.append(_trial(o, setting, prompt, generated, depth))
     return out
 
 
-def _settings(o: argparse.Namespace) -> Iterator[EngineSpec]:
+def _engine_settings(o: argparse.Namespace) -> Iterator[EngineSpec]:
     """Yield each engine's settings, one for each cell of its knobs' grid."""
     engines = _engines(o)
     for model, kind in engines:

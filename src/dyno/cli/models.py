@@ -17,7 +17,7 @@ from dyno.option import fields
 from dyno.report.table import terminal, text_table
 
 if TYPE_CHECKING:
-    from dyno.models.shelf import ModelEntry
+    from dyno.models.library import ModelEntry
 
 _PULL = (
     "Fetch a model or a data set from the Hugging Face Hub into the Hub's own cache, and verify its checksums. "
@@ -232,9 +232,9 @@ def _make(recipe: ModelRecipe) -> int:
 
 
 def show(options: argparse.Namespace) -> int:
-    from dyno.models import shelf
+    from dyno.models import library
 
-    entries = shelf.entries()
+    entries = library.entries()
     rows: list[dict[str, Any]] = [
         {
             "name": e.name,
@@ -332,14 +332,14 @@ def info(options: argparse.Namespace) -> int:
 
 
 def _located(model: str) -> "tuple[Path, ModelEntry | None]":
-    """Return where a model is, by its path or name, and its entry on dyno's shelf."""
-    from dyno.models import shelf
+    """Return where a model is, by its path or name, and its entry in dyno's library."""
+    from dyno.models import library
 
     path = Path(model).expanduser()
     if path.exists():
         return path, None
     try:
-        entry = shelf.named(model)
+        entry = library.named(model)
     except NotFound:
         row = _other(model)
         if row is None:
@@ -361,12 +361,12 @@ def _text(name: str, value: Any) -> str:
 
 def verify(options: argparse.Namespace) -> int:
     from dyno.cli.progress import ProgressLine
-    from dyno.models import hub, shelf
+    from dyno.models import hub, library
 
-    entry = shelf.named(options.model)
+    entry = library.named(options.model)
     with ProgressLine() as line:
         line.say(f"Reading {len(entry.files)} files, {human_bytes(entry.size_bytes)}")
-        wrong = shelf.verify(entry, line.below)
+        wrong = library.verify(entry, line.below)
         if wrong and hub.snapshot_root(entry):
             for name in wrong:
                 hub.drop(entry, name)
@@ -392,9 +392,9 @@ def _again(entry: "ModelEntry") -> str:
 
 def export(options: argparse.Namespace) -> int:
     from dyno.cli.progress import ProgressLine
-    from dyno.models import archive, shelf
+    from dyno.models import archive, library
 
-    entries = [shelf.named(name) for name in dict.fromkeys(options.model)]
+    entries = [library.named(name) for name in dict.fromkeys(options.model)]
     with ProgressLine() as line:
         size = archive.export(entries, options.file, line.say, line.below)
     print(f"{options.file}  {human_bytes(size)}")
@@ -413,11 +413,11 @@ def import_file(options: argparse.Namespace) -> int:
 
 
 def remove(options: argparse.Namespace) -> int:
-    from dyno.models import hub, shelf
+    from dyno.models import hub, library
 
     for name in options.model:
         try:
-            entry = shelf.named(name)
+            entry = library.named(name)
         except NotFound:
             if row := _other(name):
                 repo = row["from"].removeprefix("hub:").removeprefix("datasets/")

@@ -38,15 +38,29 @@ def add(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "study", metavar="STUDY.toml", help="a study file, or the name of a shipped study"
     )
-    p.add_argument("--dry-run", action="store_true",
-                   help="print trials, commands, what each machine lacks, time and cost; run nothing")  # fmt: skip
+    p.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print trials, commands, what each machine lacks, time and cost; run nothing",
+    )
     p.add_argument("--json", action="store_true", help="with --dry-run: print it as JSON")
-    p.add_argument("--only", action="append", default=[], metavar="PATTERN",
-                   help="only trials whose name has these words, or matches with * and ?; repeatable")  # fmt: skip
-    p.add_argument("--prepare-only", action="store_true",
-                   help="fetch, make and install what is missing, then stop")  # fmt: skip
-    p.add_argument("--no-prepare", action="store_true",
-                   help="refuse a study whose models, data sets or engines are missing")  # fmt: skip
+    p.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="only trials whose name has these words, or matches with * and ?; repeatable",
+    )
+    p.add_argument(
+        "--prepare-only",
+        action="store_true",
+        help="fetch, make and install what is missing, then stop",
+    )
+    p.add_argument(
+        "--no-prepare",
+        action="store_true",
+        help="refuse a study whose models, data sets or engines are missing",
+    )
     flags.number(
         p, int, Option("--limit", "N", "run at most N trials (default: all)", least=1)
     )
@@ -57,15 +71,23 @@ def add(p: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="set a variable of the study",
     )
-    p.add_argument("--rig", metavar="NAME",
-                   help="run only this rig's trials (default: this machine's, and all rigs elsewhere)")  # fmt: skip
+    p.add_argument(
+        "--rig",
+        metavar="NAME",
+        help="run only this rig's trials (default: this machine's, and all rigs elsewhere)",
+    )
     p.add_argument(
         "--any-rig",
         action="store_true",
         help="run on a machine that the study was not written for",
     )
-    p.add_argument("--ssh", action="append", default=[], metavar="RIG=HOST",
-                   help="run a rig's trials on that machine, as the key ssh does; repeatable")  # fmt: skip
+    p.add_argument(
+        "--ssh",
+        action="append",
+        default=[],
+        metavar="RIG=HOST",
+        help="run a rig's trials on that machine, as the key ssh does; repeatable",
+    )
     p.add_argument(
         "--extend",
         action="store_true",
@@ -114,7 +136,7 @@ def demo(options: argparse.Namespace) -> int:
 
     study, text = study_plan.read(study_path(options.study))
     folder = study_plan.folder_for(options.runs, study, again=True)
-    with folder.held():
+    with folder.lock():
         code = conduct(study, text, folder, study.trials, rig.look(), options)
     print(
         f"\nResults:             {folder.path}/ (`dyno runs` lists them, `dyno runs show FOLDER` prints one)"
@@ -133,7 +155,7 @@ def run(options: argparse.Namespace) -> int:
 
     _check_options(options)
     rules = price_rules(options.price, options.energy_price, options.prices)
-    study, text, ordered = _read(options)
+    study, text, ordered = _read_study(options)
     study = _proxied(study)
     machine = rig.look()
     if options.dry_run:
@@ -150,7 +172,10 @@ def run(options: argparse.Namespace) -> int:
     if options.prepare_only:
         return _prepare_only(study, wanted, machine, options)
     folder = study_plan.folder_for(options.runs, study, options.new, options.extend)
-    with folder.held(), _prepared_machine(study, folder, wanted, machine, options) as ready:
+    with (
+        folder.lock(),
+        _prepared_machine(study, folder, wanted, machine, options) as ready,
+    ):
         if ordered:  # the dyno that sent it shows the results
             stopped, _ = _left(study, text, folder, wanted, options, key_headers).here(
                 ready
@@ -222,7 +247,7 @@ def _prepared_machine(
         yield machine
 
 
-def _read(options: argparse.Namespace) -> tuple[Study, str, bool]:
+def _read_study(options: argparse.Namespace) -> tuple[Study, str, bool]:
     """Read the study, its text, and whether another dyno ordered it on stdin, with the keys that it needs."""
     from dyno.conduct import study_plan
 

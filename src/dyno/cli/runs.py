@@ -17,23 +17,24 @@ from dyno.numbers import UNKNOWN, count, human_bytes, many, number
 from dyno.report.block import block
 from dyno.report.table import Cell, failed_cell, terminal, text_table
 from dyno.screen import wrapped
-from dyno.store.imports import FOLDER, ImportLine, is_stored
-from dyno.store.imports import look as look_at_import
+from dyno.store.imports import FOLDER, ImportLine, import_line, is_stored
 from dyno.store.run import Run, check_tag, retag
-from dyno.store.searches import SearchLine, answer_of, look_at_search
 from dyno.store.shelf import (
     RunLine,
+    SearchLine,
     Shelf,
     StudyLine,
     Weight,
+    answer_of,
     find,
     in_use,
     is_tuning,
     kind_of,
-    look,
     look_around,
-    look_at_study,
     remove,
+    run_line,
+    search_line,
+    study_line,
     study_of,
     weigh,
 )
@@ -107,16 +108,19 @@ def add(p: argparse.ArgumentParser) -> None:
         help="archive to write (default: NAME.tar.zst)",
     )
     v.add_argument(
-        "--no-prompts", action="store_true",
+        "--no-prompts",
+        action="store_true",
         help="leave out prompts and answers: requests.jsonl, engine logs, raw bytes, and all texts in records.jsonl. "
         "Settings, addresses and paths stay",
-    )  # fmt: skip
+    )
     v = verb("unpack", "add the runs and studies of an archive to --runs", unpack)
     v.add_argument("file", type=Path, metavar="FILE", help="archive from `dyno runs pack`")
     v.add_argument(
-        "--max-size", type=sized, metavar="SIZE",
+        "--max-size",
+        type=sized,
+        metavar="SIZE",
         help="limit of the unpacked size: bytes, 500M, 20G (default: 64G, and 500 times the archive)",
-    )  # fmt: skip
+    )
 
 
 def _list_flags(p: argparse.ArgumentParser, default: Any = None) -> None:
@@ -154,7 +158,7 @@ def list_(options: argparse.Namespace) -> int:
         seen = look_around(path)
         for name in Shelf.__struct_fields__:
             getattr(shelf, name).extend(getattr(seen, name))
-    listed = _look(shelf, options.tag)
+    listed = _read_shelf(shelf, options.tag)
     listed.opened = {path for path in paths if kind_of(path) in ("study", "search")}
     if options.all:
         listed.opened |= {
@@ -185,11 +189,11 @@ def _print_missing(listed: _Listed, shelf: Shelf, options: argparse.Namespace) -
         print(f"Neither runs nor studies, and left alone: {some}", file=sys.stderr)
 
 
-def _look(shelf: Shelf, tag: str | None) -> _Listed:
+def _read_shelf(shelf: Shelf, tag: str | None) -> _Listed:
     searched = set(shelf.searches)
-    runs = [look(path) for path in shelf.runs if path.parent not in searched]
-    studies = [look_at_study(path) for path in shelf.studies if path not in searched]
-    searches = [look_at_search(path) for path in shelf.searches]
+    runs = [run_line(path) for path in shelf.runs if path.parent not in searched]
+    studies = [study_line(path) for path in shelf.studies if path not in searched]
+    searches = [search_line(path) for path in shelf.searches]
     if not tag:
         return _Listed(runs, studies, searches, _imports(shelf), opened=set())
     return _Listed(
@@ -205,7 +209,7 @@ def _imports(shelf: Shelf) -> list[ImportLine]:
     imported = []
     for path in shelf.imports:
         try:
-            imported.append(look_at_import(path))
+            imported.append(import_line(path))
         except StoreError as e:
             print(f"dyno: {e}", file=sys.stderr)
     return imported
@@ -501,7 +505,7 @@ def _file(outcome: Any) -> dict[str, Any]:
 def _show_study(path: Path, as_json: bool) -> None:
     from dyno.report.study import lines
 
-    study = look_at_study(path)
+    study = study_line(path)
     if study.why:
         raise StoreError(study.why)
     folder = StudyFolder(path)

@@ -109,9 +109,12 @@ def add(p: Parser) -> None:
         help="send the requests of a trace at their recorded times (default: unless a rate is given)",
     )
     flags.add_list(
-        load, LoadSpec, "speedup", default=[1.0],
+        load,
+        LoadSpec,
+        "speedup",
+        default=[1.0],
         help="replay recorded times, and waits between requests, X times as fast; 1,2,4 measures each in turn",
-    )  # fmt: skip
+    )
     flags.add(
         load,
         LoadSpec,
@@ -137,10 +140,11 @@ def add(p: Parser) -> None:
 
 def target_flags(g: argparse._ArgumentGroup) -> None:
     g.add_argument(
-        "--engine", metavar="KIND",
+        "--engine",
+        metavar="KIND",
         help=f"start this engine: {', '.join(KINDS)}; openai: check the running server against the settings "
         "(default: measure a running server)",
-    )  # fmt: skip
+    )
     g.add_argument("--dry-run", action="store_true", help=settings.DRY_RUN)
     g.add_argument(
         "--backend",
@@ -151,10 +155,12 @@ def target_flags(g: argparse._ArgumentGroup) -> None:
         "--endpoint-type", choices=tuple(PROTOCOLS), help=argparse.SUPPRESS
     )  # decides before --backend in 0.10
     g.add_argument(
-        "--base-url", nargs="+", metavar="URL",
+        "--base-url",
+        nargs="+",
+        metavar="URL",
         help="address of the server, or unix:///PATH; several: copies, requests go to the least busy "
         "(default: --host and --port)",
-    )  # fmt: skip
+    )
     g.add_argument(
         "--host",
         help="address of the server; of an engine: 127.0.0.1 or 0.0.0.0 (default: 127.0.0.1)",
@@ -205,9 +211,13 @@ def _workload_flags(g: argparse._ArgumentGroup) -> None:
     flags.add_rest(g, CommonSpec)
     settings.add_own(g)
     g.add_argument(
-        "--class", action="append", default=[], dest="classes", metavar="'NAME: KEY=VALUE …'",
+        "--class",
+        action="append",
+        default=[],
+        dest="classes",
+        metavar="'NAME: KEY=VALUE …'",
         help=f"a class of traffic with its own keys, once for each: {EXAMPLE} (default: none)",
-    )  # fmt: skip
+    )
 
 
 def _sampling_flags(g: argparse._ArgumentGroup) -> None:
@@ -452,7 +462,7 @@ def _several(
     preparing.for_engines([trial for _, trial in trials], options)
     folder = study_plan.folder_for(options.runs, study, again=True)
     text = f"# {flags.command(options)}\n"
-    with folder.held():
+    with folder.lock():
         return conduct(
             study,
             text,

@@ -213,9 +213,11 @@ def add_lengths(g: argparse._ArgumentGroup, default: tuple[int, int] | None = No
     for flag, (help, value) in helps.items():
         flags.number(g, int, Option(flag, "N", help, least=1), value)
     g.add_argument(
-        "--random-range-ratio", default="0", metavar="R",
+        "--random-range-ratio",
+        default="0",
+        metavar="R",
         help='draw lengths from len×(1−R) to len×(1+R); or {"input": R, "output": R}',
-    )  # fmt: skip
+    )
 
 
 def add_own(g: argparse._ArgumentGroup) -> None:

@@ -45,8 +45,13 @@ def add(p: argparse.ArgumentParser) -> None:
         default=None,
         help="settings to start, besides the default (default: the study's)",
     )
-    p.add_argument("--budget", type=span, metavar="S", default=math.inf,
-                   help="time for loads, starts and repeats; 20m and 2h work (default: no limit)")  # fmt: skip
+    p.add_argument(
+        "--budget",
+        type=span,
+        metavar="S",
+        default=math.inf,
+        help="time for loads, starts and repeats; 20m and 2h work (default: no limit)",
+    )
     p.add_argument(
         "--dry-run",
         action="store_true",
@@ -110,7 +115,7 @@ def run(options: argparse.Namespace) -> int:
             sep="\n",
             file=sys.stderr,
         )
-    with folder.held():
+    with folder.lock():
         view = TuneView(study.name, plan.spec.trials, live=not options.plain)
         try:
             conduct = functools.partial(conduct_part, source, folder, key_headers)

@@ -44,8 +44,11 @@ _DEFAULTS: dict[RowKind, tuple[str, ...]] = {
     "quality": ("score",),
 }
 _PERHAPS: dict[Word, Word] = {
-    "higher": "perhaps higher", "lower": "perhaps lower", "better": "perhaps better", "worse": "perhaps worse",
-}  # fmt: skip
+    "higher": "perhaps higher",
+    "lower": "perhaps lower",
+    "better": "perhaps better",
+    "worse": "perhaps worse",
+}
 
 
 def compare(
@@ -79,8 +82,8 @@ def compare(
         b=names[1],
         verdict=verdict([*findings, *(f for p in compared for f in p.findings)]),
         pairings=compared,
-        unpaired_a=[_words(g, matched.several) for g in left[0]],
-        unpaired_b=[_words(g, matched.several) for g in left[1]],
+        unpaired_a=[_describe_unpaired(g, matched.several) for g in left[0]],
+        unpaired_b=[_describe_unpaired(g, matched.several) for g in left[1]],
         findings=findings,
         anyway=anyway,
         gates=[result for gate in gates for result in _judged(gate, pairs, compared)],
@@ -183,7 +186,7 @@ def _load_words(row: Row) -> str:
     return load_of(row).compared.words or "unknown load"
 
 
-def _words(group: Group, several: Sequence[Group]) -> str:
+def _describe_unpaired(group: Group, several: Sequence[Group]) -> str:
     """Return a setting that has no partner in words, and why if that is known."""
     row = group[0]
     named = row.series

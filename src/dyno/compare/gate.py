@@ -18,8 +18,11 @@ _GATE = re.compile(
     re.I,
 )
 _HOLDS: dict[str, Callable[[float, float], bool]] = {
-    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
-}  # fmt: skip
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 
 
 class Gate(msgspec.Struct, frozen=True):

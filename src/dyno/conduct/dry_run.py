@@ -29,7 +29,7 @@ from dyno.models import hub
 from dyno.numbers import human_bytes, many
 from dyno.quality.ask import describe, other_tasks
 from dyno.remote import dstack
-from dyno.remote import stock as rig_stock
+from dyno.remote.ssh import RigStock, ask_stock
 from dyno.report.find import describe_search
 from dyno.store.study import StudyFolder
 from dyno.study.order import TrialGroup, sessions
@@ -158,7 +158,7 @@ class _Place(NamedTuple):
     known_by: KnownBy
     here: bool
     note: str = ""
-    stock: rig_stock.RigStock | None = None
+    stock: RigStock | None = None
     advice: str = ""
 
 
@@ -175,7 +175,7 @@ def _placed(study: Study, name: str | None, machine: Rig) -> _Place:
     number = f"{wanted.accelerators} × " if wanted.accelerators else ""
     described = f"{number}{wanted.accelerator or 'any accelerator'}"
     if wanted.ssh:
-        stock = rig_stock.ask(wanted.ssh)
+        stock = ask_stock(wanted.ssh)
         if isinstance(stock, str):
             return _Place(
                 assumed,
@@ -258,7 +258,7 @@ def _bare(machine: Rig) -> provide.Bare:
     return provide.Bare(variant, first.architecture if first else None)
 
 
-def _in_stock(need: provide.Need, stock: rig_stock.RigStock) -> bool:
+def _in_stock(need: provide.Need, stock: RigStock) -> bool:
     if need.recipe:
         return need.recipe.name in stock.models
     if need.what not in ("engine", "tool"):

@@ -12,7 +12,7 @@ from dyno.errors import DynoError
 from dyno.facts.engine import EngineSpec
 from dyno.facts.rig import Rig
 from dyno.facts.trial import TrialSpec
-from dyno.models import shelf as models
+from dyno.models import library as models
 from dyno.store import shelf
 from dyno.store.run import Run
 from dyno.study.order import EnginePace, output_tokens, trial_s
@@ -43,10 +43,10 @@ def read(runs: Path) -> list[EarlierRun]:
         (p for p in folders if (p / "summary.json").exists()),
         key=lambda p: p.stat().st_mtime,
     )
-    return [run for path in dated[-_MOST_RUNS:] if (run := _read(Run(path)))]
+    return [run for path in dated[-_MOST_RUNS:] if (run := _read_run(Run(path)))]
 
 
-def _read(run: Run) -> EarlierRun | None:
+def _read_run(run: Run) -> EarlierRun | None:
     try:
         manifest, result, engine = run.manifest(), run.result(), run.engine()
     except DynoError:

@@ -36,7 +36,7 @@ def main() -> None:
     secrets.learn([*secrets.values(os.environ), *secrets.of_headers(order.headers)])
     threading.Thread(target=_end_with_stdin, daemon=True).start()
     try:
-        _hold(order)
+        _keep_engine(order)
     except DynoError as e:
         _emit(HeldEvent(error=str(e)))
     except KeyboardInterrupt:
@@ -55,7 +55,7 @@ def _emit(event: HeldEvent) -> None:
         sys.stdout.buffer.flush()
 
 
-def _hold(order: HoldOrder) -> None:
+def _keep_engine(order: HoldOrder) -> None:
     def say(text: str) -> None:
         _emit(HeldEvent(phase=text))
 

@@ -19,7 +19,7 @@ from dyno.errors import DynoError, EngineError, UsageError
 from dyno.facts.engine import ContainerSpec, EngineSpec, is_of, will_do
 from dyno.facts.quality import QualitySpec
 from dyno.facts.recipe import ModelRecipe
-from dyno.models import check, hub, shelf, sizes, steps
+from dyno.models import check, hub, library, sizes, steps
 from dyno.numbers import human_bytes, many
 from dyno.probe import model as model_files
 from dyno.probe import rig
@@ -295,7 +295,7 @@ def _models(spec: EngineSpec, dry: bool, bare: Bare | None) -> Iterator[Need]:
     for name, recipe in spec.weights.items():
         for step in steps.steps(recipe) if bare else steps.missing(recipe):
             yield from _environment(steps.environment_kind(step), bare)
-            folder = hub_cache() if step.verb == "pull" else shelf.models_folder()
+            folder = hub_cache() if step.verb == "pull" else library.models_folder()
             yield Need(
                 "model",
                 name,
@@ -305,7 +305,7 @@ def _models(spec: EngineSpec, dry: bool, bare: Bare | None) -> Iterator[Need]:
                 step.recipe,
             )
     for name, recipe in ({} if offline() and not dry else weights.of_hub(spec)).items():
-        if bare or not (shelf.find(recipe) or _fetched(name, recipe)):
+        if bare or not (library.find(recipe) or _fetched(name, recipe)):
             yield Need(
                 "model", name, "pull", hub_cache(), partial(_model_made, recipe), recipe
             )

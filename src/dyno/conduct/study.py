@@ -42,7 +42,7 @@ from dyno.numbers import number
 from dyno.probe import rig
 from dyno.quality import flow as quality
 from dyno.remote import on_ray
-from dyno.remote.engine import FarMachine, HeldFleet, held
+from dyno.remote.engine import FarMachine, HeldFleet, engine_there
 from dyno.search import find
 from dyno.signals import interrupt, lent
 from dyno.store.run import UNSCRUBBED, Run, make_folder, write
@@ -192,7 +192,7 @@ class Conductor:
         """Start the engine on this machine, or hold it on the rig that the load reaches from here."""
         phase, below = self.watcher.phase, self.watcher.below
         if far := self.far.get(first.place.rig or ""):
-            return held(far, far.order(spec, headers), start, phase, below)
+            return engine_there(far, far.order(spec, headers), start, phase, below)
         plan = EnginePlan(spec, machine, image=self._pin(first))
         return running(plan, start, headers, phase, Run(start).write_engine, below)
 

@@ -24,7 +24,7 @@ from dyno.facts.engine import ContainerSpec, EngineSpec, Launch, Preparation
 _MANIFEST = "dyno.json"
 
 
-class Tuning(NamedTuple):
+class KernelTuning(NamedTuple):
     """How a library is tuned. {folder} is where its files are."""
 
     preparing: Mapping[str, str]  # variables of the start that tunes …
@@ -34,9 +34,9 @@ class Tuning(NamedTuple):
 
 
 _RESULTS = "{folder}/tunableop_results.csv"  # PyTorch inserts the number of the device
-TUNINGS = {
+KERNEL_TUNINGS = {
     # https://docs.pytorch.org/docs/stable/cuda.tunable.html. It is silent unless VERBOSE, and tunes for an hour.
-    "tunableop": Tuning(
+    "tunableop": KernelTuning(
         {"PYTORCH_TUNABLEOP_ENABLED": "1", "PYTORCH_TUNABLEOP_TUNING": "1", "PYTORCH_TUNABLEOP_VERBOSE": "1",
          "PYTORCH_TUNABLEOP_FILENAME": _RESULTS},
         {"PYTORCH_TUNABLEOP_ENABLED": "1", "PYTORCH_TUNABLEOP_TUNING": "0", "PYTORCH_TUNABLEOP_FILENAME": _RESULTS},
@@ -44,7 +44,7 @@ TUNINGS = {
     ),
     # https://rocm.docs.amd.com/projects/hipBLASLt, "offline tuning": the library logs a command for each shape, which
     # finds the fastest kernel for it.
-    "hipblaslt": Tuning(
+    "hipblaslt": KernelTuning(
         {"HIPBLASLT_LOG_MASK": "32", "HIPBLASLT_LOG_FILE": "{folder}/shapes-%i.log"},
         {"HIPBLASLT_TUNING_OVERRIDE_FILE": "{folder}/tuning.txt"},
         "tuning.txt",
@@ -76,7 +76,7 @@ class Caches:
 
     def _check(self) -> None:
         spec = self._spec
-        known = TUNINGS if self._kind.on_torch else {}
+        known = KERNEL_TUNINGS if self._kind.on_torch else {}
         unknown = [name for name in spec.prepare if name not in known]
         if unknown:
             names = ", ".join(known) or "none"
@@ -89,7 +89,7 @@ class Caches:
             )
         own: set[str] = set()  # variables that dyno sets
         for name in spec.prepare:
-            own.update(TUNINGS[name].measured)
+            own.update(KERNEL_TUNINGS[name].measured)
         if spec.compile_cache:
             own.update(self._kind.compile_caches)
         twice = sorted(own & set(spec.env))
@@ -103,7 +103,7 @@ class Caches:
         """Return the launch of a copy with the variables that name its caches."""
         env: dict[str, str] = {}
         for name in self._spec.prepare:
-            env |= self._filled(name, TUNINGS[name].measured)
+            env |= self._filled(name, KERNEL_TUNINGS[name].measured)
         if self._spec.compile_cache:
             folder = self.folder / "compile"
             if self._spec.compile_cache == "off":
@@ -131,7 +131,7 @@ class Caches:
         """Return the setting of the start that tunes: one copy, without what is kept."""
         spec, env = (
             self._spec,
-            {**self._spec.env, **self._filled(name, TUNINGS[name].preparing)},
+            {**self._spec.env, **self._filled(name, KERNEL_TUNINGS[name].preparing)},
         )
         box = spec.container and self.mounted(spec.container)
         return msgspec.structs.replace(spec, prepare=[], replicas=1, env=env, container=box)

@@ -27,12 +27,15 @@ _ULIMITS = ("--ulimit=memlock=-1", "--ulimit=stack=67108864")
 PRIVILEGES: dict[str | None, tuple[str, ...]] = {
     None: (),
     "amd": (
-        "--cap-add=SYS_PTRACE", "--cap-add=SYS_ADMIN", "--security-opt=seccomp=unconfined",
-        "--security-opt=apparmor=unconfined", "--device=/dev/mem",
+        "--cap-add=SYS_PTRACE",
+        "--cap-add=SYS_ADMIN",
+        "--security-opt=seccomp=unconfined",
+        "--security-opt=apparmor=unconfined",
+        "--device=/dev/mem",
     ),
     "nvidia": _ULIMITS,
     "full": ("--privileged", *_ULIMITS),
-}  # fmt: skip
+}
 _NOT_OURS = {
     "-d --detach": "dyno would lose the engine",
     "-t -it -ti --tty": "an engine has no terminal",

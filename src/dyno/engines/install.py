@@ -582,8 +582,10 @@ class ImageInstallation(Installation):
 
 
 _WAYS: dict[str, type[Installation]] = {
-    "package": PackageInstallation, "source": SourceInstallation, "container": ImageInstallation,
-}  # fmt: skip
+    "package": PackageInstallation,
+    "source": SourceInstallation,
+    "container": ImageInstallation,
+}
 
 
 def _size(folder: Path) -> int:

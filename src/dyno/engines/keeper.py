@@ -65,7 +65,7 @@ class Keeper:
             ready = {fd for fd, _ in events.poll(None if deadline is None else 50)}
             with contextlib.suppress(BlockingIOError):
                 os.read(self._woken, 4096)
-            self._look()
+            self._report_exit()
             if ready.isdisjoint(watched):
                 continue
             order = b""
@@ -84,7 +84,7 @@ class Keeper:
     def _others_live(self) -> bool:
         return self._code is None or any(pid != self._engine for pid in _children())
 
-    def _look(self) -> None:
+    def _report_exit(self) -> None:
         """Report the engine's exit code once it has one, and reap the rest. The engine stays a zombie: until the end
         no other process can get its pid or session."""
         if self._code is None and (code := _peek(self._engine)) is not None:
@@ -101,7 +101,7 @@ class Keeper:
         deadline = time.monotonic() + GRACE_S
         while self._code is None and time.monotonic() < deadline:
             time.sleep(0.002)
-            self._look()
+            self._report_exit()
         if cleanup:
             null = subprocess.DEVNULL  # its output isn't the engine's: not for the log
             with contextlib.suppress(OSError, subprocess.TimeoutExpired):

@@ -383,11 +383,11 @@ def spec_secrets(spec: EngineSpec) -> list[str]:
         env |= spec.container.build_args
         words += spec.container.options
     for command in (*spec.before, *spec.after):
-        words += ["--", *_words(command)]
+        words += ["--", *_split_command(command)]
     return secrets.values(env, words)
 
 
-def _words(command: str) -> list[str]:
+def _split_command(command: str) -> list[str]:
     try:
         return shlex.split(command)
     except ValueError:  # the shell will report it

@@ -17,8 +17,10 @@ TOOLS = ("llama-quantize", "llama-imatrix")
 _CONVERTER = ("convert_hf_to_gguf.py", "conversion", "gguf-py")  # what of them a build has
 _OLDEST = 3240  # targets and options have these names since then
 _TOOLKITS = {
-    "cuda": ("nvcc", "the CUDA toolkit"), "rocm": ("hipconfig", "ROCm with HIP"), "vulkan": ("glslc", "the Vulkan SDK"),
-}  # fmt: skip
+    "cuda": ("nvcc", "the CUDA toolkit"),
+    "rocm": ("hipconfig", "ROCm with HIP"),
+    "vulkan": ("glslc", "the Vulkan SDK"),
+}
 _ASK_S = 120.0
 
 

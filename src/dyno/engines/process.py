@@ -87,7 +87,7 @@ class EngineProcess:
             )
             mine.pop_all()
 
-    def say(self, line: bytes) -> None:
+    def send_line(self, line: bytes) -> None:
         """Send a line to one that talks."""
         assert self._keeper.stdin is not None
         rest = memoryview(line + b"\n")

@@ -12,10 +12,14 @@ MOST_PROCESSES = 1024
 class ClientSpec(msgspec.Struct, frozen=True):
     procs: Annotated[
         int | Literal["auto"],
-        Option("--procs", "N|auto",
-               "client processes that share the load; auto: from the figures of `dyno doctor`",
-               least=1, most=MOST_PROCESSES),
-    ] = 1  # fmt: skip
+        Option(
+            "--procs",
+            "N|auto",
+            "client processes that share the load; auto: from the figures of `dyno doctor`",
+            least=1,
+            most=MOST_PROCESSES,
+        ),
+    ] = 1
     on: Annotated[
         Literal["here", "ray"],
         Option(
@@ -24,6 +28,10 @@ class ClientSpec(msgspec.Struct, frozen=True):
     ] = "here"
     ray_address: Annotated[
         str | None,
-        Option("--ray-address", "ADDRESS", "address of a running Ray cluster (default: start one on this machine)",
-               identity=False),
-    ] = None  # fmt: skip
+        Option(
+            "--ray-address",
+            "ADDRESS",
+            "address of a running Ray cluster (default: start one on this machine)",
+            identity=False,
+        ),
+    ] = None

@@ -55,9 +55,13 @@ class ContainerSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = []
     privileges: Annotated[
         Literal["amd", "nvidia", "full"] | None,
-        Option("--engine-privileges", None, "rights that the vendor's page asks for; full: --privileged "
-               "(default: those of the devices)"),
-    ] = None  # fmt: skip
+        Option(
+            "--engine-privileges",
+            None,
+            "rights that the vendor's page asks for; full: --privileged "
+            "(default: those of the devices)",
+        ),
+    ] = None
     options: Annotated[
         list[str],
         Option(
@@ -102,9 +106,12 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
     quantization: Annotated[
         str | None,
-        Option("--quantization -q", "Q",
-               "fp16, bf16, fp8, int8 (W8A8), gptq, awq, or a GGUF type such as Q4_K_M (default: the model's)"),
-    ] = None  # fmt: skip
+        Option(
+            "--quantization -q",
+            "Q",
+            "fp16, bf16, fp8, int8 (W8A8), gptq, awq, or a GGUF type such as Q4_K_M (default: the model's)",
+        ),
+    ] = None
     kv_cache_dtype: Annotated[
         str | None,
         Option(
@@ -130,14 +137,23 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 1
     devices: Annotated[  # None: all, shared out to the replicas
         list[int] | None,
-        Option("--devices", "N", "accelerators by number, as 0 1 or 0,1; without a number: CPU only (default: all)",
-               nargs="*"),
-    ] = None  # fmt: skip
+        Option(
+            "--devices",
+            "N",
+            "accelerators by number, as 0 1 or 0,1; without a number: CPU only (default: all)",
+            nargs="*",
+        ),
+    ] = None
     replicas: Annotated[
         int,
-        Option("--replicas", "N", "copies of the engine, each on its own accelerators; they share the requests "
-               "(latency: a batch each)", least=1),
-    ] = 1  # fmt: skip
+        Option(
+            "--replicas",
+            "N",
+            "copies of the engine, each on its own accelerators; they share the requests "
+            "(latency: a batch each)",
+            least=1,
+        ),
+    ] = 1
     max_model_len: Annotated[
         int | None,
         Option(
@@ -167,9 +183,15 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
     memory_fraction: Annotated[
         float | None,
-        Option("--gpu-memory-utilization", "F", "share of accelerator memory to use (default: the engine's)", above=0,
-               most=1, words="must be a share, above 0 and at most 1"),
-    ] = None  # fmt: skip
+        Option(
+            "--gpu-memory-utilization",
+            "F",
+            "share of accelerator memory to use (default: the engine's)",
+            above=0,
+            most=1,
+            words="must be a share, above 0 and at most 1",
+        ),
+    ] = None
     prefix_caching: Annotated[
         bool | None,
         Option(
@@ -186,14 +208,23 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
     draft_model: Annotated[
         str | None,
-        Option("--draft-model --speculative-model", "M", "draft model for speculative decoding (default: none)",
-               setting="speculative"),
-    ] = None  # fmt: skip
+        Option(
+            "--draft-model --speculative-model",
+            "M",
+            "draft model for speculative decoding (default: none)",
+            setting="speculative",
+        ),
+    ] = None
     draft_tokens: Annotated[
         int | None,
-        Option("--draft-tokens --num-speculative-tokens", "N", "tokens drafted per step (default: the engine's)",
-               least=1, setting="speculative"),
-    ] = None  # fmt: skip
+        Option(
+            "--draft-tokens --num-speculative-tokens",
+            "N",
+            "tokens drafted per step (default: the engine's)",
+            least=1,
+            setting="speculative",
+        ),
+    ] = None
     args: Annotated[  # after everything else
         list[str],
         Option(
@@ -226,15 +257,22 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = []  # whatever happened
     prepare: Annotated[
         list[str],
-        Option("--engine-prepare", "NAME", "tune its kernels in a start of their own and keep the result: tunableop, "
-               "hipblaslt (AMD)", nargs="+"),
-    ] = []  # fmt: skip
+        Option(
+            "--engine-prepare",
+            "NAME",
+            "tune its kernels in a start of their own and keep the result: tunableop, "
+            "hipblaslt (AMD)",
+            nargs="+",
+        ),
+    ] = []
     compile_cache: Annotated[
         Literal["on", "off"] | None,
-        Option("--engine-compile-cache",
-               help="on: one compile cache for all starts of the setting; off: an empty one for each start "
-               "(default: the engine's)"),
-    ] = None  # fmt: skip
+        Option(
+            "--engine-compile-cache",
+            help="on: one compile cache for all starts of the setting; off: an empty one for each start "
+            "(default: the engine's)",
+        ),
+    ] = None
     # Without an engine at hand, the one whose flags are meant. The identity is the version that ran.
     version: Annotated[
         str | None,
@@ -242,9 +280,13 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
     accepts: Annotated[
         str | None,
-        Option("--engine-accepts", "RANGE", "versions that will do instead, as '>=0.6.2,<0.7' (default: none)",
-               identity=False),
-    ] = None  # fmt: skip
+        Option(
+            "--engine-accepts",
+            "RANGE",
+            "versions that will do instead, as '>=0.6.2,<0.7' (default: none)",
+            identity=False,
+        ),
+    ] = None
     python: Annotated[
         str | None,
         Option(
@@ -278,20 +320,38 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # Of the first replica, the next ones for the others; None: free ones.
     port: Annotated[
         int | None,
-        Option("", None, "port of the first replica (default: a free one)", least=1, most=65535,
-               words="must be a port, 1 to 65535", identity=False),
-    ] = None  # fmt: skip
+        Option(
+            "",
+            None,
+            "port of the first replica (default: a free one)",
+            least=1,
+            most=65535,
+            words="must be a port, 1 to 65535",
+            identity=False,
+        ),
+    ] = None
     ready_timeout_s: Annotated[
         float | None,
-        Option("--engine-ready-timeout-sec", "S",
-               "longest time to start, also with progress (default: no limit)", above=0, most=1e8, identity=False),
-    ] = None  # fmt: skip
+        Option(
+            "--engine-ready-timeout-sec",
+            "S",
+            "longest time to start, also with progress (default: no limit)",
+            above=0,
+            most=1e8,
+            identity=False,
+        ),
+    ] = None
     ready_stall_s: Annotated[
         float,
-        Option("--engine-ready-stall-sec", "S",
-               "give up a start after S seconds without progress: log, data, accelerator memory, CPU", above=0,
-               most=1e8, identity=False),
-    ] = READY_STALL_S  # fmt: skip
+        Option(
+            "--engine-ready-stall-sec",
+            "S",
+            "give up a start after S seconds without progress: log, data, accelerator memory, CPU",
+            above=0,
+            most=1e8,
+            identity=False,
+        ),
+    ] = READY_STALL_S
     weights: Annotated[
         dict[str, ModelRecipe],
         Option(help="recipes of the study's [models.NAME] that the trial uses, by name"),

@@ -83,11 +83,13 @@ def with_statistic(limits: Iterable[Limit]) -> list[Limit]:
 
 def latency_ms(text: str, subject: str) -> float:
     """Read a latency: 500, 500ms or 2s. `subject`: what a message is about, such as `--target 'ttft:5x'`."""
-    return _read(text, subject, _TIMES, "A latency is in ms, or in s: 500, 500ms or 2s")
+    return _parse_limit(
+        text, subject, _TIMES, "A latency is in ms, or in s: 500, 500ms or 2s"
+    )
 
 
 def _share(text: str, subject: str) -> float:
-    return _read(
+    return _parse_limit(
         text,
         subject,
         _SHARES,
@@ -95,7 +97,9 @@ def _share(text: str, subject: str) -> float:
     )
 
 
-def _read(text: str, subject: str, units: Mapping[str, Decimal], known: str) -> float:
+def _parse_limit(
+    text: str, subject: str, units: Mapping[str, Decimal], known: str
+) -> float:
     match = _NUMBER.fullmatch(text.strip().lower())
     if match is None:
         raise UsageError(

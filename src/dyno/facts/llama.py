@@ -21,13 +21,16 @@ _VALUED = {
 }  # fmt: skip
 # On or off: a value may follow. The second ones turn it off.
 _SWITCHES = {
-    "use_mmap": ("-mmp --mmap", "--no-mmap"), "no_host": ("--no-host", ""),
+    "use_mmap": ("-mmp --mmap", "--no-mmap"),
+    "no_host": ("--no-host", ""),
     "no_op_offload": ("-nopo --no-op-offload", "--op-offload"),
-    "no_kv_offload": ("-nkvo --no-kv-offload", "-kvo --kv-offload"), "flash_attn": ("-fa --flash-attn", ""),
-    "cpu_strict": ("--cpu-strict", ""), "mlock": ("--mlock", ""),
+    "no_kv_offload": ("-nkvo --no-kv-offload", "-kvo --kv-offload"),
+    "flash_attn": ("-fa --flash-attn", ""),
+    "cpu_strict": ("--cpu-strict", ""),
+    "mlock": ("--mlock", ""),
     "kv_unified": ("-kvu --kv-unified", "-no-kvu --no-kv-unified"),
     "cont_batching": ("-cb --cont-batching", "-nocb --no-cont-batching"),
-}  # fmt: skip
+}
 NAMES = {key: names.split() for key, names in _VALUED.items()}
 NAMES |= {key: on.split() for key, (on, _) in _SWITCHES.items()}
 AUTO = -1
@@ -79,7 +82,7 @@ def split(args: Sequence[str]) -> Iterator[LlamaSetting | str]:
         follows = not equals and bool(rest)
         if follows:
             value = rest[0]
-        setting = _read(key, name, value) if equals or follows else None
+        setting = _parse_setting(key, name, value) if equals or follows else None
         if setting is not None:
             yield setting
             if follows:
@@ -90,7 +93,7 @@ def split(args: Sequence[str]) -> Iterator[LlamaSetting | str]:
             yield word
 
 
-def _read(key: str, name: str, value: str) -> LlamaSetting | None:
+def _parse_setting(key: str, name: str, value: str) -> LlamaSetting | None:
     """Return a setting with its value; None: the word is not a value of this switch."""
     if key not in _SWITCHES:
         return LlamaSetting(
@@ -179,5 +182,8 @@ def _shares(value: Any) -> list[float]:
 _WITHIN = {"n_batch": ["n_ctx"], "n_ubatch": ["n_ctx", "n_batch"]}
 # How to read a setting before two of them are compared.
 _NORMAL: dict[str, Callable[[Any], Any]] = {
-    "tensor_split": _shares, "model_filename": _file_name, "cpu_mask": _mask, "defrag_thold": float,
-}  # fmt: skip
+    "tensor_split": _shares,
+    "model_filename": _file_name,
+    "cpu_mask": _mask,
+    "defrag_thold": float,
+}

@@ -22,19 +22,39 @@ class LoadSpec(msgspec.Struct, frozen=True):
     # None: no rate; each is sent as soon as a slot is free.
     request_rate_rps: Annotated[
         float | None,
-        Option("--request-rate", "RPS", "requests (or sessions) per second; inf: no rate (default: inf)", above=0,
-               most=1e7, unlimited=True, note=" (or inf, for no rate)", setting="rate"),
-    ] = None  # fmt: skip
+        Option(
+            "--request-rate",
+            "RPS",
+            "requests (or sessions) per second; inf: no rate (default: inf)",
+            above=0,
+            most=1e7,
+            unlimited=True,
+            note=" (or inf, for no rate)",
+            setting="rate",
+        ),
+    ] = None
     burstiness: Annotated[  # None: constant gaps
         float | None,
-        Option("--burstiness", "B", "how irregular a rate is: 1 Poisson, other values gamma, inf constant gaps",
-               above=0, note=" (inf: constant gaps)", setting="burstiness"),
-    ] = 1.0  # fmt: skip
+        Option(
+            "--burstiness",
+            "B",
+            "how irregular a rate is: 1 Poisson, other values gamma, inf constant gaps",
+            above=0,
+            note=" (inf: constant gaps)",
+            setting="burstiness",
+        ),
+    ] = 1.0
     max_concurrency: Annotated[
         int | None,
-        Option("--max-concurrency", "N", "most requests in flight at once, or users with a session each (default: no "
-               "limit)", least=1, most=10_000_000, setting="concurrency"),
-    ] = None  # fmt: skip
+        Option(
+            "--max-concurrency",
+            "N",
+            "most requests in flight at once, or users with a session each (default: no limit)",
+            least=1,
+            most=10_000_000,
+            setting="concurrency",
+        ),
+    ] = None
     ramp: Annotated[
         Literal["linear", "exponential"] | None,
         Option(
@@ -44,22 +64,29 @@ class LoadSpec(msgspec.Struct, frozen=True):
     ] = None
     ramp_start_rps: Annotated[
         float | None, Option("--ramp-up-start-rps", "RPS", "first rate of a ramp", most=1e7)
-    ] = None  # fmt: skip
+    ] = None
     ramp_end_rps: Annotated[
         float | None,
         Option("--ramp-up-end-rps", "RPS", "last rate of a ramp", above=0, most=1e7),
     ] = None
     rate_schedule: Annotated[
         str | None,
-        Option("--rate-schedule", "TEXT", f"a rate that changes over time: {schedule.GRAMMAR} (default: none)",
-               grammar=schedule.problem),
-    ] = None  # fmt: skip
+        Option(
+            "--rate-schedule",
+            "TEXT",
+            f"a rate that changes over time: {schedule.GRAMMAR} (default: none)",
+            grammar=schedule.problem,
+        ),
+    ] = None
     concurrency_schedule: Annotated[
         str | None,
-        Option("--concurrency-schedule", "TEXT",
-               "a concurrency that changes over time, in the same words; needs --duration (default: none)",
-               grammar=schedule.slots_problem),
-    ] = None  # fmt: skip
+        Option(
+            "--concurrency-schedule",
+            "TEXT",
+            "a concurrency that changes over time, in the same words; needs --duration (default: none)",
+            grammar=schedule.slots_problem,
+        ),
+    ] = None
     arrivals: Annotated[
         Literal["recorded"] | None,
         Option(
@@ -70,9 +97,15 @@ class LoadSpec(msgspec.Struct, frozen=True):
     ] = None
     speedup: Annotated[
         float,
-        Option("--speedup", "X", "replay recorded times, and waits between requests, X times as fast", above=0,
-               most=1e6, setting="speedup"),
-    ] = 1.0  # fmt: skip
+        Option(
+            "--speedup",
+            "X",
+            "replay recorded times, and waits between requests, X times as fast",
+            above=0,
+            most=1e6,
+            setting="speedup",
+        ),
+    ] = 1.0
     cancel_rate: Annotated[
         float,
         Option(
@@ -95,10 +128,15 @@ class LoadSpec(msgspec.Struct, frozen=True):
     ] = 1.0
     duration_s: Annotated[
         float | None,
-        Option("--duration", "S",
-               "send for S seconds, then let open requests finish (default: until all prompts are sent)", above=0,
-               most=1e8, note=" seconds"),
-    ] = None  # fmt: skip
+        Option(
+            "--duration",
+            "S",
+            "send for S seconds, then let open requests finish (default: until all prompts are sent)",
+            above=0,
+            most=1e8,
+            note=" seconds",
+        ),
+    ] = None
     request_timeout_s: Annotated[
         float,
         Option(
@@ -112,9 +150,14 @@ class LoadSpec(msgspec.Struct, frozen=True):
     ] = 6 * 3600
     response_bytes_max: Annotated[
         int | None,
-        Option("--max-response-bytes", "N",
-               "fail longer answers (default: 1 MiB plus 8 KiB per requested output token)", least=1, identity=False),
-    ] = None  # fmt: skip
+        Option(
+            "--max-response-bytes",
+            "N",
+            "fail longer answers (default: 1 MiB plus 8 KiB per requested output token)",
+            least=1,
+            identity=False,
+        ),
+    ] = None
     seed: Annotated[int, Option(identity=False)] = 0
 
     @property
@@ -169,7 +212,9 @@ class LoadSpec(msgspec.Struct, frozen=True):
         ]
         for axis, changing in (("concurrency", self.slots), ("rate", self.rates)):
             if changing:
-                parts.append(f"{_words(axis, changing.words)} ({changing.shape})")
+                parts.append(
+                    f"{_describe_setting(axis, changing.words)} ({changing.shape})"
+                )
         return ", ".join(filter(None, parts)) or "all at once"
 
     @property
@@ -367,7 +412,7 @@ class Load(msgspec.Struct, frozen=True, eq=False):
             silent.append("dataset")
         ordered = sorted(self.settings, key=lambda name: _ORDER.get(name, len(_ORDER)))
         return ", ".join(
-            _words(n, self.settings[n]) for n in ordered if n not in silent
+            _describe_setting(n, self.settings[n]) for n in ordered if n not in silent
         ).replace(", @", " @")
 
     @property
@@ -446,10 +491,12 @@ def span(axis: str, levels: Iterable[float]) -> str:
     each = [count(level) for level in sorted(set(levels))]
     if not each:
         return ""
-    return _words(axis, each[0] if len(each) == 1 else f"{each[0]} to {each[-1]}")
+    return _describe_setting(
+        axis, each[0] if len(each) == 1 else f"{each[0]} to {each[-1]}"
+    )
 
 
-def _words(name: str, value: Scalar) -> str:
+def _describe_setting(name: str, value: Scalar) -> str:
     text = setting(value) if isinstance(value, str | bool) else count(value)
     if name == "depth":  # as llama-bench writes it
         text = text.replace(",", "")

@@ -16,9 +16,14 @@ class QualitySpec(
 
     tasks: Annotated[
         list[str],
-        Option("--tasks", "TASK", "built-in tasks (all: builtin), or tasks of lm-evaluation-harness", nargs="+",
-               subject=False),
-    ] = msgspec.field(default_factory=lambda: ["builtin"])  # fmt: skip
+        Option(
+            "--tasks",
+            "TASK",
+            "built-in tasks (all: builtin), or tasks of lm-evaluation-harness",
+            nargs="+",
+            subject=False,
+        ),
+    ] = msgspec.field(default_factory=lambda: ["builtin"])
     limit: Annotated[
         int | None,
         Option(
@@ -53,15 +58,25 @@ class QualitySpec(
     concurrency: Annotated[
         list[int],
         Option(
-            "--concurrency", "N", "requests in flight; of several, each is a pass over all items", nargs="+", least=1,
-            setting="--concurrency", subject=False,
+            "--concurrency",
+            "N",
+            "requests in flight; of several, each is a pass over all items",
+            nargs="+",
+            least=1,
+            setting="--concurrency",
+            subject=False,
         ),
-    ] = msgspec.field(default_factory=lambda: [1])  # fmt: skip
+    ] = msgspec.field(default_factory=lambda: [1])
     max_tokens: Annotated[
         int | None,
-        Option("--max-tokens", "N", "token limit of an answer (default: the task's; built-in: 64)", least=1,
-               setting="max_tokens"),
-    ] = None  # fmt: skip
+        Option(
+            "--max-tokens",
+            "N",
+            "token limit of an answer (default: the task's; built-in: 64)",
+            least=1,
+            setting="max_tokens",
+        ),
+    ] = None
     seed: Annotated[
         int,
         Option(

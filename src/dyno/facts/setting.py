@@ -102,8 +102,10 @@ def _names(*fields: str) -> dict[str, str]:
 TITLES = _names("both", "titles")
 LABELS = _names("labels")
 _FLAGS = _names("both", "flags") | {
-    "ctx size": "context", "no enable prefix caching": "-prefix_caching", "disable radix cache": "-prefix_caching",
-}  # fmt: skip
+    "ctx size": "context",
+    "no enable prefix caching": "-prefix_caching",
+    "disable radix cache": "-prefix_caching",
+}
 
 
 def of_flag(flag: str) -> str:

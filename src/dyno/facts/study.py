@@ -126,7 +126,8 @@ class Place(msgspec.Struct, frozen=True):
         """Describe one part: 'vllm tensor_parallel=4'."""
         words = [getattr(self, part)] if part in PARTS else []
         words += [
-            _words(key, value, self.sessions) for key, value in self.varying(part).items()
+            _describe_key(key, value, self.sessions)
+            for key, value in self.varying(part).items()
         ]
         return " ".join(words)
 
@@ -181,7 +182,7 @@ def unmatched(pattern: str, labels: Iterable[str], shown: int = 5) -> str:
     )
 
 
-def _words(key: str, value: Any, sessions: bool) -> str:
+def _describe_key(key: str, value: Any, sessions: bool) -> str:
     if key not in LIMITS:
         return f"{key}={short(value)}"
     return Load(

@@ -61,15 +61,23 @@ class TrialSpec(msgspec.Struct, frozen=True):
     ] = msgspec.field(default_factory=lambda: [99.0])
     goodput_ms: Annotated[  # counted from sent
         dict[str, float],
-        Option(help="latency limits in ms by ttft, ttfo, tpot, e2el: goodput counts requests within all",
-               setting="--goodput", subject=False, added="--goodput"),
-    ] = {}  # fmt: skip
+        Option(
+            help="latency limits in ms by ttft, ttfo, tpot, e2el: goodput counts requests within all",
+            setting="--goodput",
+            subject=False,
+            added="--goodput",
+        ),
+    ] = {}
     ready_check_timeout_s: Annotated[  # None: one test request, without waiting; in runs of older versions 0, none
         float | None,
-        Option("--ready-check-timeout-sec", "S",
-               "wait up to S seconds for one successful test request; 0 skips it (default: one test, no waiting)",
-               least=0, identity=False),
-    ] = None  # fmt: skip
+        Option(
+            "--ready-check-timeout-sec",
+            "S",
+            "wait up to S seconds for one successful test request; 0 skips it (default: one test, no waiting)",
+            least=0,
+            identity=False,
+        ),
+    ] = None
     label: Annotated[
         str | None,
         Option(
@@ -100,9 +108,13 @@ class TrialSpec(msgspec.Struct, frozen=True):
     ] = False
     correctness_check: Annotated[
         bool,
-        Option("--no-correctness-check", help="don't check a few greedy answers before and after the load "
-               "(study: correctness_check = false)", identity=False),
-    ] = True  # fmt: skip
+        Option(
+            "--no-correctness-check",
+            help="don't check a few greedy answers before and after the load "
+            "(study: correctness_check = false)",
+            identity=False,
+        ),
+    ] = True
     # of the kind quality; then workload and load say nothing
     quality: QualitySpec | None = None
     # a search: its result is the run at the highest load within the target

@@ -45,9 +45,11 @@ class TuneAxis(msgspec.Struct, frozen=True):
 class TuneSpec(msgspec.Struct, frozen=True):
     settings: Annotated[
         dict[str, TuneAxis],
-        Option(help="KEY = [values] or { from = 1, to = 64, log = true }: keys of the engine's table, and its own "
-               'arguments, as "--threads" or "slots="'),
-    ]  # fmt: skip
+        Option(
+            help="KEY = [values] or { from = 1, to = 64, log = true }: keys of the engine's table, and its own "
+            'arguments, as "--threads" or "slots="'
+        ),
+    ]
     engine: Annotated[
         str | None, Option(help="engine to tune (default: the study's only one)")
     ] = None

@@ -29,6 +29,15 @@ _BITS = re.compile(r"(?:q|int|fp|bf|(?<![a-z0-9])w)(\d+)|(\d+)-?bit")
 _UNQUANTIZED = {"fp16", "bf16", "fp32"}
 # vLLM's names for what holds others: which one it is, is the checkpoint's to say.
 _CONTAINERS = {"compressed-tensors", "quark", "gguf", "inc", "auto-round"}
+_UNREPORTED = (
+    "load_format",
+    "pipeline_parallel",
+    "max_batched_tokens",
+    "memory_fraction",
+    "chunked_prefill",
+    "draft_model",
+    "draft_tokens",
+)
 
 
 def plain(quantization: str) -> str:
@@ -146,22 +155,36 @@ def _comparisons(
     def same_weights(quantization: str, _: str) -> bool:
         return same_quantization(quantization, facts.quantization, facts.dtype) is not False
 
+    def names_alike(asked: str, served: str) -> bool:
+        return plain(asked) == plain(served)
+
+    def families_alike(asked: str, served: str) -> bool:
+        return _family(plain(asked)) == _family(plain(served))
+
+    def setting(
+        name: str, asked: Any, served: Any, agree: Callable[[Any, Any], bool] = eq
+    ) -> _Comparison:
+        return f"the setting asks for {name} {{}}, but it has {{}}", asked, served, agree
+
+    asked_version = "the setting asks for version {}, but this is {}"
+    asked_weights = "the setting asks for quantization {}, but it serves {}"
+    files_weights = "the model's files are {}, but it serves {}"
+    asked_context = "the setting asks for a context of {} tokens, but a request may have {}"
+    asked_model = "the setting asks for the model at {}, but it loaded {}"
+    cache, cached = _chosen(spec.kv_cache_dtype), facts.kv_cache_dtype
     return (
-        ("the setting asks for version {}, but this is {}", spec.version, facts.version, lambda _, b: will_do(b, spec)),
-        ("the setting asks for quantization {}, but it serves {}", spec.quantization, serves, same_weights),
-        ("the model's files are {}, but it serves {}", files, facts.quantization, same_weights),
-        ("the setting asks for a context of {} tokens, but a request may have {}", spec.max_model_len,
-         facts.max_model_len or None, le),
-        ("the setting asks for max_num_seqs = {}, but it has {}", spec.max_num_seqs, facts.slots, eq),
-        ("the setting asks for tensor_parallel = {}, but it has {}", _tensor_parallel(spec), facts.tensor_parallel, eq),
-        ("the setting asks for prefix_caching = {}, but it has {}", spec.prefix_caching, facts.prefix_caching, eq),
-        ("the setting asks for chunked_prefill = {}, but it has {}", spec.chunked_prefill, facts.chunked_prefill, eq),
-        ("the setting asks for dtype {}, but it has {}", _chosen(spec.dtype), facts.dtype,
-         lambda a, b: plain(a) == plain(b)),
-        ("the setting asks for the model at {}, but it loaded {}", path, facts.model_path, _same_file),
-        ("the setting asks for a KV cache in {}, but it has {}", _chosen(spec.kv_cache_dtype), facts.kv_cache_dtype,
-         lambda a, b: _family(plain(a)) == _family(plain(b))),
-    )  # fmt: skip
+        (asked_version, spec.version, facts.version, lambda _, b: will_do(b, spec)),
+        (asked_weights, spec.quantization, serves, same_weights),
+        (files_weights, files, facts.quantization, same_weights),
+        (asked_context, spec.max_model_len, facts.max_model_len or None, le),
+        setting("max_num_seqs =", spec.max_num_seqs, facts.slots),
+        setting("tensor_parallel =", _tensor_parallel(spec), facts.tensor_parallel),
+        setting("prefix_caching =", spec.prefix_caching, facts.prefix_caching),
+        setting("chunked_prefill =", spec.chunked_prefill, facts.chunked_prefill),
+        setting("dtype", _chosen(spec.dtype), facts.dtype, names_alike),
+        (asked_model, path, facts.model_path, _same_file),
+        setting("a KV cache in", cache, cached, families_alike),
+    )
 
 
 def _chosen(dtype: str | None) -> str | None:
@@ -180,15 +203,11 @@ def unverified(spec: EngineSpec, facts: TargetFacts) -> list[str]:
         "prefix_caching": facts.prefix_caching,
         "tensor_parallel": facts.tensor_parallel,
     }
-    unreported = (
-        "load_format", "pipeline_parallel", "max_batched_tokens", "memory_fraction", "chunked_prefill", "draft_model",
-        "draft_tokens",
-    )  # fmt: skip
     asked = msgspec.structs.asdict(spec)
     default = {f.name: f.default for f in msgspec.structs.fields(EngineSpec)}
     given = [
         name
-        for name in (*reported, *unreported)
+        for name in (*reported, *_UNREPORTED)
         if asked[name] not in (default[name], "auto")
     ]
     return [name for name in given if reported.get(name) is None]

@@ -74,7 +74,7 @@ def named(text: str) -> ModelName:
         dense = True
     return ModelName(
         name=name,
-        base=tuple(_words(low)),
+        base=tuple(_name_parts(low)),
         taught=bool(_TAUGHT.search(low)),
         billions=max(sizes) if sizes else None,
         dense=dense,
@@ -95,7 +95,7 @@ def names_base(text: str) -> bool:
     )
 
 
-def _words(name: str) -> Iterator[str]:
+def _name_parts(name: str) -> Iterator[str]:
     """Return the words of a name, with each version whole: 'glm-5.1' → 'glm', '5.1'."""
     name = _UNDERSCORED.sub(".", _QUANTIZED.sub(" ", _SHARD.sub("", name)))
     for word in _SEPARATOR.split(name):
@@ -155,8 +155,10 @@ _WARM_UP = re.compile(
 )
 AT_ONCE = 10_000.0  # requests/s: some write a large number for infinity
 _SOURCES = {  # of a number of requests
-    "progress": "the progress bar shows", "command": "the command asked for", "namespace": "the command asked for",
-}  # fmt: skip
+    "progress": "the progress bar shows",
+    "command": "the command asked for",
+    "namespace": "the command asked for",
+}
 
 
 def load_of(row: Row) -> Load:

@@ -15,7 +15,7 @@ import msgspec
 from dyno import files
 from dyno.archive import UnsafeMember, plain_files
 from dyno.errors import ModelError, UsageError
-from dyno.models import checksum, hub, shelf
+from dyno.models import checksum, hub, library
 from dyno.models.cache import (
     blob_path,
     etag,
@@ -24,7 +24,7 @@ from dyno.models.cache import (
     snapshot_folder,
     storage_folder,
 )
-from dyno.models.shelf import ModelEntry, ModelFile
+from dyno.models.library import ModelEntry, ModelFile
 from dyno.numbers import human_bytes
 from dyno.outside import OutsideName, UnsafeName, is_safe
 from dyno.probe.model import hub_cache
@@ -100,7 +100,7 @@ def _packed(entry: ModelEntry, below: Say) -> tuple[PackedModel, Path]:
             raise ModelError(
                 f"{entry.name} has a file {name!r}, which no import accepts. Rename it, and pull again."
             )
-        shelf.check_link(root / name, root)
+        library.check_link(root / name, root)
         below(f"reading {name}")
         # Of a local file, no checksum is known until now.
         sums[name] = ModelFile(
@@ -130,8 +130,8 @@ def _add(tar: tarfile.TarFile, path: Path, name: str, facts: ModelFile) -> None:
 
 
 def import_file(file: Path, say: Say, below: Say) -> list[ModelEntry]:
-    """Put the models of an archive on the shelf: all of them, or none where one is damaged."""
-    cache, own = hub_cache(), shelf.models_folder()
+    """Put the models of an archive in the library: all of them, or none where one is damaged."""
+    cache, own = hub_cache(), library.models_folder()
     try:
         for folder in (cache, own):
             folder.mkdir(parents=True, exist_ok=True)
@@ -140,7 +140,7 @@ def import_file(file: Path, say: Say, below: Say) -> list[ModelEntry]:
             scratch(".import-", own) as for_shelf,
             files.opened(file, pipes=True) as stream,
         ):
-            staged = _read(stream, file, (for_hub, for_shelf), say, below)
+            staged = _stage_files(stream, file, (for_hub, for_shelf), say, below)
             return [_put(model, folder, say) for model, folder in staged]
     except FileNotFoundError as e:
         raise UsageError(f"{e.filename}: no such file.") from None
@@ -170,7 +170,7 @@ class _Expected(NamedTuple):
 _Members = Iterator[tuple[OutsideName, int, IO[bytes]]]  # name, size, and content
 
 
-def _read(
+def _stage_files(
     stream: IO[bytes], file: Path, folders: tuple[Path, Path], say: Say, below: Say
 ) -> list[tuple[PackedModel, Path]]:
     """Write the archive's files to a place on the disk of their own, and check each."""
@@ -216,7 +216,7 @@ def _staged(
     manifest: PackedModels, folders: tuple[Path, Path]
 ) -> list[tuple[PackedModel, Path]]:
     """Return each model with the folder that its files are written to. `folders`: on the disk of the Hub's cache, and
-    of the shelf."""
+    of the library."""
     for_hub, for_shelf = folders
     staged: dict[str, tuple[PackedModel, Path]] = {}
     for model in manifest.models:
@@ -285,14 +285,14 @@ def _check_place(model: PackedModel) -> None:
 
 
 def _put(model: PackedModel, staged: Path, say: Say) -> ModelEntry:
-    with shelf.making(model.entry.recipe, say) as part:
+    with library.making(model.entry.recipe, say) as part:
         if model.blobs:
             root = _into_cache(model, staged)
         else:
             staged.mkdir(exist_ok=True)
             for path in staged.iterdir():
                 path.replace(part / path.name)
-            root = shelf.model_folder(model.entry.name)
+            root = library.model_folder(model.entry.name)
         path = OutsideName(model.path).below(root) if model.path else root
         folder = path.parent if path.suffix == ".gguf" else path
         entry = msgspec.structs.replace(
@@ -303,7 +303,7 @@ def _put(model: PackedModel, staged: Path, say: Say) -> ModelEntry:
                 for n, facts in model.files.items()
             },
         )
-        return shelf.put(part, entry)
+        return library.put(part, entry)
 
 
 def _into_cache(model: PackedModel, staged: Path) -> Path:

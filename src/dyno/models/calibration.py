@@ -23,7 +23,7 @@ class CalibrationTexts(NamedTuple):
 def texts(recipe: ModelRecipe, scheme: Scheme, source: Path) -> CalibrationTexts:
     count, length = recipe.samples or scheme.samples, recipe.length or scheme.length
     if recipe.calibration:
-        rows = _read(Path(recipe.calibration).expanduser())[:count]
+        rows = _read_rows(Path(recipe.calibration).expanduser())[:count]
         origin = recipe.calibration
     else:
         rows = [{"text": text} for text in _generated(source, count, length)]
@@ -39,7 +39,7 @@ def texts(recipe: ModelRecipe, scheme: Scheme, source: Path) -> CalibrationTexts
 def plain(path: Path) -> str:
     """Return a file's texts as one, without a chat template."""
     texts = []
-    for row in _read(path.expanduser()):
+    for row in _read_rows(path.expanduser()):
         texts.append(
             row.get("text") or "\n".join(message["content"] for message in row["messages"])
         )
@@ -54,7 +54,7 @@ def _generated(source: Path, count: int, length: int) -> list[str]:
     return [synthetic.synthesize(counts, SEED, i, length)[0] for i in range(count)]
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
+def _read_rows(path: Path) -> list[dict[str, Any]]:
     try:
         text = files.read(path, 1 << 30).decode()
     except OSError as e:

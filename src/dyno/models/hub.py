@@ -20,7 +20,7 @@ from dyno.engines.process import EngineProcess
 from dyno.errors import ModelError, UsageError
 from dyno.facts.recipe import ModelRecipe
 from dyno.files import free_bytes
-from dyno.models import check, checksum, shelf
+from dyno.models import check, checksum, library
 from dyno.models.cache import (
     FetchedFile,
     blob_path,
@@ -30,8 +30,8 @@ from dyno.models.cache import (
     snapshot_folder,
     storage_folder,
 )
+from dyno.models.library import ModelEntry, ModelFile
 from dyno.models.messages import Event, Go, Job, Listing
-from dyno.models.shelf import ModelEntry, ModelFile
 from dyno.numbers import duration, human_bytes
 from dyno.outside import OutsideName, is_safe
 from dyno.probe.model import looks_local
@@ -117,14 +117,14 @@ def pull(recipe: ModelRecipe, say: Say, below: Say = silent) -> ModelEntry:
     """Return the files of a recipe, fetched where they aren't here and whole. The Hub isn't asked about those."""
     recipe = recipe.base
     source = parse(recipe.source)
-    if isinstance(source, HubSource) and (entry := shelf.find(recipe)):
+    if isinstance(source, HubSource) and (entry := library.find(recipe)):
         return entry
-    with shelf.making(recipe, say) as part:
-        if entry := shelf.find(recipe):  # another dyno fetched it
+    with library.making(recipe, say) as part:
+        if entry := library.find(recipe):  # another dyno fetched it
             return entry
         if isinstance(source, Path):
-            return shelf.put(part, _local(recipe, source))
-        return shelf.put(part, _fetch(recipe, source, part / "make.log", say, below))
+            return library.put(part, _local(recipe, source))
+        return library.put(part, _fetch(recipe, source, part / "make.log", say, below))
 
 
 # ---- the child process, which talks to the Hub ----
@@ -144,7 +144,7 @@ def _list(
     timeout_s: float | None,
 ) -> Listing:
     job = Job(source.repo, source.kind, source.revision, recipe.include, recipe.exclude)
-    worker.say(msgspec.json.encode(job))
+    worker.send_line(msgspec.json.encode(job))
     deadline = time.monotonic() + (timeout_s or 1e9)
     while (answer := _hear(worker, max(deadline - time.monotonic(), 0.0), say)) is None:
         if time.monotonic() > deadline:
@@ -198,10 +198,10 @@ def _fetch(
         say(text)
         origin = f"{source.label}@{listing.commit}"
         known: dict[str, str] = {}
-        for other in shelf.entries():
+        for other in library.entries():
             if other.origin == origin and other.whole:
                 known |= {n: f.sha256 for n, f in fetched(other).items()}
-        worker.say(msgspec.json.encode(Go(known)))
+        worker.send_line(msgspec.json.encode(Go(known)))
         sums = _watch(worker, storage, listing.files, total, say, below)
     root = snapshot_folder(storage, listing.commit)
     path = engine_path(root, list(listing.files)) if source.kind == "model" else root
@@ -218,7 +218,7 @@ def _fetch(
             )
             for name, f in listing.files.items()
         },
-        created=shelf.now(),
+        created=library.now(),
         took_s=round(time.monotonic() - began, 3),
         verified={"checksums": f"{len(sums)} files"},
     )
@@ -339,14 +339,14 @@ def remove(entry: ModelEntry) -> str:
     """Remove an entry, and the revision in the Hub's cache if nothing else uses it. Return what was freed."""
     root = snapshot_root(entry)
     own = set(fetched(entry))
-    shelf.remove(entry.name)
+    library.remove(entry.name)
     if root is None:
         freed = (
-            entry.size_bytes if entry.folder.is_relative_to(shelf.models_folder()) else 0
+            entry.size_bytes if entry.folder.is_relative_to(library.models_folder()) else 0
         )
         text = f"{entry.name}: removed, {human_bytes(freed)} freed"
         return text if freed else f"{text}; {entry.path} stays"
-    user = next((e.name for e in shelf.entries() if snapshot_root(e) == root), None)
+    user = next((e.name for e in library.entries() if snapshot_root(e) == root), None)
     if user:
         return f"{entry.name}: removed. Its files stay: {user} uses them"
     names = {
@@ -395,7 +395,7 @@ def _local(recipe: ModelRecipe, path: Path) -> ModelEntry:
         path=str(engine_path(root, names) if path.is_dir() else path),
         origin=f"file:{path}",
         files={name: ModelFile(s.st_size, "", s.st_mtime_ns) for name, s in stats.items()},
-        created=shelf.now(),
+        created=library.now(),
     )
 
 
@@ -439,7 +439,7 @@ def dataset(source: str, say: Say, below: Say) -> DataFile:
     assert recipe is not None
     if dataset_file(source) is None:
         pull(recipe, say, below)
-    path, entry = dataset_file(source), shelf.find(recipe)
+    path, entry = dataset_file(source), library.find(recipe)
     assert path is not None
     root = next(p for p in path.parents if p.parent.name == "snapshots")
     name = path.relative_to(root).as_posix()
@@ -460,7 +460,7 @@ def dataset_file(source: str) -> Path | None:
     recipe = dataset_recipe(source)
     if recipe is None:
         return None
-    if entry := shelf.find(recipe):
+    if entry := library.find(recipe):
         return entry.folder / next(iter(entry.files))
     place = parse(recipe.source)
     assert isinstance(place, HubSource)

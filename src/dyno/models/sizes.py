@@ -12,7 +12,7 @@ import msgspec
 from dyno import secrets
 from dyno.engines.process import EngineProcess
 from dyno.facts.recipe import ModelRecipe
-from dyno.models import gguf, hub, schemes, shelf, steps
+from dyno.models import gguf, hub, library, schemes, steps
 from dyno.models.cache import storage_folder
 from dyno.models.messages import Job, RepoFacts, RepoQuestion
 from dyno.numbers import duration
@@ -60,7 +60,7 @@ def _job(recipe: ModelRecipe) -> Job:
 def _local(recipe: ModelRecipe) -> RepoSize | None:
     """Return the size of what is on this machine; None: the Hub is to be asked."""
     source = hub.parse(recipe.source)
-    entry = shelf.find(recipe.base)
+    entry = library.find(recipe.base)
     if entry is None and not isinstance(source, Path):
         return None
     shape = model_files.read(Path(entry.path if entry else str(source)))
@@ -80,7 +80,7 @@ def _answers(question: RepoQuestion, timeout_s: float) -> dict[int, RepoFacts]:
         with EngineProcess(
             _WORKER, env, folder / "log", secrets=secrets.known(), talks=True
         ) as worker:
-            worker.say(msgspec.json.encode(question))
+            worker.send_line(msgspec.json.encode(question))
             while len(out) < len(question.jobs) and time.monotonic() < deadline:
                 line = worker.hear(min(deadline - time.monotonic(), 0.5))
                 if line is None and not worker.alive():

@@ -7,8 +7,8 @@ import msgspec
 
 from dyno.errors import UsageError
 from dyno.facts.recipe import ModelOrigin, ModelRecipe
-from dyno.models import gguf, hub, quantize, schemes, shelf
-from dyno.models.shelf import ModelEntry
+from dyno.models import gguf, hub, library, quantize, schemes
+from dyno.models.library import ModelEntry
 from dyno.saying import Say
 
 Verb = Literal["pull", "convert", "quantize"]
@@ -38,7 +38,7 @@ def steps(recipe: ModelRecipe) -> list[Step]:
         chain.append(("quantize", recipe))
     out: list[Step] = []
     for verb, part in chain:
-        entry = shelf.find(part)
+        entry = library.find(part)
         first = out[0].entry if out else None
         if entry and _outdated(entry, first):
             entry = None
@@ -54,7 +54,7 @@ def _outdated(entry: ModelEntry, first: ModelEntry | None) -> bool:
     if local and (first is None or first.created != entry.pulled):
         return True
     text = Path(entry.recipe.calibration or "").expanduser()
-    return text.is_file() and shelf.stamp(text.stat().st_mtime) > entry.created
+    return text.is_file() and library.stamp(text.stat().st_mtime) > entry.created
 
 
 def missing(recipe: ModelRecipe) -> list[Step]:
@@ -70,8 +70,8 @@ def run(recipe: ModelRecipe, say: Say, below: Say) -> ModelEntry:
         hub.pull(recipe.base, say, below)
     entry = next(step.entry for step in reversed(steps(recipe)) if step.entry)
     for step in missing(recipe):
-        if step.entry is None and shelf.read(step.recipe.name):  # an outdated one
-            shelf.remove(step.recipe.name)
+        if step.entry is None and library.read(step.recipe.name):  # an outdated one
+            library.remove(step.recipe.name)
         make = gguf.convert if step.verb == "convert" else quantize.quantize
         entry = make(step.recipe, entry, say, below)
     return entry
@@ -90,13 +90,13 @@ def tool(recipe: ModelRecipe) -> str | None:
 
 def location(recipe: ModelRecipe) -> str:
     """Return the path that an engine gets; of a model that isn't there yet, that of its folder."""
-    entry = shelf.find(recipe)
-    return entry.path if entry else str(shelf.model_folder(recipe.name))
+    entry = library.find(recipe)
+    return entry.path if entry else str(library.model_folder(recipe.name))
 
 
 def origin(recipe: ModelRecipe) -> ModelOrigin | None:
     """Return the facts of a model that is there."""
-    if (e := shelf.find(recipe)) is None:
+    if (e := library.find(recipe)) is None:
         return None
     return ModelOrigin(
         origin=e.origin,

@@ -11,7 +11,7 @@ from dyno.engines.environment import home
 from dyno.engines.process import EngineProcess
 from dyno.errors import EngineError, StoreError
 from dyno.files import free_bytes
-from dyno.models.shelf import models_folder
+from dyno.models.library import models_folder
 from dyno.numbers import human_bytes
 from dyno.saying import Say
 

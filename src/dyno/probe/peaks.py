@@ -24,6 +24,14 @@ T = TypeVar("T")
 UNDISTURBED = 0.9  # of the time that the test wanted: below, its figures aren't kept
 _TEST_S = 60.0
 _TEST_ACCELERATOR_S = 180.0  # torch from a cold disk takes its time
+# How much wider than fp32 a processor's instructions for a precision are.
+_TIMES_FP32 = {
+    "fp16": {"any": 1, "asimdhp": 2, "avx512_fp16": 2, "amx_fp16": 16, "sme": 16},
+    "bf16": {"any": 1, "bf16": 4, "svebf16": 4, "avx512_bf16": 2, "amx_bf16": 16, "sme": 16},
+    # Without instructions for it, 8-bit products are summed in 16 bits.
+    "int8": {"any": 2, "asimddp": 4, "i8mm": 8, "svei8mm": 8, "avx_vnni": 4, "avx512_vnni": 4, "amx_int8": 32,
+             "sme": 32},
+}  # fmt: skip
 # AMD's compute partitions; CPX: as many as there are dies
 _PARTS = {"DPX": 2, "TPX": 3, "QPX": 4}
 
@@ -325,20 +333,11 @@ def _measured(rig: Rig, features: frozenset[str], tested: Tested) -> Peaks:
 
 def bounds(fp32: float, features: frozenset[str]) -> dict[str, float]:
     """Return upper bounds of lower precisions: the measured rate times the width of the processor's instructions."""
-
-    def times(*known: tuple[str, int], least: int = 1) -> float:
-        return fp32 * max([least, *(n for name, n in known if name in features)])
-
-    return {
-        "fp32": fp32,
-        "fp16": times(("asimdhp", 2), ("avx512_fp16", 2), ("amx_fp16", 16), ("sme", 16)),
-        "bf16": times(("bf16", 4), ("svebf16", 4), ("avx512_bf16", 2), ("amx_bf16", 16), ("sme", 16)),
-        # Without instructions for it, 8-bit products are summed in 16 bits.
-        "int8": times(
-            ("asimddp", 4), ("i8mm", 8), ("svei8mm", 8), ("avx_vnni", 4), ("avx512_vnni", 4), ("amx_int8", 32),
-            ("sme", 32), least=2,
-        ),
-    }  # fmt: skip
+    highest = {"fp32": fp32}
+    for precision, widths in _TIMES_FP32.items():
+        known = (times for name, times in widths.items() if name in features)
+        highest[precision] = fp32 * max([widths["any"], *known])
+    return highest
 
 
 def _test(rig: Rig) -> Tested:

@@ -28,7 +28,7 @@ _SAME = {
 _MESSAGE = ("error", "message", "detail")
 
 
-def look(client: Client, spec: TargetSpec) -> TargetFacts:
+def read_target(client: Client, spec: TargetSpec) -> TargetFacts:
     """Return what a server reports. Raises TargetError if nothing answers, or no model is named and none is listed."""
     model = spec.served_model_name or spec.model
     status, answer = client.call("/v1/models")
@@ -74,9 +74,9 @@ def _identify(client: Client, cards: Cards) -> tuple[EngineKind | None, dict[str
     return None, {}
 
 
-def look_at_all(clients: Sequence[Client], spec: TargetSpec) -> TargetFacts:
+def read_targets(clients: Sequence[Client], spec: TargetSpec) -> TargetFacts:
     """Return the facts of replicas, which must be copies. Raises TargetError where two differ."""
-    first, *others = [look(client, spec) for client in clients]
+    first, *others = [read_target(client, spec) for client in clients]
     for client, other in zip(clients[1:], others, strict=True):
         for field, name in _SAME.items():
             a, b = getattr(first, field), getattr(other, field)

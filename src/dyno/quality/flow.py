@@ -119,7 +119,7 @@ def measure(
         Prepared(trial, _prompts(trial, questions), place=place, test_requests=tests),
     )
     with (
-        run.held(),
+        run.lock(),
         lent((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), session.stop.request),
     ):
         for concurrency in spec.concurrency:

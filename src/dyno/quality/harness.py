@@ -372,14 +372,20 @@ def answers(
     }
     return [
         {
-            "task": task, "item": str(sample["doc_id"]), "metric": metric, "score": float(sample[metric]),
-            "target": str(target), "answer": str(answer), "extracted": None if extracted == INVALID else str(extracted),
+            "task": task,
+            "item": str(sample["doc_id"]),
+            "metric": metric,
+            "score": float(sample[metric]),
+            "target": str(target),
+            "answer": str(answer),
+            "extracted": None if extracted == INVALID else str(extracted),
             "filter": "" if sample["filter"] == "none" else sample["filter"],
-            "prompt_sha256": sample["prompt_hash"][:16], **more,
+            "prompt_sha256": sample["prompt_hash"][:16],
+            **more,
         }
         for metric in sample["metrics"]
         if isinstance(sample[metric], (bool, int, float))
-    ]  # fmt: skip
+    ]
 
 
 def scores(
@@ -397,15 +403,23 @@ def scores(
         guessed = chance(results["samples"][name], tasks[name]) if name in tasks else None
         for metric, by, value in metrics(rows[name]):
             stderr = rows[name].get(f"{metric}_stderr,{by}")
-            out.append({
-                "task": name, "metric": metric, "score": float(value), "filter": "" if by == "none" else by,
-                "items": items(inside, results),
-                "stderr": float(stderr) if isinstance(stderr, (int, float)) else None,
-                "version": str(results["versions"].get(name, "")),
-                "n_shot": results["n-shot"].get(inside[0]) or 0,
-                "chance": guessed,
-                "higher_is_better": results["higher_is_better"].get(name, {}).get(metric) is not False,
-            })  # fmt: skip
+            out.append(
+                {
+                    "task": name,
+                    "metric": metric,
+                    "score": float(value),
+                    "filter": "" if by == "none" else by,
+                    "items": items(inside, results),
+                    "stderr": float(stderr) if isinstance(stderr, (int, float)) else None,
+                    "version": str(results["versions"].get(name, "")),
+                    "n_shot": results["n-shot"].get(inside[0]) or 0,
+                    "chance": guessed,
+                    "higher_is_better": results["higher_is_better"]
+                    .get(name, {})
+                    .get(metric)
+                    is not False,
+                }
+            )
     return out
 
 
@@ -499,9 +513,12 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
         for a in answers(task, s, model.about)
     ]
     return {
-        "answers": listed, "scores": scores(results, names, tasks), "truncated": dropped(model),
-        "version": version("lm_eval"), "duration_s": time.monotonic() - begun,
-    }  # fmt: skip
+        "answers": listed,
+        "scores": scores(results, names, tasks),
+        "truncated": dropped(model),
+        "version": version("lm_eval"),
+        "duration_s": time.monotonic() - begun,
+    }
 
 
 def main() -> int:

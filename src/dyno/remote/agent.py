@@ -50,7 +50,7 @@ def main(verb: str, folder: str, job_id: str, *words: str) -> None:
     getattr(job, verb)(*words)
 
 
-def say(**event: Any) -> None:
+def report(**event: Any) -> None:
     sys.stdout.write(json.dumps(event) + "\n")
     sys.stdout.flush()
 
@@ -70,7 +70,7 @@ class RigJob:
 
     # ---- what is here ----
 
-    def look(self, python: str, like: str) -> None:
+    def describe(self, python: str, like: str) -> None:
         """Report what this machine has. `like`: the version that dyno has at home. Its packages then fit here."""
         names = [
             f"python{like}",
@@ -85,7 +85,7 @@ class RigJob:
             sys.exit(
                 f"there is no Python 3.11 or newer ({python or 'on PATH'}). Install one, or name it: python = PATH"
             )
-        say(
+        report(
             python=name,
             version=version,
             tag=tag,
@@ -107,10 +107,12 @@ class RigJob:
             )
             for kind in ("models", "engines")
         }
-        say(free_bytes=shutil.disk_usage(existing(self.home)).free, home=self.home, **whole)
+        report(
+            free_bytes=shutil.disk_usage(existing(self.home)).free, home=self.home, **whole
+        )
 
     def status(self) -> None:
-        say(state=self.state())
+        report(state=self.state())
 
     def state(self) -> str:
         """Return absent, ready, running, or the exit code; 'lost' where it died without one."""
@@ -215,7 +217,7 @@ class RigJob:
                 )
                 if done and path not in finished:
                     finished.add(path)
-                    say(finished=os.path.relpath(path, self.folder))
+                    report(finished=os.path.relpath(path, self.folder))
             if state != "running":
                 break
             if select.select([0], [], [], LOOK_S)[0] and not os.read(0, 1):
@@ -225,7 +227,7 @@ class RigJob:
             with open(path) as file:
                 skipped.update(json.load(file))
         starts = sorted(glob.glob(self.path("runs", "*", "engines", "*")))
-        say(
+        report(
             ended=state,
             skipped=skipped,
             engines=[os.path.relpath(path, self.folder) for path in starts],
@@ -239,7 +241,9 @@ class RigJob:
             end = len(data) if whole else data.rfind(b"\n") + 1
             offset += end
             if end:
-                say(log=data[:end].decode("utf-8", "replace").splitlines(), offset=offset)
+                report(
+                    log=data[:end].decode("utf-8", "replace").splitlines(), offset=offset
+                )
         return offset
 
     # ---- bring home, stop, remove ----
@@ -270,7 +274,7 @@ class RigJob:
     def run(self, *words: str) -> None:
         """Run a module of dyno in the foreground. It inherits stdin, and ends with the connection."""
         # nothing was sent before, and nothing is left in this process's buffer
-        say(go=True)
+        report(go=True)
         os.chdir(self.folder)
         os.execve(self.python, [self.python, "-m", *words], self.environment())
 
@@ -289,7 +293,7 @@ class RigJob:
                 send_signal(process, signal.SIGINT)
                 asked = True
             time.sleep(0.1)
-        say(state=self.state())
+        report(state=self.state())
 
     def process(self) -> Optional[int]:
         """Return the job's process. None: it has its lock, and begins only now."""

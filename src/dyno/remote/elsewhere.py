@@ -479,7 +479,7 @@ def install(
 ) -> None:
     """Send dyno, its dependencies and these files; nothing is fetched from elsewhere."""
     like = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    answer = machine.ask("look", machine.spec.python or "", like)
+    answer = machine.ask("describe", machine.spec.python or "", like)
     try:
         remote = msgspec.convert(answer, type=RigPython, strict=False)
     except msgspec.ValidationError as e:

@@ -148,7 +148,7 @@ class HeldFleet:
 
 
 @contextlib.contextmanager
-def held(
+def engine_there(
     far: FarMachine, order: HoldOrder, folder: Path, say: Say, below: Below
 ) -> Iterator[HeldFleet]:
     """Start an engine there, and yield it with ports here that reach it. On leaving, it is stopped."""

@@ -16,7 +16,9 @@ class Register:
 
     def entries(self) -> list[RigEntry]:
         """Return all, the oldest first. A file that can't be read is an error: a machine may be paid for."""
-        return sorted(map(_read, self.folder.glob("*.json")), key=lambda entry: entry.since)
+        return sorted(
+            map(_read_entry, self.folder.glob("*.json")), key=lambda entry: entry.since
+        )
 
     def find(self, folder: Path, rig: str) -> RigEntry | None:
         """Return what runs there for a study's folder on this machine."""
@@ -54,7 +56,7 @@ def new_id() -> str:
     return secrets.token_hex(6)
 
 
-def _read(path: Path) -> RigEntry:
+def _read_entry(path: Path) -> RigEntry:
     try:
         return msgspec.json.decode(path.read_bytes(), type=RigEntry)
     except (OSError, msgspec.MsgspecError) as e:

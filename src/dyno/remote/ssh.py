@@ -18,7 +18,9 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, Any
+
+import msgspec
 
 from dyno import secrets
 from dyno.errors import RigError, Unreachable
@@ -29,12 +31,17 @@ from dyno.scratch import Scratch
 
 _ALIVE_S = 10  # between signs of life; after three without an answer the connection is lost
 _CONNECT_S = 20
+_OPTIONS = (
+    "BatchMode=yes", "StrictHostKeyChecking=yes", "ForwardAgent=no", "ForwardX11=no", "PermitLocalCommand=no",
+    "RequestTTY=no", "RemoteCommand=none", "ControlMaster=auto", "ControlPersist=60",
+    f"ConnectTimeout={_CONNECT_S}", f"ServerAliveInterval={_ALIVE_S}", "ServerAliveCountMax=3",
+)  # fmt: skip
 _LONGEST = 16 << 20  # bytes of a line, or of an answer
 _END_S = 30.0  # from the end of what is read to that of the process
 # Within which a verb has to be over. Those that aren't here may take as long as they like: a study runs for days.
 _LIMITS_S = {
     "stock": 8.0,
-    "look": 300.0,
+    "describe": 300.0,
     "status": 120.0,
     "install": 7200.0,
     "start": 300.0,
@@ -69,12 +76,6 @@ class SshMachine:
         self._scratch.remove()
 
     def _ssh(self, *words: str, command: str | None = None) -> list[str]:
-        options = [
-            "BatchMode=yes", "StrictHostKeyChecking=yes", "ForwardAgent=no", "ForwardX11=no", "PermitLocalCommand=no",
-            "RequestTTY=no", "RemoteCommand=none", "ControlMaster=auto", f"ControlPath={self._folder}/s",
-            "ControlPersist=60", f"ConnectTimeout={_CONNECT_S}", f"ServerAliveInterval={_ALIVE_S}",
-            "ServerAliveCountMax=3",
-        ]  # fmt: skip
         spec = self.spec
         out = ["ssh"]
         for flag, path in (("-F", spec.config_file), ("-i", spec.key_file)):
@@ -82,7 +83,7 @@ class SshMachine:
                 out += [flag, str(Path(path).expanduser())]
         if spec.port:
             out += ["-p", str(spec.port)]
-        for option in options:
+        for option in (*_OPTIONS, f"ControlPath={self._folder}/s"):
             out += ["-o", option]
         out += [*words, "--", spec.host]
         if command:
@@ -260,3 +261,43 @@ def _decoded(line: bytes) -> dict[str, Any]:
     raise RigError(
         f"The other machine answered {line[:100]!r}, which dyno doesn't understand."
     )
+
+
+# ---- what is there already: asked in a few seconds before a study, with nothing installed ----
+
+# Of documentation, or not filled in yet: user@host, h100.example.com.
+_PLACEHOLDER = re.compile(
+    r"(^|[@.])(host|hostname|my-?host|example|invalid|test)(\.(com|org|net))?$", re.I
+)
+_Name = Annotated[str, msgspec.Meta(max_length=300)]
+
+
+class RigStock(msgspec.Struct, frozen=True):
+    free_bytes: Annotated[int, msgspec.Meta(ge=0)]
+    home: Annotated[str, msgspec.Meta(max_length=4096)]
+    models: list[_Name]  # names of recipes
+    engines: list[_Name]  # vllm-0.32.0-cuda
+
+    def has_engine(self, kind: str, version: str | None) -> bool:
+        begin = f"{kind}-{version}" if version else f"{kind}-"
+        return any(
+            name == begin or name.startswith((begin, f"{begin}-")) for name in self.engines
+        )
+
+
+def ask_stock(ssh: SshSpec) -> RigStock | str:
+    """Return what is there, or why it was not asked."""
+    if _PLACEHOLDER.search(ssh.host):
+        return f"{ssh.host} is a placeholder"
+    try:
+        machine = SshMachine(ssh, "stock")
+    except RigError as e:
+        return str(e)
+    try:
+        return msgspec.convert(machine.ask("stock"), RigStock)
+    except RigError as e:
+        return str(e)
+    except msgspec.ValidationError:
+        return f"{ssh.host} answered with something else than its stock"
+    finally:
+        machine.close()

@@ -322,7 +322,7 @@ class _Identities:
             return {"series": row.series.strip()}
         if self._any_called and row.form != "run":
             return {"series": subject(row, accelerator=not self._one_card)}
-        return _settings(row) or {"file": row.label or _file_name(row)}
+        return _series_settings(row) or {"file": row.label or _file_name(row)}
 
     def _in_study(self, row: Row, place: Place) -> dict[str, Scalar]:
         facts: dict[str, Scalar] = {
@@ -356,7 +356,7 @@ def _unnamed(row: Row) -> bool:
     return row.place is not None and _ADDRESS.fullmatch(row.place.engine) is not None
 
 
-def _settings(row: Row) -> dict[str, Scalar]:
+def _series_settings(row: Row) -> dict[str, Scalar]:
     """Return settings of the engine and the machine."""
     settings = {name: value for name in ENGINE if (value := row.setting(name)) is not None}
     if "model" in settings:
@@ -376,7 +376,7 @@ def _settings(row: Row) -> dict[str, Scalar]:
 
 def _besides(row: Row) -> dict[str, Scalar]:
     """Return all settings that are neither the load nor of one run alone."""
-    out = _settings(row)
+    out = _series_settings(row)
     own = row.tool == "dyno"
     for name, setting in row.settings.items():
         if (

@@ -103,7 +103,7 @@ def engines(entries: Sequence[Entry]) -> list[Sheet]:
     each = []
     for e in entries:
         for row in e.rows:
-            facts = _engine(row.engine) if row.engine else _settings(e)
+            facts = _engine(row.engine) if row.engine else _reported_settings(e)
             if facts:
                 each.append((e.series, facts, e))
     return _sheets(each)
@@ -121,7 +121,7 @@ def _engine(e: EngineFacts) -> Facts:
     return [*facts, *e.software.items()]
 
 
-def _settings(entry: Entry) -> Facts:
+def _reported_settings(entry: Entry) -> Facts:
     """Return settings of a running server, or of another tool's result."""
     return [
         (name.replace("_", " "), setting(entry.settings[name]))

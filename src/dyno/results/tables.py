@@ -95,9 +95,12 @@ _LONGEST: Final = 40  # characters of a cell with a number; more is a sentence
 AIPERF: Final = ["Metric", "avg"]  # how its CSV file begins
 # Its own words for counts, which mean other things elsewhere.
 _AIPERF_COUNTS: Final = {
-    "request count": "completed", "error request count": "failed", "total input sequence length": "total_input_tokens",
-    "total output sequence length": "total_output_tokens", "total output tokens": "total_output_tokens",
-}  # fmt: skip
+    "request count": "completed",
+    "error request count": "failed",
+    "total input sequence length": "total_input_tokens",
+    "total output sequence length": "total_output_tokens",
+    "total output tokens": "total_output_tokens",
+}
 _UNIT_BEHIND: Final = re.compile(r"\s*[(\[][^()\[\]]*[)\]]\s*$")
 
 

@@ -108,6 +108,6 @@ class _Imported(msgspec.Struct):
     document: _Document
 
 
-def look(path: Path) -> ImportLine:
+def import_line(path: Path) -> ImportLine:
     document = read(path, _Imported).document
     return ImportLine(str(path), document.file, document.format, len(document.rows))

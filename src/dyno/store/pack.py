@@ -20,7 +20,7 @@ from dyno.errors import StoreError, UsageError
 from dyno.numbers import human_bytes
 from dyno.scratch import scratch
 from dyno.store.run import PASSING, RAW, make_folder, private
-from dyno.store.shelf import kind_of, look, look_at_study, probe_folders
+from dyno.store.shelf import kind_of, probe_folders, run_line, study_line
 
 _LEVEL = 9
 # May hold a prompt or an answer: engines log what they are asked, and the raw bytes are the answers.
@@ -106,13 +106,13 @@ def _has_words(path: Path) -> bool:
 def _refuse_undecoded(folder: Path, words: bool) -> None:
     kind = kind_of(folder)
     if kind == "search":
-        lines = [look(probe) for probe in probe_folders(folder)]
+        lines = [run_line(probe) for probe in probe_folders(folder)]
     elif kind != "study":
-        lines = [look(folder)]
+        lines = [run_line(folder)]
     elif words:  # a study's cut trials are measured anew: their raw bytes stay behind
         lines = []
     else:
-        lines = look_at_study(folder).trials
+        lines = study_line(folder).trials
     for line in lines:
         if line.state == "cut off":
             raise UsageError(

@@ -53,8 +53,9 @@ _REPORTED = {
 _WRITTEN_OTHERWISE = ("kind", "sampling", "extra_body", "--base-url", "model", "replicas")
 # What other kinds of trials than serving don't have, or call otherwise.
 _ABSENT = {
-    "latency": ("num_prompts",), "micro": ("num_prompts", "dataset", "input_len", "output_len", "ignore_eos"),
-}  # fmt: skip
+    "latency": ("num_prompts",),
+    "micro": ("num_prompts", "dataset", "input_len", "output_len", "ignore_eos"),
+}
 
 # Latencies of single requests, as rows call them.
 _BY_REQUEST = {**timing.JUDGED, "vllm_tpot": timing.tpot_ns}

@@ -139,7 +139,7 @@ class Run:
         return any(map(locked, held))
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Lock it as long as its quality trial is under way: another dyno must not continue it meanwhile."""
         path = self.path / ".lock"
         with open(path, "wb", opener=private) as file:

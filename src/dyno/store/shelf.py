@@ -1,4 +1,8 @@
-"""The shelf: runs, studies, searches and imports below a folder. Of each, only as much is read as a list shows."""
+"""The shelf: runs, studies, searches and imports below a folder. Of each, only as much is read as a list shows.
+
+`dyno find` has a folder of its own, with a run folder for each probe and the answer in find.json. `dyno tune` has a
+study's folder, with search.json from its beginning and the answer in tune.json.
+"""
 
 import os
 import shutil
@@ -9,10 +13,12 @@ from typing import Literal
 import msgspec
 
 from dyno.errors import NotFound, StoreError, UsageError
+from dyno.facts.find import FindAnswer
 from dyno.facts.quality import QualitySummary
 from dyno.facts.study import Place
+from dyno.facts.tune import TuneAnswer
 from dyno.store import imports
-from dyno.store.run import Run, locked, read, tags_of
+from dyno.store.run import Run, locked, read, read_optional, tags_of
 from dyno.store.study import Failure, StudyFolder, trial_name
 
 State = Literal[
@@ -170,7 +176,7 @@ def _folders(
     return folders
 
 
-def look(path: Path, study_runs: bool = False) -> RunLine:
+def run_line(path: Path, study_runs: bool = False) -> RunLine:
     """Return the line of a run. `study_runs`: a dyno is at work on the study that this trial belongs to."""
     run = str(path)
     try:
@@ -224,7 +230,7 @@ def _without_result(run: Run, names: set[str], study_runs: bool) -> tuple[State,
     return "no measurement", ""
 
 
-def look_at_study(path: Path) -> StudyLine:
+def study_line(path: Path) -> StudyLine:
     """Return the line of a study, with those of its trials."""
     folder = StudyFolder(path)
     running = study_runs(path)
@@ -238,7 +244,7 @@ def look_at_study(path: Path) -> StudyLine:
     lines = []
     for place in planned.values():
         if place.id in begun:
-            lines.append(look(begun[place.id], running))
+            lines.append(run_line(begun[place.id], running))
         else:
             lines.append(_without_folder(folder, place, skipped))
     done = [trial for trial in lines if trial.state == "done"]
@@ -293,7 +299,7 @@ def _without_folder(folder: StudyFolder, place: Place, skipped: dict[str, str]) 
 
 def _look_at_former(path: Path, running: bool) -> RunLine:
     """Return the line of a trial of an earlier state of the file: it is shown, and doesn't count."""
-    trial = look(path, running)
+    trial = run_line(path, running)
     return (
         msgspec.structs.replace(trial, state="no longer in it")
         if trial.state == "done"
@@ -484,3 +490,53 @@ def remove(path: Path) -> None:
         raise StoreError(
             f"{rest} was removed only in part: {e.strerror}. Remove the rest yourself."
         ) from None
+
+
+# ---- searches: one line each, however many runs they made ----
+
+SearchKind = Literal["find", "tune"]
+Answer = FindAnswer | TuneAnswer
+
+
+class SearchLine(msgspec.Struct, frozen=True):
+    """A search as a list shows it."""
+
+    search: str  # its folder
+    kind: SearchKind
+    state: State
+    runs: int  # with a result
+    last_started: str | None  # of its runs
+    tags: list[str]
+    trials: list[RunLine]
+
+
+def search_line(path: Path) -> SearchLine:
+    kind: SearchKind = "tune" if is_tuning(path) else "find"
+    running = kind == "tune" and study_runs(path)
+    lines = [
+        run_line(run, running)
+        for run in (trial_folders(path) if kind == "tune" else probe_folders(path))
+    ]
+    done = [line for line in lines if line.state == "done"]
+    return SearchLine(
+        search=str(path),
+        kind=kind,
+        state=_state(path, kind, running or any(line.state == "running" for line in lines)),
+        runs=len(done),
+        last_started=max((line.started for line in done if line.started), default=None),
+        tags=tags_of(path),
+        trials=lines,
+    )
+
+
+def answer_of(path: Path) -> Answer | None:
+    """Return the answer of a search; None: it has none yet."""
+    if is_tuning(path):
+        return read_optional(path / "tune.json", TuneAnswer)
+    return read_optional(path / "find.json", FindAnswer)
+
+
+def _state(path: Path, kind: SearchKind, running: bool) -> State:
+    if running:
+        return "running"
+    return "done" if (path / f"{kind}.json").exists() else "cut off"

@@ -26,7 +26,7 @@ from dyno.files import opened
 from dyno.option import fields, sentences
 from dyno.store import imports, upgrade
 from dyno.store.run import read
-from dyno.store.shelf import look, look_around, trial_folders
+from dyno.store.shelf import look_around, run_line, trial_folders
 from dyno.workload.spec import WorkloadSpec
 
 TABLES = {
@@ -638,7 +638,7 @@ def _within(value: Any, where: str) -> Any:
 
 
 def _trial(folder: Path, files: dict[str, Any]) -> dict[str, Any]:
-    line = look(folder)
+    line = run_line(folder)
     row: dict[str, Any] = {
         name: _within(files, where) for name, (_, where, _) in _NAMED.items() if where
     }

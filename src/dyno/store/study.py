@@ -86,7 +86,7 @@ class StudyFolder:
         write(self.json_path, pretty(study))
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Lock it for one dyno at a time: two would measure each other."""
         try:
             make_folder(self.path)

@@ -1,15 +1,18 @@
-"""A fleet: the running copies of one engine setting, as servers."""
+"""A fleet: the running copies of one engine setting, as servers; and the kernels that are tuned before it starts."""
 
 import contextlib
+import fcntl
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from dyno.engines import port
+from dyno.engines import container, image, port
+from dyno.engines.caches import KERNEL_TUNINGS
 from dyno.engines.engine import Engine
 from dyno.engines.launch import public_spec
 from dyno.errors import EngineError, TargetError
@@ -23,7 +26,6 @@ from dyno.numbers import duration, number
 from dyno.probe import rig, server
 from dyno.saying import Below, Say, silent
 from dyno.trial.engine_plan import EnginePlan
-from dyno.trial.kernels import provide
 from dyno.trial.lifecycle import (
     Changed,
     Life,
@@ -31,6 +33,7 @@ from dyno.trial.lifecycle import (
     describe,
     look_at,
     room,
+    run_command,
     start,
     verify,
 )
@@ -39,6 +42,10 @@ from dyno.workload.request import Request
 
 _LOOK_S = 0.1  # so soon a death is reported
 _ANSWER_S = 86_400.0  # a first request may compile or tune for hours; the watch ends it
+# The load of a tuning: shapes of matrices follow from requests at once (decode) and the length of prompts (prefill).
+_AT_ONCE = (1, 2, 4, 8, 16, 32, 64)
+_PROMPT_WORDS = (16, 64, 256, 1024)
+_OUTPUT_TOKENS = 16
 
 
 class Fleet(Life):
@@ -143,19 +150,6 @@ def running(
             fleet.note(died=death)
 
 
-def prepare(
-    plan: EnginePlan, headers: dict[str, str], say: Say, below: Below
-) -> list[Preparation]:
-    """Make the setting's preparations by a server, also for an offline run."""
-    return provide(
-        plan,
-        headers,
-        lambda p, folder: running(p, folder, headers, say, lambda _: None, below),
-        say,
-        below,
-    )
-
-
 def _wait_ready(
     engine: Engine, fleet: Fleet, headers: dict[str, str], watch: StartWatch
 ) -> float:
@@ -174,7 +168,7 @@ def _wait_ready(
                 raise other.failed(
                     f"exited with code {code} after {duration(other.process.age_s)}"
                 )
-        watch.look(engine)
+        watch.check(engine)
 
     while True:
         waiting()
@@ -213,3 +207,115 @@ class _Asked:
         if isinstance(self._result, BaseException):
             raise self._result
         return self._result
+
+
+# ---- preparations: kernels tuned before a start that is measured ----
+
+
+def prepare(
+    plan: EnginePlan, headers: dict[str, str], say: Say, below: Below
+) -> list[Preparation]:
+    """Return the setting's preparations. Those that aren't kept yet are made, by a server, also for an offline run."""
+    done = []
+    for name in plan.spec.prepare:
+        plan.caches.folder.mkdir(parents=True, exist_ok=True)
+        with (plan.caches.folder / f".{name}.lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # another dyno may be making it
+            box = plan.spec.container
+            digest = (
+                image.digest(plan.tool, plan.image or box.image)
+                if box and plan.tool
+                else None
+            )
+            if (stored := plan.caches.read(name, digest)) is None:
+                stored = _make_preparation(plan, name, headers, say, below)
+            else:
+                stored = msgspec.structs.replace(stored, reused=True)
+                say(
+                    f"Reusing the {name} tuning of {stored.created} ({duration(stored.took_s)})"
+                )
+        done.append(stored)
+    return done
+
+
+def _make_preparation(
+    plan: EnginePlan, name: str, headers: dict[str, str], say: Say, below: Below
+) -> Preparation:
+    """Tune kernels in a start of its own, before those that are measured, and keep the result."""
+    caches, tuning = plan.caches, KERNEL_TUNINGS[name]
+    say(
+        f"Preparing {name}: one start with a short load, whose result is kept in {caches.folder}"
+    )
+    folder, began = caches.empty(name), time.monotonic()
+    preparing = EnginePlan(caches.preparing(name), plan.rig, image=plan.image)
+    with running(preparing, folder, headers, say, lambda _: None, below) as fleet:
+        _exercise(fleet, headers, below)
+    if tuning.then:
+        command, launch = tuning.then.format(folder=folder), fleet.plan.launches[0]
+        box = fleet.plan.spec.container
+        words = (
+            container.shell(launch, fleet.plan.image or box.image, command)
+            if box
+            else ["sh", "-c", command]
+        )
+        if problem := run_command(
+            words, folder / "engine.log", plan.clean, below, launch.env
+        ):
+            raise EngineError(
+                f"Preparing {name} failed: its command {problem} Read {folder / 'engine.log'}."
+            )
+    files = sorted(path.name for path in folder.glob(tuning.files))
+    if not files:
+        raise EngineError(
+            f"Preparing {name} failed: {plan.title} wrote no {tuning.files} to {folder}. Does this build support it? "
+            f"Read {folder / 'engine.log'}, or remove {name!r} from --engine-prepare."
+        )
+    result = Preparation(
+        name,
+        took_s=time.monotonic() - began,
+        files=files,
+        image=fleet.facts.image,
+        created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    )
+    caches.write(result)
+    return result
+
+
+def _exercise(engine: Life, headers: dict[str, str], below: Below) -> None:
+    """Send requests of several lengths, several at once. No two have a prefix in common."""
+    plan, url = engine.plan, Url(engine.engines[0].base_url)
+    protocol = PROTOCOLS[plan.kind.backend]
+    context, slots = (
+        engine.target.max_model_len or max(_PROMPT_WORDS) * 4,
+        engine.target.slots or max(_AT_ONCE),
+    )
+
+    def ask(name: str, words: int) -> server.Attempt:
+        request = Request(name + " word" * words, words, _OUTPUT_TOKENS)
+        body = protocol.body(request, Asked(plan.served_name, ignore_eos=True))
+        return server.attempt(url, headers, protocol.path, body, _ANSWER_S)
+
+    pool = ThreadPoolExecutor(max(_AT_ONCE))
+    try:
+        for at_once in (n for n in _AT_ONCE if n <= slots):
+            # a word has up to two tokens
+            for words in (n for n in _PROMPT_WORDS if n * 2 + _OUTPUT_TOKENS < context):
+                below(f"{at_once} at once, {words} words each")
+                asked = [
+                    pool.submit(ask, f"{at_once}.{i}.{words}", words)
+                    for i in range(at_once)
+                ]
+                if wrong := next(
+                    (
+                        a.problem
+                        for a in (future.result() for future in asked)
+                        if not a.completed
+                    ),
+                    None,
+                ):
+                    raise engine.engines[0].failed(
+                        f"can't answer a request of {words} words: {wrong}"
+                    )
+    finally:
+        # Ctrl-C: the stop of the engine ends the requests
+        pool.shutdown(wait=False, cancel_futures=True)

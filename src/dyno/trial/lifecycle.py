@@ -132,7 +132,9 @@ class Life:
         stop(self.engines)
         if self.up:
             self.note(stop_s=time.monotonic() - began)
-            if held := _held(_devices(self.plan), self.facts.memory_before_bytes):
+            if held := _memory_not_back(
+                _devices(self.plan), self.facts.memory_before_bytes
+            ):
                 self.note(memory_held_bytes=held)
 
 
@@ -251,7 +253,7 @@ def look_at(plan: EnginePlan, base_url: str, headers: dict[str, str]) -> TargetF
     """Ask the server what it serves."""
     client = Client(Url(base_url), headers)
     try:
-        facts = server.look(
+        facts = server.read_target(
             client,
             TargetSpec(base_url, plan.kind.backend, "", served_model_name=plan.served_name),
         )
@@ -339,7 +341,7 @@ def memory_used(plan: EnginePlan) -> dict[int, int]:
     return accelerators.memory_used(_devices(plan))
 
 
-def _held(devices: Sequence[int], before: dict[int, int]) -> int:
+def _memory_not_back(devices: Sequence[int], before: dict[int, int]) -> int:
     """Accelerator memory that the engine hasn't given back within a while."""
     if not before:
         return 0

@@ -67,11 +67,11 @@ class Worker(Life):
                 raise engine.failed(f"didn't finish an iteration within {limit_s:g} s")
 
         for engine, job in zip(self.engines, jobs, strict=True):
-            engine.process.say(msgspec.json.encode({**job, "common_start": several}))
+            engine.process.send_line(msgspec.json.encode({**job, "common_start": several}))
         if several:
             self.answers(waiting)  # each has its prompts
             for engine in self.engines:
-                engine.process.say(b"begin")
+                engine.process.send_line(b"begin")
         each = [message.iterations or [] for message in self.answers(waiting, progress)]
         for iteration in itertools.chain.from_iterable(each):
             for answer in iteration.get("answers", []):
@@ -179,7 +179,7 @@ def _loaded(worker: Worker, below: Below) -> list[Ready]:
     watch = StartWatch(worker.plan, worker.engines, below, "loading")
     each = []
     for engine, message in zip(
-        worker.engines, worker.answers(watch.look, loading=True), strict=True
+        worker.engines, worker.answers(watch.check, loading=True), strict=True
     ):
         if message.ready is None:
             raise engine.failed("sent an unexpected message instead of being ready")

@@ -179,7 +179,7 @@ def attach(
         for url in trial.target.urls:
             _wait_until_ready(trial, Url(url), headers)
     with _clients(trial.target, headers) as clients:
-        facts = server.look_at_all(clients, trial.target)
+        facts = server.read_targets(clients, trial.target)
     return Session(facts, headers, watcher, stop, tested=bool(trial.ready_check_timeout_s))
 
 
@@ -188,7 +188,7 @@ def _wait_until_ready(trial: TrialSpec, url: Url, headers: dict[str, str]) -> No
     if model is None:
         client = Client(url, headers, trial.target)
         with contextlib.suppress(TargetError):
-            model = server.look(client, trial.target).model
+            model = server.read_target(client, trial.target).model
         client.close()
     wait_s = trial.ready_check_timeout_s or 0.0
     server.wait_ready(

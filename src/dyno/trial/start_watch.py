@@ -58,7 +58,7 @@ class StartWatch:
         self._log_bytes = [0 for _ in engines]
         self._memory = memory_used(plan)
 
-    def look(self, engine: Engine) -> None:
+    def check(self, engine: Engine) -> None:
         """Raise EngineError for a start that hangs, or takes longer than the setting allows. `engine`: the copy that is
         waited for; others may be ready, or make progress."""
         now, spec = time.monotonic(), self._plan.spec
@@ -136,7 +136,7 @@ class StartWatch:
         if age_s > self._word_s:
             self._word_s = age_s * 2
             self._below(
-                f"Still {self._doing} after {_words(age_s)}: {line or 'no log line yet'}",
+                f"Still {self._doing} after {_rounded(age_s)}: {line or 'no log line yet'}",
                 stays=True,
             )
 
@@ -153,7 +153,7 @@ class StartWatch:
         ]
         longer = f", {_COMPUTES} times that while it computes" if first else ""
         return engine.failed(
-            f"made no progress for {_words(still_s)} while {self._doing}: {first}{', '.join(filter(None, seen))}",
+            f"made no progress for {_rounded(still_s)} while {self._doing}: {first}{', '.join(filter(None, seen))}",
             f"The limit is {limit_s:g} s without progress{longer}."
             " Raise --engine-ready-stall-sec if it needs more time.",
         )
@@ -173,5 +173,5 @@ def _use(process: psutil.Process) -> _Use:
     return _Use(cpu_s, io_bytes)
 
 
-def _words(seconds: float) -> str:
+def _rounded(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

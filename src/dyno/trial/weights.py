@@ -11,7 +11,7 @@ from dyno.engines.kinds.base import EngineKind
 from dyno.facts.engine import EngineSpec, valued
 from dyno.facts.recipe import ModelOrigin, ModelRecipe
 from dyno.facts.trial import TrialSpec
-from dyno.models import shelf, steps
+from dyno.models import library, steps
 from dyno.probe.model import looks_local
 
 _KEYS = ("model", "draft_model")
@@ -53,7 +53,7 @@ def by_name(spec: EngineSpec, asked: EngineSpec) -> EngineSpec:
 
 def lacking(spec: EngineSpec) -> list[str]:
     """Return the names of the study's models that the trial needs and that aren't here."""
-    return [name for name, recipe in spec.weights.items() if shelf.find(recipe) is None]
+    return [name for name, recipe in spec.weights.items() if library.find(recipe) is None]
 
 
 def origins(spec: EngineSpec) -> dict[str, ModelOrigin]:

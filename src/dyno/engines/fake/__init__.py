@@ -12,7 +12,9 @@ from dyno.errors import UsageError
 
 FAULTS = {
     "refuse": "the connection is reset before any answer",
-    "429": "HTTP 429", "500": "HTTP 500", "503": "HTTP 503",
+    "429": "HTTP 429",
+    "500": "HTTP 500",
+    "503": "HTTP 503",
     "reset": "the connection is reset in the middle of the stream",
     "cut": "the connection is closed in the middle of the stream",
     "cut_at_end": "the connection is closed after the finish reason, before the end of the response",
@@ -40,7 +42,7 @@ FAULTS = {
     "short": "half the requested tokens, then an end token",
     "deaf": "a client that goes away is not noticed: generation continues",
     "die": "the whole server exits",
-}  # fmt: skip
+}
 
 
 class FakeSpec(msgspec.Struct, frozen=True):

@@ -91,9 +91,9 @@ def kind_for(model: str | None) -> str:
 
 def metric_names() -> dict[str, list[str]]:
     """Return the names that all engines have for each of dyno's metrics."""
-    from dyno.engines.kinds.base import METRICS
+    from dyno.engines.kinds.base import SERVER_METRICS
 
     return {
         own: [name for kind in KINDS.values() for name in kind.metrics.get(own, ())]
-        for own in METRICS
+        for own in SERVER_METRICS
     }

@@ -28,7 +28,7 @@ PORTABLE = (
     "draft_model", "draft_tokens",
 )  # fmt: skip
 # What dyno reads of an engine's /metrics, by its own names.
-METRICS = (
+SERVER_METRICS = (
     "running_requests", "waiting_requests", "kv_used_share", "accepted_length_tokens", "preemptions",
     "prefix_queried_tokens", "prefix_hit_tokens", "output_tokens", "drafts", "drafted_tokens", "accepted_tokens",
 )  # fmt: skip
@@ -242,7 +242,7 @@ class EngineKind:
     # False: /v1/models has those that it could load
     lists_served_models: ClassVar[bool] = True
     reports_path: ClassVar[bool] = False  # of the files that it serves
-    # one of METRICS → its names, the newest version's first
+    # one of SERVER_METRICS → its names, the newest version's first
     metrics: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     # ---- how it works ----

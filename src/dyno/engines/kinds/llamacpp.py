@@ -79,14 +79,14 @@ def _typed(since: str = "", until: str = "") -> EngineFlag:
     return EngineFlag(lambda g: g.words, since, until)
 
 
-def _words(words: Mapping[Any, str], since: str = "", until: str = "") -> EngineFlag:
+def _by_value(words: Mapping[Any, str], since: str = "", until: str = "") -> EngineFlag:
     """Return the words for each value."""
     return EngineFlag(lambda g: words[g.value].split(), since, until)
 
 
 def _valued(flag: str, since: str = "", until: str = "") -> EngineFlag:
     """Return a switch that needs its value: -nkvo 1."""
-    return _words({1: f"{flag} 1", 0: f"{flag} 0"}, since, until)
+    return _by_value({1: f"{flag} 1", 0: f"{flag} 0"}, since, until)
 
 
 # The settings of facts/llama.py in the spelling of each build, as its sources have it. Of those that aren't listed, the
@@ -97,25 +97,25 @@ _SERVER: EngineFlags = {
         EngineFlag(lambda g: {1: g.words[:1], 0: ()}[g.value], until="6325"),
     ),
     "use_mmap": (
-        _words({1: "--load-mode mmap", 0: "--load-mode none"}, since="10105"),
-        _words({1: "", 0: "--no-mmap"}, until="10105"),
+        _by_value({1: "--load-mode mmap", 0: "--load-mode none"}, since="10105"),
+        _by_value({1: "", 0: "--no-mmap"}, until="10105"),
     ),
     "mlock": (
-        _words({1: "--load-mode mmap+mlock", 0: ""}, since="10145"),
-        _words({1: "--mlock", 0: ""}, until="10145"),
+        _by_value({1: "--load-mode mmap+mlock", 0: ""}, since="10145"),
+        _by_value({1: "--mlock", 0: ""}, until="10145"),
     ),
     "load_mode": (
         _typed(since="10105"),
-        _words({"none": "--no-mmap", "mmap": "", "mmap+mlock": "--mlock"}, until="10105"),
+        _by_value({"none": "--no-mmap", "mmap": "", "mmap+mlock": "--mlock"}, until="10105"),
     ),
     "kv_unified": (
         EngineFlag(lambda g: {1: g.words[:1]}[g.value], since="5913"),
-        _words({0: "--no-kv-unified"}, since="7856"),
-        _words({0: ""}, until="7856"),
+        _by_value({0: "--no-kv-unified"}, since="7856"),
+        _by_value({0: ""}, until="7856"),
     ),
-    "no_kv_offload": _words({1: "--no-kv-offload", 0: ""}),
-    "no_op_offload": _words({1: "--no-op-offload", 0: ""}, since="5346"),
-    "no_host": _words({1: "--no-host", 0: ""}, since="6700"),
+    "no_kv_offload": _by_value({1: "--no-kv-offload", 0: ""}),
+    "no_op_offload": _by_value({1: "--no-op-offload", 0: ""}, since="5346"),
+    "no_host": _by_value({1: "--no-host", 0: ""}, since="6700"),
     "cpu_strict": _valued("--cpu-strict"),
     "n_cpu_moe": _typed(since="6089"),
     "n_cache_reuse": _typed(since="3914"),
@@ -124,16 +124,16 @@ _SERVER: EngineFlags = {
 _BENCH: EngineFlags = {
     # 1 and 0 are read by all builds; before 9437 any word is 0.
     "flash_attn": (
-        _words({1: "-fa 1", 0: "-fa 0"}, since="2771"),
-        _words({llama.AUTO: "-fa auto"}, since="9437"),
+        _by_value({1: "-fa 1", 0: "-fa 0"}, since="2771"),
+        _by_value({llama.AUTO: "-fa auto"}, since="9437"),
     ),
     "use_mmap": (
-        _words({1: "-lm mmap", 0: "-lm none"}, since="10105"),
+        _by_value({1: "-lm mmap", 0: "-lm none"}, since="10105"),
         _valued("-mmp", since="2042", until="10105"),
     ),
     "load_mode": (
         _typed(since="10105"),
-        _words({"mmap": "-mmp 1", "none": "-mmp 0"}, since="2042", until="10105"),
+        _by_value({"mmap": "-mmp 1", "none": "-mmp 0"}, since="2042", until="10105"),
     ),
     "no_kv_offload": _valued("-nkvo", since="1786"),
     "no_op_offload": _valued("-nopo", since="5346"),
@@ -205,8 +205,11 @@ sys.exit(built_for != sys.argv[1] and f"error: it was built for {built_for}")
 # Built from source: these programs, with these flags of CMake for each variant.
 PROGRAMS = ("llama-server", "llama-bench", "llama-quantize")
 BACKENDS: dict[str, list[str]] = {
-    "cpu": [], "cuda": ["-DGGML_CUDA=ON"], "rocm": ["-DGGML_HIP=ON"], "vulkan": ["-DGGML_VULKAN=ON"],
-}  # fmt: skip
+    "cpu": [],
+    "cuda": ["-DGGML_CUDA=ON"],
+    "rocm": ["-DGGML_HIP=ON"],
+    "vulkan": ["-DGGML_VULKAN=ON"],
+}
 BUILD_NEEDS = "It is built from source, which needs a C++ compiler and, for an accelerator, its toolkit."
 
 

@@ -66,11 +66,14 @@ _KV = {"auto": "auto", "fp8": "fp8", "fp8_e4m3": "fp8_e4m3", "fp8_e5m2": "fp8_e5
 _ARGUMENTS = {  # in the line of the arguments, as "'max_num_seqs': 8"
     name: rf"'{argument}': '?([\w.-]+)"
     for name, argument in {
-        "slots": "max_num_seqs", "quantization": "quantization", "kv_cache_dtype": "kv_cache_dtype",
-        "prefix_caching": "enable_prefix_caching", "chunked_prefill": "enable_chunked_prefill",
+        "slots": "max_num_seqs",
+        "quantization": "quantization",
+        "kv_cache_dtype": "kv_cache_dtype",
+        "prefix_caching": "enable_prefix_caching",
+        "chunked_prefill": "enable_chunked_prefill",
         "tensor_parallel": "tensor_parallel_size",
     }.items()
-}  # fmt: skip
+}
 _CONFIG = {  # in the line that begins the engine, as 'dtype=torch.bfloat16'
     "dtype": r"\bdtype=torch\.(\w+)",
     "max_model_len": r"\bmax_seq_len=(\d+)",
@@ -235,7 +238,7 @@ _SWITCHES = {  # the first version that reads --no-x; '': all that have the flag
         "enable-prompt-adapter engine-use-ray expand-tools-even-if-tool-choice-none grpc headless "
         "mm-cache-preprocessor speculative-disable-mqa-scorer use-v2-block-manager worker-use-ray"
     ),
-}  # fmt: skip
+}
 _VALUED = {  # versions that read --x=False
     "enable-chunked-prefill": ("", "0.8.5"),
     "multi-step-stream-outputs": ("0.6.3", "0.8.5"),
@@ -539,9 +542,12 @@ _IN_TEXT = {  # of its configuration
     "slots": r"\bmax_num_seqs=(\d+)",
 }
 _IN_PARTS = {
-    "slots": "max_num_seqs", "quantization": "quantization", "dtype": "dtype",
-    "tensor_parallel": "tensor_parallel_size", "max_model_len": "max_model_len",
-}  # fmt: skip
+    "slots": "max_num_seqs",
+    "quantization": "quantization",
+    "dtype": "dtype",
+    "tensor_parallel": "tensor_parallel_size",
+    "max_model_len": "max_model_len",
+}
 
 
 def _server_info(config: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from dyno.probe.accelerators.base import (
 from dyno.probe.accelerators.nvidia import Nvidia
 
 __all__ = [
-    "VENDORS", "AcceleratorReading", "Inventory", "Meter", "Process", "Vendor", "look", "memory_used", "meters",
+    "VENDORS", "AcceleratorReading", "Inventory", "Meter", "Process", "Vendor", "inventory", "memory_used", "meters",
     "processes",
 ]  # fmt: skip
 
@@ -24,9 +24,9 @@ ROOT = Path("/")
 VENDORS: tuple[Vendor, ...] = (Nvidia(), Amd())
 
 
-def look(root: Path = ROOT, vendors: Sequence[Vendor] = VENDORS) -> Inventory:
+def inventory(root: Path = ROOT, vendors: Sequence[Vendor] = VENDORS) -> Inventory:
     """Return all accelerators, and one matrix of links: there are none between vendors."""
-    parts = [vendor.look(root) for vendor in vendors]
+    parts = [vendor.inventory(root) for vendor in vendors]
     all_ = [a for part in parts for a in part.accelerators]
     linked = [part.topology for part in parts if part.accelerators]
     return Inventory(

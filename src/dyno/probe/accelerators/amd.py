@@ -41,7 +41,7 @@ class Node(msgspec.Struct):
 
 
 class Amd:
-    def look(self, root: Path) -> Inventory:
+    def inventory(self, root: Path) -> Inventory:
         nodes = _nodes(root)
         used = self.memory_used(root)
         devices = [_accelerator(root, i, node, used[i]) for i, node in enumerate(nodes)]
@@ -143,10 +143,10 @@ class AmdMeter:
         readings = []
         for i, node in enumerate(self._nodes):
             held = parts[i] if parts else None
-            readings.append(self._read(i, node, held, full))
+            readings.append(self._read_device(i, node, held, full))
         return readings
 
-    def _read(
+    def _read_device(
         self, index: int, node: Node, held: int | None, full: bool
     ) -> AcceleratorReading:
         numbers = {

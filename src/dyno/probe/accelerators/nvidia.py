@@ -70,7 +70,7 @@ class Nvidia:
     def __init__(self, nvml: Any = None) -> None:
         self._nvml = nvml
 
-    def look(self, root: Path) -> Inventory:
+    def inventory(self, root: Path) -> Inventory:
         if not _driver(root):
             return Inventory(unknown=[NO_DRIVER] if _on_the_bus(root) else [])
         with self._open() as (devices, failure):
@@ -149,9 +149,9 @@ class NvmlMeter:
         return f"power is NVML's: instantaneous on {', '.join(instant)}, a one-second average elsewhere"
 
     def read(self, full: bool) -> list[AcceleratorReading]:
-        return [self._read(device, full) for device in self._devices]
+        return [self._read_device(device, full) for device in self._devices]
 
-    def _read(self, device: Device, full: bool) -> AcceleratorReading:
+    def _read_device(self, device: Device, full: bool) -> AcceleratorReading:
         def ask(name: str, *args: Any) -> Any:
             if (device.index, name, *args) in self._unsupported:
                 return None

@@ -23,7 +23,7 @@ from dyno.report.look import PALETTE, Look, theme
 ROWS_MAX = 12_000  # items of a chart; a page holds many charts
 # kinds of entries with requests, and no test or task
 WHOLE = ("serve", "throughput", "latency")
-KINDS = {
+KIND_WORDS = {
     "serve": "serving",
     "throughput": "offline",
     "latency": "offline batch",
@@ -246,12 +246,12 @@ def workload(entry: Entry, axis: str) -> Workload:
 
 
 def load_words(kind: RowKind, load: Load) -> str:
-    return load.words or KINDS.get(kind, "") or "one workload"
+    return load.words or KIND_WORDS.get(kind, "") or "one workload"
 
 
 def several_words(loads: Iterable[Workload]) -> dict[int, str]:
     """Return loads in words by number, each different from the others."""
-    words = [(load_words(kind, load), KINDS[kind]) for kind, load in loads]
+    words = [(load_words(kind, load), KIND_WORDS[kind]) for kind, load in loads]
     texts = [text for text, _ in words]
     return {
         i: f"{text} ({kind})" if texts.count(text) > 1 else text

@@ -16,9 +16,11 @@ _PERCENTILES: Final = {
     "p95": "p95", "p99": "p99", "p999": "p99.9",
 }  # fmt: skip
 _LATENCIES: Final = (
-    ("time_to_first_token_ms", "ttft", 1.0), ("time_per_output_token_ms", "tpot", 1.0),
-    ("inter_token_latency_ms", "itl", 1.0), ("request_latency", "e2el", 1e3),
-)  # fmt: skip
+    ("time_to_first_token_ms", "ttft", 1.0),
+    ("time_per_output_token_ms", "tpot", 1.0),
+    ("inter_token_latency_ms", "itl", 1.0),
+    ("request_latency", "e2el", 1e3),
+)
 _FIGURES: Final = {
     "requests_per_second.successful.mean": "request_throughput",
     "prompt_tokens_per_second.successful.mean": "input_throughput",
@@ -42,21 +44,29 @@ _COUNTS: Final = {
 }
 # From the newest version to the oldest.
 _TOTALS: Final = (
-    "metrics.request_totals", "request_totals", "scheduler_metrics.requests_made", "run_stats.requests_made",
-)  # fmt: skip
+    "metrics.request_totals",
+    "request_totals",
+    "scheduler_metrics.requests_made",
+    "run_stats.requests_made",
+)
 _STRATEGIES: Final = ("config.strategy", "args.strategy", "scheduler.strategy")
 _SETTINGS: Final = {  # of a benchmark
-    "config.backend.model": "model", "config.backend.kind": "backend", "config.backend.request_format": "endpoint",
-}  # fmt: skip
+    "config.backend.model": "model",
+    "config.backend.kind": "backend",
+    "config.backend.request_format": "endpoint",
+}
 _REPORT: Final = {
     "config.spec.backend.model": "model", "args.backend_kwargs.model": "model", "args.model": "model",
     "config.spec.tokenizer.model": "tokenizer", "args.processor": "tokenizer", "config.spec.seed.value": "seed",
     "args.random_seed": "seed", "metadata.guidellm_version": "tool_version",
 }  # fmt: skip
 _OLD: Final = {  # of a benchmark, until 0.3
-    "worker.backend_model": "model", "benchmarker.backend.model": "model", "worker.backend_type": "backend",
-    "request_loader.processor": "tokenizer", "request_loader.data": "data",
-}  # fmt: skip
+    "worker.backend_model": "model",
+    "benchmarker.backend.model": "model",
+    "worker.backend_type": "backend",
+    "request_loader.processor": "tokenizer",
+    "request_loader.data": "data",
+}
 _DATA: Final = {
     "kind": "dataset",
     "prompt_tokens": "input_len",
@@ -98,7 +108,7 @@ def reports(value: Value, file: str) -> Iterator[Draft]:
         draft = Draft("serve", "guidellm", file, benchmark)
         if (metrics := benchmark.get("metrics")) is not None:
             _figures(draft, benchmark, metrics)
-        _settings(draft, benchmark, value)
+        _read_settings(draft, benchmark, value)
         draft.samples = _samples(draft, benchmark)
         yield draft
 
@@ -144,7 +154,7 @@ def _measured(metric: Value) -> bool:
     )
 
 
-def _settings(draft: Draft, benchmark: Value, report: Value) -> None:
+def _read_settings(draft: Draft, benchmark: Value, report: Value) -> None:
     if (strategy := benchmark.first(_STRATEGIES)) is not None:
         kind = strategy.get("type_")
         draft.setting("profile", kind)

@@ -13,10 +13,13 @@ _LATENCIES: Final = {
 }
 # Its tokens are those that were generated; those of prompts are 'sent'.
 _FIGURES: Final = {
-    "successful_requests": "completed", "failed_requests": "failed", "total_tokens": "total_output_tokens",
-    "total_tokens_sent": "total_input_tokens", "token_throughput_secs": "output_throughput",
+    "successful_requests": "completed",
+    "failed_requests": "failed",
+    "total_tokens": "total_output_tokens",
+    "total_tokens_sent": "total_input_tokens",
+    "token_throughput_secs": "output_throughput",
     "request_rate": "request_throughput",
-}  # fmt: skip
+}
 _SETTINGS: Final = {
     "config.model_name": "model", "config.tokenizer": "tokenizer", "config.profile": "profile",
     "config.run_id": "run_id", "start_time": "date", "config.prompt_options.num_tokens": "input_len",

@@ -8,10 +8,12 @@ from dyno.results.draft import Draft
 from dyno.results.json_text import Value
 
 _LATENCIES: Final = {
-    "successes.latency.request_latency": "e2el", "successes.latency.time_to_first_token": "ttft",
-    "successes.latency.time_per_output_token": "tpot", "successes.latency.inter_token_latency": "itl",
+    "successes.latency.request_latency": "e2el",
+    "successes.latency.time_to_first_token": "ttft",
+    "successes.latency.time_per_output_token": "tpot",
+    "successes.latency.inter_token_latency": "itl",
     "successes.latency.normalized_time_per_output_token": "ntpot",
-}  # fmt: skip
+}
 _FIGURES: Final = {
     "successes.count": "completed", "failures.count": "failed", "benchmark_time_seconds": "duration_s",
     "successes.prompt_tokens.total": "total_input_tokens", "successes.prompt_tokens.cached": "cached_input_tokens",

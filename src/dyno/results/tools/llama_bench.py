@@ -258,7 +258,7 @@ def table_rows(
             title: cell.text.strip() for title, cell in zip(titles, cells, strict=False)
         }
         bold = {title for title, cell in zip(titles, cells, strict=False) if cell.bold}
-        settings = _settings(by_title, line)
+        settings = _line_settings(by_title, line)
         model = shown("model", by_title.get("model", ""))
         for title, which in speeds.items():
             speed = printed(by_title.get(title, ""))
@@ -324,7 +324,7 @@ def _batched_rows(table: DocumentTable, titles: list[str], blank: Row) -> list[R
     return rows
 
 
-def _settings(by_title: dict[str, str], line: int) -> dict[str, Setting]:
+def _line_settings(by_title: dict[str, str], line: int) -> dict[str, Setting]:
     """Return the settings of a line."""
     out: dict[str, Setting] = {}
     for title, text in by_title.items():

@@ -13,13 +13,16 @@ _LATENCY: Final = re.compile(
     r"(?:quantiles_(?=p))?(?P<statistic>mean|min|max|stddev|p\d+)"
 )
 _FIGURES: Final = {
-    "results_num_completed_requests": "completed", "results_number_errors": "failed",
+    "results_num_completed_requests": "completed",
+    "results_number_errors": "failed",
     "results_mean_output_throughput_token_per_s": "output_throughput",
-}  # fmt: skip
+}
 _SETTINGS: Final = {
-    "model": "model", "num_concurrent_requests": "concurrency", "mean_input_tokens": "input_len",
+    "model": "model",
+    "num_concurrent_requests": "concurrency",
+    "mean_input_tokens": "input_len",
     "mean_output_tokens": "output_len",
-}  # fmt: skip
+}
 
 
 def is_summary(value: Value) -> bool:

@@ -21,13 +21,18 @@ _ARGS: Final = {
     "gpu_memory_utilization": "memory_fraction", "base_url": "base_url", "num_concurrent": "concurrency",
 }  # fmt: skip
 _CONFIG: Final = {
-    "config.limit": "limit", "config.batch_size": "batch_size", "config.model": "backend",
+    "config.limit": "limit",
+    "config.batch_size": "batch_size",
+    "config.model": "backend",
     "config.gen_kwargs": "gen_kwargs",
-}  # fmt: skip
+}
 _SETTINGS: Final = {
-    "model_name": "model", "config.model_sha": "revision", "lm_eval_version": "tool_version", "date": "date",
+    "model_name": "model",
+    "config.model_sha": "revision",
+    "lm_eval_version": "tool_version",
+    "date": "date",
     "chat_template_sha": "chat_template_sha",
-}  # fmt: skip
+}
 _SAMPLES: Final = re.compile(r"samples_(.+)_(\d{4}-\d\d-\d\dT[\d.-]+)\.jsonl")
 _SAMPLE: Final = {"doc_id", "doc", "target", "arguments", "resps", "filtered_resps", "filter", "doc_hash",
                   "prompt_hash", "target_hash"}  # fmt: skip
@@ -212,7 +217,7 @@ def table_rows(
         }
         figures = _figures(cells[value_column], by_title.get("stderr"), line)
         if figures:
-            settings = _settings(task, by_title, carried, group, line)
+            settings = _task_settings(task, by_title, carried, group, line)
             label = shown("task", task)
             rows.append(
                 replace(
@@ -250,7 +255,7 @@ def _figures(
     return figures
 
 
-def _settings(
+def _task_settings(
     task: str,
     by_title: dict[str, DocumentCell],
     carried: dict[str, DocumentCell],

@@ -32,9 +32,11 @@ _FIGURES: Final = {
     "spec_decode_acceptance_length": "acceptance_length",
 }  # fmt: skip
 _THROUGHPUT: Final = {
-    "elapsed_time": "duration_s", "num_requests": "completed", "total_num_tokens": "total_tokens",
+    "elapsed_time": "duration_s",
+    "num_requests": "completed",
+    "total_num_tokens": "total_tokens",
     "requests_per_second": "request_throughput",
-}  # fmt: skip
+}
 # Its own keys that are not settings.
 _LEFT: Final = (
     "label", "dyno", "rtfx", "rps_change_events", "input_lens", "output_lens", "ttfts", "itls", "start_times",
@@ -43,9 +45,10 @@ _LEFT: Final = (
 )  # fmt: skip
 # What dyno writes beside vLLM's keys. The engine, where dyno started none: as the server calls itself.
 _SESSIONS: Final = {
-    "dyno.sessions.throughput": "session_throughput", "dyno.sessions.completed": "sessions_completed",
+    "dyno.sessions.throughput": "session_throughput",
+    "dyno.sessions.completed": "sessions_completed",
     "dyno.sessions.failed": "sessions_failed",
-}  # fmt: skip
+}
 _REUSE: Final = {
     "dyno.reuse.most_share": "possible_reuse",
     "dyno.reuse.reported_share": "reported_reuse",

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dyno.engines.caches import TUNINGS
+from dyno.engines.caches import KERNEL_TUNINGS
 from dyno.engines.kinds import KINDS
 from dyno.errors import EngineError, UsageError
 from dyno.facts.engine import ContainerSpec, EngineFacts, EngineSpec, Preparation
@@ -77,8 +77,8 @@ class Machine:
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setenv("DYNO_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("dyno.trial.kernels._AT_ONCE", (1, 2))
-    monkeypatch.setattr("dyno.trial.kernels._WORDS", (4, 16))
+    monkeypatch.setattr("dyno.trial.fleet._AT_ONCE", (1, 2))
+    monkeypatch.setattr("dyno.trial.fleet._PROMPT_WORDS", (4, 16))
     return Machine(tmp_path)
 
 
@@ -250,7 +250,7 @@ def test_a_preparation_that_can_not_be_is_refused_before_the_start(
 
 
 def test_each_tuning_names_its_folder_and_turns_itself_off_for_measured_starts() -> None:
-    for tuning in TUNINGS.values():
+    for tuning in KERNEL_TUNINGS.values():
         for texts in (tuning.preparing, tuning.measured):
             assert any("{folder}" in text for text in texts.values())
         assert tuning.preparing != tuning.measured

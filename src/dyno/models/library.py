@@ -1,4 +1,4 @@
-"""The models that dyno fetched or made, each whole or not there.
+"""The library: models that dyno fetched or made, each whole or not there.
 
 $DYNO_HOME/models/NAME/            NAME: Llama-3.1-8B-Instruct-quark-fp8-3fa9c1d2 (a recipe's `name`)
 ├── config.json, *.safetensors, …  what was made; of a fetched model nothing: its files are in the Hub's own cache
@@ -173,7 +173,7 @@ def put_made(
     verified: dict[str, str],
     say: Say,
 ) -> ModelEntry:
-    """Put what a tool made of `source` on the shelf. `began`: by the monotonic clock; `by`: tool and version."""
+    """Put what a tool made of `source` in the library. `began`: by the monotonic clock; `by`: tool and version."""
     contents = {}
     for path in sorted(part.iterdir()):
         if path.is_file():
