@@ -16,6 +16,7 @@ from dyno.facts.engine import Preparation
 from dyno.http import Url
 from dyno.load.protocols import PROTOCOLS, Asked
 from dyno.numbers import duration
+from dyno.option import setting_name
 from dyno.probe import server
 from dyno.saying import Below, Say
 from dyno.trial.engine_plan import EnginePlan
@@ -91,8 +92,8 @@ def _make(
     files = sorted(path.name for path in folder.glob(tuning.files))
     if not files:
         raise EngineError(
-            f"Preparing {name} failed: {plan.title} wrote no {tuning.files} to {folder}. Does this build support it? "
-            f"Read {folder / 'engine.log'}, or remove {name!r} from --engine-prepare."
+            f"Preparing {name} failed: {plan.title} wrote no {tuning.files} to {folder}. Does this build support "
+            f"it? Read {folder / 'engine.log'}, or remove {name!r} from {setting_name('--engine-prepare')}."
         )
     result = Preparation(
         name,
