@@ -1,6 +1,6 @@
 """A setting has a flag on the command line and a key in a study: the table of both, and commands made of settings.
 
-A message asks for the name of a setting (`option.setting_name`). `main` hands over this table where the user has a study.
+A message asks for the name of a setting (`option.setting_name`). Where the user has a study, `main` gives this table.
 """
 
 import functools
