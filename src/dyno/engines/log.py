@@ -71,10 +71,10 @@ _VALIDATION = re.compile(r"(validation errors? for \w+)\n\s+(.+?)(?: \[type=.*)?
 
 def advice(lines: Iterable[str]) -> str | None:
     text = "\n".join(lines)
-    found = (
+    fitting = (
         advice for pattern, advice in _ADVICE.items() if re.search(pattern, text, re.I)
     )
-    return next(map(with_names, found), None)
+    return next(map(with_names, fitting), None)
 
 
 def last_lines(log: Path, start: int, count: int) -> list[str]:

@@ -3,10 +3,10 @@
 `dyno find` shows the loads that it tried, `dyno tune` the settings, a study, a report's page and Markdown the answers.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from statistics import mean
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from dyno.facts.entry import Entry
 from dyno.facts.find import FindAnswer, ProbeFacts
@@ -17,15 +17,40 @@ from dyno.numbers import UNKNOWN, count, number, percent
 from dyno.report.table import Cell, Column, Line, Table
 
 Drawn = tuple[Column, list[Cell]]
+End = Literal["low", "high"]  # of the interval that the highest load is in
 WITHIN = {"meets": "yes", "misses": "no", "undecided": "undecided"}
 _P99_TTFT = "ttft_p99"
 
 
 class Searched(NamedTuple):
-    """A setting with the answers of its searches: its repeats."""
+    """A setting with the answers of its searches: its repeats, of which numbers are means."""
 
     answers: Sequence[FindAnswer]
     verdict: Verdict
+
+    def load(self, end: End) -> float | None:
+        return _mean(getattr(answer, end) for answer in self.answers)
+
+    def figure(self, limit: Limit, end: End) -> float | None:
+        return _mean(_figure_of(probe, limit) for probe in self._probes(end))
+
+    @property
+    def speed(self) -> float | None:
+        return _mean(probe.throughput for probe in self._probes("low"))
+
+    @property
+    def sent(self) -> int:
+        return sum(probe.sent for answer in self.answers for probe in answer.probes)
+
+    @property
+    def duration_s(self) -> float | None:
+        return _mean(answer.duration_s for answer in self.answers)
+
+    def _probes(self, end: End) -> Iterator[ProbeFacts]:
+        for answer in self.answers:
+            probe = answer.at_level(getattr(answer, end))
+            if probe is not None:
+                yield probe
 
 
 def of_entry(entry: Entry) -> Searched:
@@ -44,7 +69,7 @@ def probes(answer: FindAnswer) -> Table:
         _texts("within", map(_within, tried), keep=True),
     ]
     for limit in answer.spec.limits:
-        drawn.append(_limit(limit, [_at(p, limit) for p in tried], keep=True))
+        drawn.append(_limit(limit, [_figure_of(p, limit) for p in tried], keep=True))
     return table_of(
         [
             *drawn,
@@ -57,31 +82,24 @@ def probes(answer: FindAnswer) -> Table:
 
 
 def answers(rows: Sequence[Searched]) -> list[Drawn]:
-    """Return the columns of what searches found: the interval of the highest load, and the figures at both ends.
-
-    Numbers are means over a row's repeats."""
+    """Return the columns of what searches found: the interval of the highest load, and the figures at both ends."""
     every = [answer for row in rows for answer in row.answers]
     limits = limits_of(every)
-    drawn = [
-        _best(
-            _numbers("highest load", [_mean(a.low for a in row.answers) for row in rows],
-                     load_unit(every), keep=True), rows),
-        _numbers("misses at", [_mean(a.high for a in row.answers) for row in rows], keep=True),
-    ]  # fmt: skip
-    for limit in limits:
-        drawn.append(_limit(limit, [_at_end(row, limit, "low") for row in rows]))
-    for limit in limits:
-        above = [_at_end(row, limit, "high") for row in rows]
-        drawn.append(_limit(limit, above, where=" above"))
-    speeds = [
-        _mean(p.throughput for a in row.answers if (p := a.at_level(a.low))) for row in rows
-    ]
+    loads = _numbers(
+        "highest load", [r.load("low") for r in rows], load_unit(every), keep=True
+    )
     return [
-        *drawn,
-        _best(_speed(speeds), rows),
-        _numbers("requests", [sum(p.sent for a in row.answers for p in a.probes) for row in rows]),
-        _figures("search", "s", [_mean(a.duration_s for a in row.answers) for row in rows]),
-    ]  # fmt: skip
+        _best(loads, rows),
+        _numbers("misses at", [row.load("high") for row in rows], keep=True),
+        *(_limit(each, [r.figure(each, "low") for r in rows]) for each in limits),
+        *(
+            _limit(each, [r.figure(each, "high") for r in rows], " above")
+            for each in limits
+        ),
+        _best(_speed([row.speed for row in rows]), rows),
+        _numbers("requests", [row.sent for row in rows]),
+        _figures("search", "s", [row.duration_s for row in rows]),
+    ]
 
 
 def settings(answer: TuneAnswer, trials: Sequence[TuneTrial]) -> Table:
@@ -242,15 +260,9 @@ def _within(probe: ProbeFacts) -> str:
     return WITHIN[probe.outcome] + (" (queue grew)" if probe.queue_grew else "")
 
 
-def _at(probe: ProbeFacts | None, limit: Limit) -> float | None:
+def _figure_of(probe: ProbeFacts, limit: Limit) -> float | None:
     """Return the figure of a limit in a probe."""
-    figures = probe.figures if probe else []
-    return next((f.value for f in figures if f.limit.metric == limit.metric), None)
-
-
-def _at_end(row: Searched, limit: Limit, end: str) -> float | None:
-    """Return the figure of a limit at an end of the interval, low or high."""
-    return _mean(_at(a.at_level(getattr(a, end)), limit) for a in row.answers)
+    return next((f.value for f in probe.figures if f.limit.metric == limit.metric), None)
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -276,15 +276,15 @@ def _answers(rows: Sequence[_TrialLine]) -> list[FindAnswer]:
 
 def _searches(rows: Sequence[_TrialLine]) -> tuple[list[Drawn], str]:
     """Return the columns of searches, and a line about them."""
-    found = [
+    searched = [
         Searched([r.find for r in row.results if r.find], row.entry.verdict) for row in rows
     ]
-    targets = find.targets([answer for row in found for answer in row.answers])
+    targets = find.targets([answer for row in searched for answer in row.answers])
     about = (
         f"Highest load with {targets}. The true one is between the first two columns, with 95 % confidence. "
         "Latencies in ms, at the highest load and at the one above that misses; tok/s at the highest."
     )
-    return searches.answers(found), about
+    return searches.answers(searched), about
 
 
 def _quality(rows: Sequence[_TrialLine]) -> _Columns:
