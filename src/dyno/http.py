@@ -16,6 +16,7 @@ import msgspec
 from dyno import secrets
 from dyno.errors import TargetError, UsageError, limit_advice
 from dyno.numbers import count
+from dyno.option import setting_name
 from dyno.transport import DIRECT, ProxyRefused, Transport, granted, login_wanted, tunnel
 
 # of an answer, head and framing included: a million token ids are 8 MB
@@ -47,8 +48,8 @@ class Url:
             ) from None
         if parts.username or parts.password:
             raise UsageError(
-                "The URL contains a user name or password. Remove it, and use "
-                "--header 'Authorization=Basic …', or set OPENAI_API_KEY."
+                f"The URL contains a user name or password. Remove it, and use {setting_name('--header')} "
+                "'Authorization=Basic …', or set OPENAI_API_KEY."
             )
         self.tls = parts.scheme == "https"
         self.prefix = parts.path.rstrip("/")
@@ -142,28 +143,30 @@ class Route:
         if isinstance(error, ConnectionRefusedError):
             return self._refused_words()
         if isinstance(error, FileNotFoundError) and self.url.unix:
-            return f"No socket {self.url.unix}. Start the server, or give its path with --base-url."
+            return f"No socket {self.url.unix}. Start the server, or give its path with {setting_name('--base-url')}."
         if isinstance(error, TimeoutError):
             limit_s = count(within_s or self.via.connect_timeout_s)
             return (
-                f"{to} accepted no connection within {limit_s} s (--connect-timeout). "
-                "Check the address, and whether a firewall blocks it."
+                f"{to} accepted no connection within {limit_s} s ({setting_name('--connect-timeout')}). Check the "
+                "address, and whether a firewall blocks it."
             )
         if _is_unresolved(error):
             host = (self.proxy or self.url).host
-            return f"The host name {host!r} can't be resolved. Check the spelling in --base-url."
+            return f"The host name {host!r} can't be resolved. Check the spelling in {setting_name('--base-url')}."
         what = str(error) or type(error).__name__
         wanted = self._certificate_advice()
-        return f"{to} can't be reached: {what}. Check --base-url, and that it is an HTTP server.{wanted}"
+        check = f"Check {setting_name('--base-url')}, and that it is an HTTP server."
+        return f"{to} can't be reached: {what}. {check}{wanted}"
 
     def _refused_words(self) -> str:
         if self.proxy is not None:
             return f"Nothing listens at {self.proxy}, the proxy that http_proxy or https_proxy names. Set no_proxy?"
-        return f"Nothing listens at {self.url}. Start the server, or give its address with --base-url."
+        address = setting_name("--base-url")
+        return f"Nothing listens at {self.url}. Start the server, or give its address with {address}."
 
     def _certificate_advice(self) -> str:
         if self.url.tls and not self.via.cert:
-            return " It may require a client certificate: --cert and --key."
+            return f" It may require a client certificate: {setting_name('--cert')} and {setting_name('--key')}."
         return ""
 
 
@@ -188,7 +191,8 @@ def tls_context(via: Transport) -> ssl.SSLContext:
             context.load_verify_locations(via.cacert)
         except (OSError, ValueError) as e:
             raise UsageError(
-                f"--cacert {via.cacert} can't be read: {_why(e)}. Give a PEM file with the certificates to trust."
+                f"{setting_name('--cacert')} {via.cacert} can't be read: {_why(e)}. Give a PEM file with the "
+                "certificates to trust."
             ) from None
     if via.insecure:
         context.check_hostname = False
@@ -200,15 +204,18 @@ def tls_context(via: Transport) -> ssl.SSLContext:
             # The key's path isn't repeated: it may be an API key by mistake.
             if getattr(e, "reason", None) == "KEY_VALUES_MISMATCH":
                 raise UsageError(
-                    f"--key is not the private key of the certificate in --cert {via.cert}."
+                    f"{setting_name('--key')} is not the private key of the certificate in "
+                    f"{setting_name('--cert')} {via.cert}."
                 ) from None
+            or_key = "" if via.cert_key is None else f" or its {setting_name('--key')}"
             raise UsageError(
-                f"--cert {via.cert}{'' if via.cert_key is None else ' or its --key'} can't be read: {_why(e)}. Give "
-                "PEM files: a certificate and its private key. (An API key goes into OPENAI_API_KEY.)"
+                f"{setting_name('--cert')} {via.cert}{or_key} can't be read: {_why(e)}. Give PEM files: a "
+                "certificate and its private key. (An API key goes into OPENAI_API_KEY.)"
             ) from None
     elif via.cert_key is not None:
         raise UsageError(
-            "--key is the private key of a client certificate. Give the certificate with --cert."
+            f"{setting_name('--key')} is the private key of a client certificate. Give the certificate with "
+            f"{setting_name('--cert')}."
         )
     return context
 
@@ -230,15 +237,15 @@ def describe_tls(error: ssl.SSLError) -> str:
     reason = error.reason or str(error)
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
-            f"the server's certificate can't be verified ({error.verify_message}). Use --cacert FILE, or --insecure if "
-            "you trust this server anyway."
+            f"the server's certificate can't be verified ({error.verify_message}). Use {setting_name('--cacert')} "
+            f"FILE, or {setting_name('--insecure')} if you trust this server anyway."
         )
     # TLS 1.3 may show no more of a refusal
     ended = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError)
     if ended or ("ALERT" in reason and ("HANDSHAKE_FAILURE" in reason or "CERT" in reason)):
         return (
-            f"the server refuses the connection ({reason}). If it requires a client certificate, give one "
-            "with --cert and --key."
+            f"the server refuses the connection ({reason}). If it requires a client certificate, give one with "
+            f"{setting_name('--cert')} and {setting_name('--key')}."
         )
     return f"the TLS handshake failed ({reason}). Is it http:// rather than https://?"
 
@@ -384,7 +391,7 @@ class Client:
         if isinstance(error, TimeoutError):
             silence = self._route.via.read_timeout_s
             if silence is not None and time.monotonic() < deadline:
-                return f"{where} sent nothing for {count(silence)} s (--read-timeout)."
+                return f"{where} sent nothing for {count(silence)} s ({setting_name('--read-timeout')})."
             return f"{where} sent no complete answer within {count(self._timeout_s)} s."
         return self._route.unreachable(error)
 

@@ -6,10 +6,11 @@
 Bounds are checked where a setting is given, not where it is read back: runs of older versions stay readable.
 """
 
+import contextlib
 import functools
 import math
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 import msgspec
@@ -146,14 +147,6 @@ def switches(
         yield (word, None) if on is None else (name, on)
 
 
-def as_given(struct: type[msgspec.Struct], name: str, value: Any) -> str:
-    """Return a setting with its value, as on a command line."""
-    flag = fields(struct)[name].option.flag
-    if isinstance(value, bool):
-        return flag if value else opposite(flag)
-    return f"{flag} {value!r}"
-
-
 def opposite(flag: str) -> str:
     """--no-x of --x, and --x of --no-x."""
     return (
@@ -161,3 +154,54 @@ def opposite(flag: str) -> str:
         if flag.startswith("--no-")
         else flag.replace("--", "--no-", 1)
     )
+
+
+# ---- the name of a setting in a message ----
+
+_NO_VALUE = object()
+_keys: Mapping[str, str] = {}  # flag → key, where the user has a study
+
+
+@contextlib.contextmanager
+def named_by(keys: Mapping[str, str]) -> Iterator[None]:
+    """While it lasts, messages name these settings by their keys: flag → key. {}: all by their flags."""
+    global _keys
+    before, _keys = _keys, keys
+    try:
+        yield
+    finally:
+        _keys = before
+
+
+def names() -> dict[str, str]:
+    """Return the keys by which messages name settings, for a process that makes messages for this one."""
+    return dict(_keys)
+
+
+def setting_name(flag: str, value: Any = _NO_VALUE) -> str:
+    """Name a setting in a message as the user gives it: --dtype 'half', and in a study engine.dtype = 'half'."""
+    key = _keys.get(flag) or _keys.get(opposite(flag))
+    given = "" if value is _NO_VALUE else repr(value)
+    if key is None:
+        return f"{flag} {given}".rstrip()
+    if flag.startswith(("--no-", "--disable-")):
+        given = "false"
+    return f"{key} = {given}" if given else key
+
+
+def as_given(struct: type[msgspec.Struct], name: str, value: Any) -> str:
+    """Name a setting in a message, by its field, with its value."""
+    flag = fields(struct)[name].option.flag
+    if isinstance(value, bool):
+        return setting_name(flag if value else opposite(flag))
+    return setting_name(flag, value)
+
+
+def with_names(text: str) -> str:
+    """Fill in the settings of a text of a table: 'Lower {--max-model-len}.'"""
+    return text.format_map(_Names())
+
+
+class _Names(dict[str, str]):
+    def __missing__(self, flag: str) -> str:
+        return setting_name(flag)

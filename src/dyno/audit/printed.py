@@ -8,7 +8,7 @@ import msgspec
 
 from dyno.audit.audit import Audit
 from dyno.facts.finding import Finding
-from dyno.facts.imported import Figure, Row, Unread
+from dyno.facts.imported import KINDS, Figure, Row, RowKind, Unread
 from dyno.facts.metric import DEFINITIONS, words
 from dyno.facts.price import PriceRule
 from dyno.measure.cost import choose, cost, rates
@@ -41,7 +41,7 @@ class Normal(msgspec.Struct, frozen=True):
     location: str = msgspec.field(name="at")  # file:line
     subject: str
     load: str
-    kind: str
+    kind: RowKind
     tool: str
     completed: float | None
     sent: float | None
@@ -288,23 +288,15 @@ def _plain(words: str) -> str:
 
 # ---- the table ----
 
-_KIND_WORDS = {
-    "serve": "Serving",
-    "throughput": "Offline throughput",
-    "latency": "Offline latency",
-    "micro": "Micro tests",
-    "quality": "Accuracy",
-}
-
 
 def _tables(audit: Audit, rows: Sequence[Normal]) -> Iterator[tuple[str, Table]]:
     """Yield one per kind and tool: figures of different definitions don't share a column."""
     read = {row.location: row for d in audit.documents for row in d.rows}
-    groups: dict[tuple[str, str], list[Normal]] = {}
+    groups: dict[tuple[RowKind, str], list[Normal]] = {}
     for row in rows[:ROWS]:
         groups.setdefault((row.kind, row.tool), []).append(row)
     for (kind, tool), group in groups.items():
-        yield f"{_KIND_WORDS[kind]} ({tool or 'tool unknown'})", _table(group, read)
+        yield f"{KINDS[kind].title} ({tool or 'tool unknown'})", _table(group, read)
 
 
 def _table(rows: Sequence[Normal], read: Mapping[str, Row]) -> Table:

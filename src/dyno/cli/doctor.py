@@ -12,14 +12,14 @@ import msgspec
 from dyno import secrets
 from dyno.cli import exit_codes, flags
 from dyno.cli.terminal import draw
-from dyno.cli.vocabulary import in_keys
+from dyno.cli.vocabulary import keys
 from dyno.errors import UsageError
 from dyno.facts.client import MOST_PROCESSES
 from dyno.facts.finding import Finding, worst_first
 from dyno.facts.rig import Rig
 from dyno.facts.study import RigWanted, Study
 from dyno.numbers import UNKNOWN, count, many, number, percent
-from dyno.option import Option
+from dyno.option import Option, named_by
 from dyno.report.block import finding_lines
 from dyno.report.machine import peak_lines, rig_lines
 from dyno.report.table import Cell, terminal, text_table
@@ -162,12 +162,12 @@ def _for_study(options: argparse.Namespace, machine: Rig) -> int:
     study, _ = study_plan.read(study_path(options.study), given_variables(options.set))
     asked = options.rig or _only_fitting(study, machine)
     name = study_plan.choose_rig(study, machine, asked, anyway=True)
-    plans = study_plan.plans(
-        study, [p for p in study.trials if p.place.rig == name], machine, dry=False
-    )
+    mine = [p for p in study.trials if p.place.rig == name]
+    with named_by(keys()):
+        plans = study_plan.plans(study, mine, machine, dry=False)
+        problems = study_plan.problems(plans)
     wanted = study.rigs[name] if name else RigWanted()
     settings, needs = readiness.compared(wanted, machine), readiness.requirements(plans)
-    problems = [in_keys(problem) for problem in study_plan.problems(plans)]
     if options.json:
         facts = {
             "study": study.name,

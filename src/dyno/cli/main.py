@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from dyno import __version__, secrets
@@ -14,6 +14,7 @@ from dyno.cli import exit_codes
 from dyno.cli.parser import Parser
 from dyno.cli.terminal import shown
 from dyno.errors import DynoError, UsageError, limit_advice
+from dyno.option import named_by
 
 # Group → name → the function in dyno.cli that adds its flags, and what it does. None is loaded before it is asked for.
 COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
@@ -78,22 +79,16 @@ _GROUPS = {"bench": "measure an engine"}
 
 @shown()
 def main(argv: Sequence[str] | None = None) -> int:
-    settings = ""  # where the command's settings are: flags, or keys of a study
     try:
         options = parse(sys.argv[1:] if argv is None else argv)
         secrets.forget()
         secrets.learn(secrets.values(os.environ))
-        settings = getattr(options, "settings", "")
         command: Callable[[argparse.Namespace], int] = options.command
-        return command(options)
+        with named_by(_study_keys(options)):
+            return command(options)
     except DynoError as e:
-        text = str(e)
-        if settings:
-            from dyno.cli.vocabulary import WORDS
-
-            text = WORDS[settings](text)
         # Indent further lines: a server's text can't look like dyno's.
-        print("dyno: " + text.replace("\n", "\n  "), file=sys.stderr)
+        print("dyno: " + str(e).replace("\n", "\n  "), file=sys.stderr)
         return e.exit_code
     except KeyboardInterrupt:
         print("\ndyno: interrupted.", file=sys.stderr)
@@ -125,6 +120,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         what = f"{type(e).__name__}: {e}. Please report it, with what it prints if DYNO_TRACEBACK=1 is set."
         print(f"dyno: this is a bug in dyno, at {place}: {what}", file=sys.stderr)
         return 1
+
+
+def _study_keys(options: argparse.Namespace) -> Mapping[str, str]:
+    """Return flag → key where the command's settings are those of a study: messages name them by their keys."""
+    if getattr(options, "settings", "") != "keys":
+        return {}
+    from dyno.cli.vocabulary import keys
+
+    return keys()
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:

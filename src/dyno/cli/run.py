@@ -12,7 +12,6 @@ import msgspec
 
 from dyno import files, secrets
 from dyno.cli import exit_codes, flags, preparing, settings
-from dyno.cli.vocabulary import WORDS, in_keys
 from dyno.errors import UsageError
 from dyno.facts.elsewhere import ssh_problem
 from dyno.facts.price import PriceRule
@@ -165,7 +164,7 @@ def run(options: argparse.Namespace) -> int:
             else None
         )
         wanted = _wanted(study, [name] if name else None, options)
-        return preview(study, wanted, machine, options.runs, in_keys, rules, options)
+        return preview(study, wanted, machine, options.runs, rules, options)
     names = study_plan.choose_rigs(study, machine, options.rig, options.any_rig)
     wanted = _wanted(study, names, options)
     _check_elsewhere(study, wanted)
@@ -370,7 +369,7 @@ def _left(
 def _show(_: StudyFolder, wanted: list[PlannedTrial], done: dict[str, Result]) -> None:
     from dyno.report.study import lines
 
-    print(in_keys("\n".join(lines(wanted, done))))
+    print(*lines(wanted, done), sep="\n")
 
 
 def _conclude(
@@ -411,10 +410,9 @@ def _print_unmeasured(
 ) -> bool:
     """Print the trials that failed or were skipped, and return whether one failed."""
     file = sys.stderr if getattr(options, "json", False) else sys.stdout
-    words = WORDS[options.settings]
     failed = [(p, failure) for p in wanted if (failure := failure_of(folder.run(p.place)))]
     for p, failure in failed:
-        print(f"failed {p.place.label}: {words(failure.text)}", file=file)
+        print(f"failed {p.place.label}: {failure.text}", file=file)
     skipped = folder.skipped()
     for p in wanted:
         if p.place.id in skipped and p.place.id not in done:
@@ -506,7 +504,6 @@ def preview(
     wanted: list[PlannedTrial],
     machine: Rig,
     runs: Path,
-    words: Callable[[str], str] = str,
     rules: Sequence[PriceRule] = (),
     options: argparse.Namespace | None = None,
 ) -> int:
@@ -515,13 +512,13 @@ def preview(
     from dyno.report.dry_run import lines
 
     dry = dry_run.make(
-        study, wanted, machine, runs, rules, words, anew=options is not None and options.new
+        study, wanted, machine, runs, rules, anew=options is not None and options.new
     )
     if options and options.json:
         print(msgspec.json.format(msgspec.json.encode(dry), indent=2).decode())
     else:
         print(*lines(dry), sep="\n")
-    return settings.report_problems(dry.problems, str)
+    return settings.report_problems(dry.problems)
 
 
 def _stale(folder: Path) -> bool:

@@ -4,7 +4,7 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
@@ -169,16 +169,16 @@ def _devices(words: list[str] | None) -> list[int] | None:
     return [int(n) for n in numbers]
 
 
-def print_plan(lines: Iterable[str], words: Callable[[str], str] = str) -> None:
-    """Print commands as they are, and comments in the user's words for settings."""
+def print_plan(lines: Iterable[str]) -> None:
+    """Print commands with their comments."""
     for line in lines:
-        print(words(line) if line.startswith("#") else line)
+        print(line)
 
 
-def report_problems(problems: Collection[str], words: Callable[[str], str] = str) -> int:
-    """Print what is wrong with the commands of a --dry-run; return the exit code. `words`: for settings."""
+def report_problems(problems: Collection[str]) -> int:
+    """Print what is wrong with the commands of a --dry-run; return the exit code."""
     for problem in problems:
-        print(f"dyno: {words(problem)}", file=sys.stderr)
+        print(f"dyno: {problem}", file=sys.stderr)
     return UsageError.exit_code if problems else 0
 
 

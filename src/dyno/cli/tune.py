@@ -11,7 +11,7 @@ import msgspec
 from dyno.cli import exit_codes, flags, preparing, settings
 from dyno.cli.find import show, span
 from dyno.cli.run import given_variables, key_headers, study_path
-from dyno.cli.vocabulary import command, in_keys
+from dyno.cli.vocabulary import command
 from dyno.facts.tune import TuneSpec
 from dyno.screen import wrapped
 
@@ -176,5 +176,5 @@ def _preview(plan: "TunePlan", budget: "TuneBudget") -> int:
     known = plans(plan.study, [default], rig.look(), dry=True)
     for setting in known:
         if setting.engine:
-            settings.print_plan(list(setting.engine.lines()), in_keys)
-    return settings.report_problems(problems(known), in_keys)
+            settings.print_plan(setting.engine.lines())
+    return settings.report_problems(problems(known))

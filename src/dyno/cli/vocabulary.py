@@ -1,13 +1,10 @@
-"""A setting has a flag on the command line and a key in a study: a message uses the word of where the user is.
+"""A setting has a flag on the command line and a key in a study: the table of both, and commands made of settings.
 
-Below this room a message names a setting by its flag, with its value after a space: --quantization 'fp8'. For a study
-each flag is looked up in the table of keys. What stands in quotation marks is a server's or an engine's, and stays.
+A message asks for the name of a setting (`option.setting_name`). Where the user has a study, `main` gives this table.
 """
 
 import functools
-import re
 import shlex
-from collections.abc import Callable
 from typing import Any
 
 from dyno import secrets
@@ -27,17 +24,11 @@ _PLAIN = {
     "goodput_ms",
     "reset_cache",
 }
-# words of a server or an engine; names that it knows
-_QUOTED = re.compile(r'("[^"\n]*"|Known: [^.]*)')
-# A flag as a word of its own, and the beginning of a value: a number, a list or a text in quotes.
-_FLAG = re.compile(
-    r"(?<![\w-])(?<!has no )(--[a-z]+(?:-[a-z]+)*)(?![\w-])( (?=-?\d|[\[']))?"
-)
 
 
 @functools.cache
-def _keys() -> dict[str, str]:
-    """Return flag → key, with its section."""
+def keys() -> dict[str, str]:
+    """Return flag → key of a study, with its section."""
     known: dict[str, str] = {}
     for section, cells in {**CELLS, "engine.container": hints(ContainerSpec)}.items():
         for name, annotated in cells.items():
@@ -51,7 +42,7 @@ def _keys() -> dict[str, str]:
 def _flags() -> dict[str, str]:
     """Return key without its section → flag."""
     known: dict[str, str] = {}
-    for flag, key in _keys().items():
+    for flag, key in keys().items():
         known.setdefault(
             key.removeprefix("engine.container.")
             if "container" in key
@@ -105,24 +96,3 @@ def _words(flag: str, value: Any, default: Any) -> list[str]:
     if isinstance(value, dict):
         value = [f"{k}={v}" for k, v in value.items()]
     return [flag, *map(str, value)] if isinstance(value, list) else [flag, str(value)]
-
-
-def in_keys(text: str) -> str:
-    """Replace settings by the keys of a study's file, for `dyno run`."""
-    parts = _QUOTED.split(text)  # every second one is quoted
-    parts[::2] = [_FLAG.sub(_key, part) for part in parts[::2]]
-    return "".join(parts)
-
-
-def _key(match: "re.Match[str]") -> str:
-    flag, value_follows = match[1], match[2]
-    key = _keys().get(flag) or _keys().get(opposite(flag))
-    if key is None:
-        return match[0]
-    if flag.startswith(("--no-", "--disable-")):
-        return f"{key} = false{value_follows or ''}"
-    return f"{key} = " if value_follows else key
-
-
-# by where the command has its settings
-WORDS: dict[str, Callable[[str], str]] = {"flags": str, "keys": in_keys}

@@ -1,6 +1,6 @@
 """Makes the dry run of a study: nothing is started, fetched or written."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,7 +36,6 @@ from dyno.study.order import TrialGroup, sessions
 from dyno.trial.engine_plan import EnginePlan
 from dyno.trial.offline import counts
 
-Words = Callable[[str], str]
 _PHASES = ("fetch", "install", "convert", "quantize", "start", "load", "search", "quality")
 
 
@@ -46,10 +45,9 @@ def make(
     machine: Rig,
     runs: Path,
     rules: Sequence[PriceRule],
-    words: Words,
     anew: bool = False,
 ) -> DryRun:
-    """`runs`: results of earlier runs are below it. `rules`: prices. `words`: for settings, as the user wrote them.
+    """`runs`: results of earlier runs are below it. `rules`: prices.
     `anew`: trials that are done are run again, in another folder."""
     groups = sessions(study, {p.place.id for p in wanted})
     names = list(dict.fromkeys(p.place.rig for p in wanted))
@@ -82,16 +80,13 @@ def make(
         done=len(done),
         folder=str(folder.path) if folder and done else "",
         sessions=_sessions(study, groups, times),
-        commands=[*_around(study, wanted), *_commands(plans, words)],
+        commands=[*_around(study, wanted), *_commands(plans)],
         rigs=rigs,
         token=hub.has_token(),
         seconds=sum(rig.seconds for rig in rigs),
         unknown_phases=_unknown_phases(rigs),
         cost=_total_cost(rigs),
-        problems=[
-            words(text)
-            for text in [*study_plan.problems(plans), *problems, *_unprovided(rigs)]
-        ],
+        problems=[*study_plan.problems(plans), *problems, *_unprovided(rigs)],
     )
 
 
@@ -395,7 +390,7 @@ def _around(study: Study, wanted: Sequence[PlannedTrial]) -> Iterable[CommandBlo
                 )
 
 
-def _commands(plans: Sequence[SettingPlan], words: Words) -> Iterable[CommandBlock]:
+def _commands(plans: Sequence[SettingPlan]) -> Iterable[CommandBlock]:
     for setting in plans:
         mine, plan = setting.trials, setting.engine
         lines: list[str] = []
@@ -409,9 +404,8 @@ def _commands(plans: Sequence[SettingPlan], words: Words) -> Iterable[CommandBlo
             ]
         elif not setting.refused:
             lines = [f"# already running at {', '.join(mine[0].trial.target.urls)}"]
-        shown = [words(line) if line.startswith("#") else line for line in lines]
         yield CommandBlock(
-            f"{mine[0].place.label.partition(',')[0]}: {many(len(mine), 'trial')}", shown
+            f"{mine[0].place.label.partition(',')[0]}: {many(len(mine), 'trial')}", lines
         )
 
 

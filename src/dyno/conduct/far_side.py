@@ -21,6 +21,7 @@ from dyno.engines.launch import public_spec
 from dyno.engines.log import excerpt
 from dyno.errors import DynoError, UsageError
 from dyno.facts.engine import EngineFacts
+from dyno.option import named_by
 from dyno.probe import rig
 from dyno.remote.engine import HeldEngine, HeldEvent, HoldOrder
 from dyno.scratch import scratch
@@ -36,7 +37,8 @@ def main() -> None:
     secrets.learn([*secrets.values(os.environ), *secrets.of_headers(order.headers)])
     threading.Thread(target=_end_with_stdin, daemon=True).start()
     try:
-        _keep_engine(order)
+        with named_by(order.names):
+            _keep_engine(order)
     except DynoError as e:
         _emit(HeldEvent(error=str(e)))
     except KeyboardInterrupt:

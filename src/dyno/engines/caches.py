@@ -20,6 +20,7 @@ from dyno.engines.environment import home
 from dyno.engines.kinds import kind_of
 from dyno.errors import UsageError
 from dyno.facts.engine import ContainerSpec, EngineSpec, Launch, Preparation
+from dyno.option import setting_name
 
 _MANIFEST = "dyno.json"
 
@@ -81,11 +82,12 @@ class Caches:
         if unknown:
             names = ", ".join(known) or "none"
             raise UsageError(
-                f"--engine-prepare {unknown}: {spec.kind} has no such preparation. Known: {names}."
+                f"{setting_name('--engine-prepare')} {unknown}: {spec.kind} has no such preparation. Known: "
+                f"{names}."
             )
         if spec.compile_cache and not self._kind.compile_caches:
             raise UsageError(
-                f"--engine-compile-cache {spec.compile_cache!r}: {spec.kind} has no compile cache."
+                f"{setting_name('--engine-compile-cache', spec.compile_cache)}: {spec.kind} has no compile cache."
             )
         own: set[str] = set()  # variables that dyno sets
         for name in spec.prepare:
@@ -95,8 +97,9 @@ class Caches:
         twice = sorted(own & set(spec.env))
         if twice:
             raise UsageError(
-                f"{', '.join(twice)} in --engine-env contradicts --engine-prepare or --engine-compile-cache, which "
-                "set it. Remove one of them."
+                f"{', '.join(twice)} in {setting_name('--engine-env')} contradicts "
+                f"{setting_name('--engine-prepare')} or {setting_name('--engine-compile-cache')}, which set it. "
+                "Remove one of them."
             )
 
     def into(self, launch: Launch, index: int) -> Launch:

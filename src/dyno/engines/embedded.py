@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from dyno.errors import UsageError
 from dyno.facts import llama
+from dyno.option import setting_name
 
 _CACHE_TYPES = {
     "f32": 0,
@@ -43,7 +44,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(
             f"The llama.cpp that comes with dyno can't run this ({message}). Remove it, or use a llama-server "
-            "(`dyno engines install llamacpp`, or --engine-binary)."
+            f"(`dyno engines install llamacpp`, or {setting_name('--engine-binary')})."
         )
 
 

@@ -16,6 +16,7 @@ from dyno.engines.kinds.base import EngineKind, Program
 from dyno.errors import UsageError
 from dyno.facts.engine import ContainerSpec, EngineSpec, Launch, will_do
 from dyno.facts.offline import Batch
+from dyno.option import setting_name
 
 # run as a folder, by the engine's interpreter: not imported here
 WORKER = Path(__file__).with_name("worker")
@@ -72,9 +73,9 @@ def missing(kind: EngineKind, spec: EngineSpec) -> str:
         which, option = f" {spec.version}", f" --version {spec.version}"
     way = f"Install it with `dyno engines install {kind.name}{option}`"
     return (
-        f"{kind.title}{which} is not installed: dyno has no environment with it, and {' or '.join(kind.programs)} is "
-        f"not on PATH. {way}, or name its location with --engine-python or "
-        "--engine-binary."
+        f"{kind.title}{which} is not installed: dyno has no environment with it, and {' or '.join(kind.programs)} "
+        f"is not on PATH. {way}, or name its location with {setting_name('--engine-python')} or "
+        f"{setting_name('--engine-binary')}."
     )
 
 
@@ -112,7 +113,9 @@ def _named(kind: EngineKind, spec: EngineSpec, dry: bool) -> Program | None:
         # A path stays one: `./llama-server` is not the one on PATH.
         path = shutil.which(str(file.absolute()) if "/" in spec.binary else spec.binary)
         if path is None:
-            raise UsageError(f"--engine-binary {spec.binary!r}: no such executable.")
+            raise UsageError(
+                f"{setting_name('--engine-binary', spec.binary)}: no such executable."
+            )
         return _from_binary(kind, path, spec, dry)
     return None
 
@@ -140,11 +143,12 @@ def _from_python(kind: EngineKind, spec: EngineSpec, given: str, dry: bool) -> P
     """Return the engine that is installed in an interpreter."""
     if not kind.module:
         raise UsageError(
-            f"{kind.title} is not a Python module. Name its program with --engine-binary instead of --engine-python."
+            f"{kind.title} is not a Python module. Name its program with {setting_name('--engine-binary')} instead "
+            f"of {setting_name('--engine-python')}."
         )
     python = shutil.which(given)
     if python is None:
-        raise UsageError(f"--engine-python {given!r}: no such interpreter.")
+        raise UsageError(f"{setting_name('--engine-python', given)}: no such interpreter.")
     version = spec.version if dry else version_in(python, kind.packages)
     if version is None and not dry:
         raise UsageError(
@@ -314,7 +318,7 @@ def worker_argv(
     if python is None:
         raise UsageError(
             f"dyno can't find the Python interpreter of {program.argv[0]}. Give the one that has {kind.title} with "
-            "--engine-python."
+            f"{setting_name('--engine-python')}."
         )
     return [python, str(WORKER), *kind.worker(spec, program, port, batch)]
 
@@ -327,15 +331,17 @@ def _shares(spec: EngineSpec, devices: Sequence[int]) -> list[list[int] | None]:
     if named:
         if spec.replicas > 1 or spec.devices is not None:
             raise UsageError(
-                f"{named.pop()} in --engine-env contradicts --replicas and --devices. Use --devices alone."
+                f"{named.pop()} in {setting_name('--engine-env')} contradicts {setting_name('--replicas')} and "
+                f"{setting_name('--devices')}. Use {setting_name('--devices')} alone."
             )
         return [None]
     world = spec.world
     if devices and len(devices) < world * spec.replicas:
         raise UsageError(
-            f"{spec.replicas} × {world} accelerators are needed (--replicas × --tensor-parallel-size × "
-            f"--pipeline-parallel-size), but only {len(devices)} are available ({', '.join(map(str, devices))}). "
-            "Lower one, or name more --devices."
+            f"{spec.replicas} × {world} accelerators are needed ({setting_name('--replicas')} × "
+            f"{setting_name('--tensor-parallel-size')} × {setting_name('--pipeline-parallel-size')}), but only "
+            f"{len(devices)} are available ({', '.join(map(str, devices))}). Lower one, or name more "
+            f"{setting_name('--devices')}."
         )
     if not devices or (spec.devices is None and spec.replicas == 1):
         return [None] * spec.replicas

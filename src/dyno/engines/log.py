@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from dyno.numbers import human_bytes
+from dyno.option import with_names
 
 _PIECE_BYTES = 1 << 20  # a log may have gigabytes
 _PART_BYTES = 8 << 20
@@ -17,18 +18,19 @@ _TROUBLE = re.compile(
 _MERE_WARNING = re.compile(r"\b(?:WARNING|INFO|DEBUG)\b|^\S+ [WID] ")
 _NAMED = re.compile(r"\b\w*(?:Error|Exception)\b: \S")  # as Python ends a traceback
 
-# Patterns of a failure, and what to do about it. The first match counts: causes come before consequences.
+# Patterns of a failure, and what to do about it; {a setting} is named as the user gives it.
+# The first match counts: causes come before consequences.
 _ADVICE = {
     r"gated repo|access to model .{1,200} is restricted|401 client error|you need to be authenticated|"
     r"cannot access gated":
         "The model is gated. Request access on its page, and set HF_TOKEN in dyno's environment.",
     r"no available memory for the cache blocks|can be stored in (?:the )?kv cache|kv cache is needed, which is":
-        "Weights and KV cache exceed its share of the memory. Raise --gpu-memory-utilization, lower "
-        "--max-model-len, or use a smaller --quantization or more --devices.",
+        "Weights and KV cache exceed its share of the memory. Raise {--gpu-memory-utilization}, lower "
+        "{--max-model-len}, or use a smaller {--quantization} or more {--devices}.",
     r"out of memory|outofmemoryerror|memoryerror|failed to allocate|unable to allocate|cudamalloc failed|"
     r"less than desired (?:gpu|device) memory utilization|std::bad_alloc|not enough (?:gpu )?memory":
-        "It ran out of memory. Lower --max-model-len, --max-num-seqs or --gpu-memory-utilization, use a smaller "
-        "--quantization or more --devices, and stop other programs that use the memory.",
+        "It ran out of memory. Lower {--max-model-len}, {--max-num-seqs} or {--gpu-memory-utilization}, use a smaller "
+        "{--quantization} or more {--devices}, and stop other programs that use the memory.",
     r"address already in use|couldn't bind|could not bind|failed to bind|errno 98|port \d+ is (?:already )?in use":
         "Another program took the port. Run the command again.",
     r"unknown quantization|quantization method .{0,80}(?:not supported|does not match|is not)|"
@@ -38,7 +40,7 @@ _ADVICE = {
     r"no cuda gpus are available|failed to infer device type|no (?:hip|rocm|cuda)[- ]capable device|"
     r"driver version is insufficient|invalid device ordinal|not compiled with cuda|libcuda\.so|no gpu was found|"
     r"invalid device: |hipErrorNoDevice|/dev/kfd":
-        "It found no usable device. Check `dyno doctor`, the driver and --devices; a container needs the "
+        "It found no usable device. Check `dyno doctor`, the driver and {--devices}; a container needs the "
         "device options.",
     r"first request for one token.{0,60}\b40[13]\b": "It requires a key: set OPENAI_API_KEY to it.",
     r"no space left on device": "The disk is full. Free some space, or move HF_HOME and the engine's cache.",
@@ -46,7 +48,7 @@ _ADVICE = {
         "Shared memory is too small. A container needs --ipc=host or a larger --shm-size.",
     r"unrecognized arguments|unexpected argument|invalid choice|error: argument|error: invalid argument|"
     r"unknown argument|no such option|error while handling argument":
-        "This version doesn't know one of the arguments. Check --engine-args against its flags.",
+        "This version doesn't know one of the arguments. Check {--engine-args} against its flags.",
     r"unknown (?:model )?architecture|not supported for now|unsupported architecture|model type .{1,60} but":
         "This version doesn't support the model's architecture. Use a newer one.",
     r"corrupted or incomplete|not within the file bounds|incomplete metadata|failed to read (?:header|magic)|"
@@ -59,7 +61,7 @@ _ADVICE = {
     r"no module named|cannot import name|undefined symbol|libtorch|image not found":
         "Its installation is broken. Reinstall it with `dyno engines install`.",
     r"cannot execute|exec format error|permission denied|no such command":
-        "The program can't be executed. Check --engine-binary or --engine-python, and its permissions.",
+        "The program can't be executed. Check {--engine-binary} or {--engine-python}, and its permissions.",
 }  # fmt: skip
 
 
@@ -69,10 +71,10 @@ _VALIDATION = re.compile(r"(validation errors? for \w+)\n\s+(.+?)(?: \[type=.*)?
 
 def advice(lines: Iterable[str]) -> str | None:
     text = "\n".join(lines)
-    return next(
-        (advice for pattern, advice in _ADVICE.items() if re.search(pattern, text, re.I)),
-        None,
+    fitting = (
+        advice for pattern, advice in _ADVICE.items() if re.search(pattern, text, re.I)
     )
+    return next(map(with_names, fitting), None)
 
 
 def last_lines(log: Path, start: int, count: int) -> list[str]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dyno.errors import EngineError, UsageError
+from dyno.option import setting_name
 
 NAME = "dyno-5m"
 DRAFT = f"{NAME}-draft"  # its draft for speculative decoding, with the same tokenizer
@@ -62,8 +63,8 @@ def build(quantization: str, cache: Path | None = None, name: str = NAME) -> Pat
     known = QUANTIZATIONS if name == NAME else _DRAFTS
     if quantization not in known:
         raise UsageError(
-            f"The model {name} has no quantization {quantization!r}. Use {', '.join(known)}, or give a GGUF file with "
-            "--model."
+            f"The model {name} has no quantization {quantization!r}. Use {', '.join(known)}, or give a GGUF file "
+            f"with {setting_name('--model')}."
         )
     folder = (cache or default_cache()) / revision()
     path = folder / f"{name}-{quantization}.gguf"

@@ -8,7 +8,7 @@ import msgspec
 
 from dyno.errors import UsageError
 from dyno.facts.recipe import ModelOrigin, ModelRecipe
-from dyno.option import Option
+from dyno.option import Option, setting_name
 
 READY_STALL_S = 600.0  # a start without progress for so long hangs
 
@@ -512,7 +512,7 @@ def accepted(version: str, accepts: str) -> bool:
     bounds = [_BOUND.fullmatch(part) for part in accepts.split(",")]
     if not all(bounds):
         raise UsageError(
-            f"--engine-accepts {accepts!r} is not a range of versions. Write it as '>=0.6.2,<0.7'."
+            f"{setting_name('--engine-accepts', accepts)} is not a range of versions. Write it as '>=0.6.2,<0.7'."
         )
     return all(_within(version, *bound.groups()) for bound in bounds if bound)
 

@@ -5,7 +5,7 @@ and a run of dyno's own. Figures have vLLM's result keys as names (facts/metric.
 the definition of the tool that calculated it (facts/metric.py): the same word means different numbers.
 """
 
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -19,6 +19,24 @@ from dyno.facts.study import Place
 from dyno.facts.summary import Result
 
 RowKind = Literal["serve", "throughput", "latency", "micro", "quality"]
+
+
+class KindWords(NamedTuple):
+    """What a kind of result is called."""
+
+    title: str  # of its table
+    measured: str  # in a sentence: 'A and B (served)'
+    load: str  # of a load that has no other words
+
+
+# In the order of tables.
+KINDS: dict[RowKind, KindWords] = {
+    "serve": KindWords("Serving", "served", "serving"),
+    "throughput": KindWords("Offline throughput", "offline throughput", "offline"),
+    "latency": KindWords("Offline latency", "offline latency", "offline batch"),
+    "micro": KindWords("Micro tests", "micro tests", "micro"),
+    "quality": KindWords("Quality", "quality", "task"),
+}
 # Where a setting is from. block: the result itself. command: a command line. namespace: a tool's dump of its arguments.
 # heading: words above the result. environment: a dump of versions and devices. column: a column of its table.
 # progress: a progress bar. file: the file's name. log: an engine's log. user: not the file, but who imported it;

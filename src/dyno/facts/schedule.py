@@ -10,6 +10,7 @@ import msgspec
 
 from dyno import files
 from dyno.errors import UsageError
+from dyno.option import setting_name
 
 _FORMS = {  # shape → what follows its name
     "step": "0=2 30=8 60=2",
@@ -110,7 +111,7 @@ class Schedule(msgspec.Struct, frozen=True):
             root = first + math.sqrt(max(first * first + 2 * slope * (area - done), 0.0))
             if not root and area > done:
                 raise UsageError(
-                    "The rate schedule ends at 0 before all requests are due. Give --duration."
+                    f"The rate schedule ends at 0 before all requests are due. Give {setting_name('--duration')}."
                 )
             yield start + (2 * (area - done) / root if root else 0.0)
 

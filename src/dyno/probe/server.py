@@ -15,6 +15,7 @@ from dyno.errors import TargetError
 from dyno.facts.target import CONTROL, TargetFacts, TargetSpec, is_name, known
 from dyno.http import Client, Url
 from dyno.numbers import count
+from dyno.option import setting_name
 from dyno.transport import DIRECT, Transport
 
 _MODELS_MAX = 1000  # of a list: a gateway's has hundreds
@@ -34,8 +35,8 @@ def read_target(client: Client, spec: TargetSpec) -> TargetFacts:
     status, answer = client.call("/v1/models")
     if status in (401, 403) and model is None:
         raise TargetError(
-            f"{client.url} answers {status} at /v1/models: it requires a key. Set OPENAI_API_KEY, or use --header "
-            "'Authorization=Bearer …'."
+            f"{client.url} answers {status} at /v1/models: it requires a key. Set OPENAI_API_KEY, or use "
+            f"{setting_name('--header')} 'Authorization=Bearer …'."
         )
     cards = _cards(answer) if status == 200 else None
     kind, reported = _identify(client, cards or [])
@@ -49,7 +50,7 @@ def read_target(client: Client, spec: TargetSpec) -> TargetFacts:
     if model is None:
         if not listed:
             raise TargetError(
-                f"{client.url} lists no models at /v1/models. Name the model with --model."
+                f"{client.url} lists no models at /v1/models. Name the model with {setting_name('--model')}."
             )
         model = listed[0]
     return TargetFacts(**{**facts, "model": model, "models_listed": listed})

@@ -25,6 +25,7 @@ from dyno.facts.model import ModelShape
 from dyno.facts.rig import Peaks, Rig
 from dyno.facts.target import TargetFacts
 from dyno.facts.trial import TrialSpec
+from dyno.option import names
 from dyno.remote.ssh import SshMachine, lines
 from dyno.saying import Below, Say
 from dyno.store.run import Run, write
@@ -40,6 +41,7 @@ class HoldOrder(msgspec.Struct, frozen=True):
     engine: EngineSpec
     headers: dict[str, str]  # its keys
     environ: dict[str, str]
+    names: dict[str, str] = {}  # of settings in messages: flag → key
 
 
 class HeldEngine(msgspec.Struct, frozen=True):
@@ -86,7 +88,7 @@ class FarMachine(NamedTuple):
                 for name, value in headers.items()
                 if name not in self.published.headers
             }
-        return HoldOrder(spec, headers, self.environ)
+        return HoldOrder(spec, headers, self.environ, names())
 
 
 class HeldFleet:

@@ -33,6 +33,7 @@ from dyno.load.spool import Spool
 from dyno.load.worker import SliceWorker
 from dyno.measure import clocks
 from dyno.numbers import human_bytes
+from dyno.option import setting_name
 from dyno.scratch import scratch
 from dyno.signals import interrupt, lent
 from dyno.units import NS_PER_S, seconds
@@ -147,8 +148,8 @@ class RaySlice:
         local = [url for url in self._urls if Url(url).local]
         if local and node != self._ray.util.get_node_ip_address():
             raise UsageError(
-                f"On Ray node {node}, {local[0]} is a server of that node. Give --base-url an address that all nodes "
-                "can reach."
+                f"On Ray node {node}, {local[0]} is a server of that node. Give {setting_name('--base-url')} an "
+                "address that all nodes can reach."
             )
 
     def _take(self, relay: Relay) -> None:
@@ -263,21 +264,24 @@ def check(spec: ClientSpec) -> None:
     if spec.on != "ray":
         return
     if importlib.util.find_spec("ray") is None:
-        raise UsageError("--on ray needs Ray. Install it: pip install 'llm-dyno[ray]'.")
+        raise UsageError(
+            f"{setting_name('--on')} ray needs Ray. Install it: pip install 'llm-dyno[ray]'."
+        )
     address = spec.ray_address
     if address in (None, "auto"):
         return
     host, _, port = address.rpartition(":")
     if not (host and port.isdigit()) or "://" in address:
         raise UsageError(
-            f"--ray-address {address} is not the address of a Ray cluster. Write HOST:PORT, or auto."
+            f"{setting_name('--ray-address')} {address} is not the address of a Ray cluster. Write HOST:PORT, or "
+            "auto."
         )
     try:
         socket.create_connection((host, int(port)), timeout=_ANSWER_S).close()
     except (OSError, OverflowError) as e:
         raise TargetError(
-            f"No Ray cluster answers at {address}: {e}. Start one (`ray start --head`), or omit --ray-address to start "
-            "one here."
+            f"No Ray cluster answers at {address}: {e}. Start one (`ray start --head`), or omit "
+            f"{setting_name('--ray-address')} to start one here."
         ) from None
 
 
@@ -330,7 +334,8 @@ def _cluster(address: str | None, workers: int) -> Iterator[Any]:
             raise TargetError(f"{where}: {_reason(e)}.") from None
         if free < workers:
             raise TargetError(
-                f"The Ray cluster has {free} free CPUs; {workers} processes need one each. Lower --procs."
+                f"The Ray cluster has {free} free CPUs; {workers} processes need one each. Lower "
+                f"{setting_name('--procs')}."
             )
         yield ray
 

@@ -8,7 +8,7 @@ from dyno.compare.compare import default_metrics, pairings
 from dyno.facts.comparison import Difference, Pairing
 from dyno.facts.entry import Entry
 from dyno.facts.finding import Finding, Verdict
-from dyno.facts.imported import Row
+from dyno.facts.imported import KINDS, Row
 from dyno.facts.load import LOADS, span
 from dyno.facts.metric import THROUGHPUTS, better, metric
 from dyno.facts.report import Best, Contender, Standing, Words
@@ -33,13 +33,6 @@ from dyno.report.target import (
 )
 from dyno.report.timeline import Detail
 
-_KINDS = {
-    "serve": "served",
-    "throughput": "offline throughput",
-    "latency": "offline latency",
-    "micro": "micro tests",
-    "quality": "quality",
-}
 _MOST = 4  # sentences of the same kind
 _SERIES = 12  # that are compared with the first
 _CONTENDERS = 6  # rows of the answer's table: it fits one screen
@@ -132,7 +125,7 @@ def conclude(
 
 def _compared(entries: Sequence[Entry], unfinished: int) -> str:
     timed = [e for e in entries if e.kind != "quality"] or entries
-    kinds = _unique(_KINDS[e.kind] for e in entries)
+    kinds = _unique(KINDS[e.kind].measured for e in entries)
     parts = [_listed(_unique(e.series for e in entries)), f"({', '.join(kinds)})"]
     loads = _unique(_levels(entries, axis) for axis in LOADS)
     if loads:

@@ -1,10 +1,9 @@
-"""The answer of a search for the highest load within a target, in words and as a table of its probes."""
+"""The answer of a search for the highest load within a target, in words, with the table of its probes."""
 
 from collections.abc import Iterator, Sequence
 
 from dyno.facts.entry import Cost, Entry
 from dyno.facts.find import FindAnswer, FindSpec, ProbeFacts, SearchTime
-from dyno.facts.limits import Limit
 from dyno.numbers import (
     count,
     duration,
@@ -15,11 +14,11 @@ from dyno.numbers import (
     rough_span,
     rough_time,
 )
-from dyno.report.table import terminal, text_table
+from dyno.report.searches import limit_title, probes
+from dyno.report.table import terminal
 from dyno.screen import wrapped
 
 _MOST = 5  # further searches in a report's answer
-WITHIN = {"meets": "yes", "misses": "no", "undecided": "undecided"}
 _CONFIRMED = {"meets": "it meets the target", "misses": "it MISSES the target: take less"}
 _ENDED = {
     "budget": "The time is used up (--budget): this is the best answer so far.",
@@ -34,31 +33,8 @@ def target_words(spec: FindSpec) -> str:
     return ", ".join(limit.words for limit in spec.limits)
 
 
-# ---- what every table of answers says ----
-
-
 def targets(answers: Sequence[FindAnswer]) -> str:
     return "; ".join(dict.fromkeys(target_words(answer.spec) for answer in answers))
-
-
-def load_unit(answers: Sequence[FindAnswer]) -> str:
-    """Return what the loads of these answers are counted in."""
-    overs = {answer.spec.over for answer in answers}
-    if len(overs) > 1:
-        return "load"
-    return "req/s" if overs == {"rate"} else "concurrency"
-
-
-def limits(answers: Sequence[FindAnswer]) -> dict[str, Limit]:
-    """Return the limits of their targets, by the figure that each is about."""
-    return {limit.metric: limit for answer in answers for limit in answer.spec.limits}
-
-
-def at_highest(answer: FindAnswer, metric: str) -> float | None:
-    """Return a figure at the highest load that meets the target."""
-    probe = answer.at_level(answer.low)
-    each = [f.value for f in probe.figures if f.limit.metric == metric] if probe else []
-    return each[0] if each else None
 
 
 # ---- in words ----
@@ -106,7 +82,7 @@ def lines(answer: FindAnswer, cost: Cost | None = None) -> Iterator[str]:
     if not answer.probes:
         return
     yield ""
-    yield from table(answer)
+    yield from terminal(probes(answer))
     sent = sum(probe.sent for probe in answer.probes)
     again = f", {many(answer.repeated, 'probe')} repeated" if answer.repeated else ""
     yield f"{many(len(answer.probes), 'probe')}, {count(sent)} requests, {duration(answer.duration_s)}{again}"
@@ -214,11 +190,6 @@ def remark(answer: FindAnswer) -> str:
     return " ".join(parts)
 
 
-def limit_title(limit: Limit) -> str:
-    """Return the title of a limit's column: 'p99 TTFT', or 'failed'."""
-    return "failed" if limit.stem == "failed" else limit.words.partition(" ≤")[0]
-
-
 def sentences(entries: Sequence[Entry]) -> Iterator[str]:
     """Yield which series carries the highest load within the target, for each workload."""
     groups: dict[tuple[str, str], list[tuple[Entry, FindAnswer]]] = {}
@@ -263,28 +234,3 @@ def figures(probe: ProbeFacts, speed: bool = True) -> str:
 def _confirmed(probe: ProbeFacts) -> str:
     word = _CONFIRMED.get(probe.outcome, "too few requests to decide")
     return f"{word} ({figures(probe)})"
-
-
-def table(answer: FindAnswer) -> list[str]:
-    names = [limit_title(limit) for limit in answer.spec.limits]
-    titles = [answer.spec.over, "within", *names, "requests", "s", "tok/s", "verdict"]
-    rows = [
-        _row(probe) for probe in sorted(answer.probes, key=lambda p: (p.level, p.requests))
-    ]
-    right = [0, *range(2, len(titles) - 1)]
-    return terminal(text_table(titles, rows, right, keep=range(2 + len(names))))
-
-
-def _row(probe: ProbeFacts) -> list[str]:
-    return [
-        count(probe.level),
-        WITHIN[probe.outcome] + (" (queue grew)" if probe.queue_grew else ""),
-        *(
-            percent(f.value) if f.limit.stem == "failed" else number(f.value)
-            for f in probe.figures
-        ),
-        count(probe.requests),
-        number(probe.duration_s, digits=3),
-        number(probe.throughput),
-        probe.verdict,
-    ]

@@ -18,9 +18,10 @@ from dyno.facts.study import PARTS, PlannedTrial, short
 from dyno.facts.summary import Result
 from dyno.measure.estimate import interval_of_repeats
 from dyno.numbers import UNKNOWN, count, many, number, percent
-from dyno.report import find, quality
+from dyno.report import find, quality, searches
 from dyno.report.entries import of_repeats
-from dyno.report.table import Cell, Column, Line, Table, figure_interval, terminal
+from dyno.report.searches import Drawn, Searched, table_of
+from dyno.report.table import Cell, Column, figure_interval, terminal
 from dyno.screen import styled, verdict_style, wrapped
 from dyno.store.rows import row_of_trial
 
@@ -35,9 +36,6 @@ _SPREAD = (
     " Over n repeats: totals of completed, failed and duration, means of the rest, with 95 % confidence interval "
     f"({LEAST_VARIATION})."
 )
-
-
-_Drawn = tuple[Column, list[Cell]]
 
 
 class _TrialLine(NamedTuple):
@@ -68,24 +66,18 @@ def _table(
     """Yield the table of one kind: serving and offline benchmarks report what are not columns of one table."""
     titles = columns(planned)
     rows = _lines([p for p in planned if p.place.id in results], titles, results)
-    figures, about = _FIGURES[kind](rows)
+    figures, about = _figures(kind, rows)
     if max(row.entry.repeats for row in rows) > 1:
-        figures = [_Figure("n", lambda row: row.entry.repeats, count), *figures]
+        figures = [_REPEATS.drawn(rows), *figures]
         about += _SPREAD
     sessions = all(p.place.sessions for p in planned)
     drawn = [
         _setting(title, [row.cells[i] for row in rows], sessions)
         for i, title in enumerate(titles)
     ]
-    for figure in figures:
-        cells = figure.cells(rows)
-        # A figure that no trial has, such as drafted tokens without a draft, has no column.
-        if kind == "serve" or any(cell.value is not None for cell in cells):
-            drawn.append((Column(figure.title, kind="figure", keep=figure.keep), cells))
-    drawn.append(
-        (Column("verdict", kind="verdict"), [Cell(row.entry.verdict) for row in rows])
-    )
-    yield from terminal(_joined(drawn), more="`dyno runs show STUDY --json`")
+    verdicts = [Cell(row.entry.verdict) for row in rows]
+    table = table_of([*drawn, *figures, (Column("verdict", kind="verdict"), verdicts)])
+    yield from terminal(table, more="`dyno runs show STUDY --json`")
     yield from wrapped(about)
     if kind == "find":
         yield from _search_lines(rows)
@@ -93,9 +85,20 @@ def _table(
         yield from _repeats_differ(row.entry)
 
 
-def _joined(drawn: Sequence[_Drawn]) -> Table:
-    lines = zip(*(cells for _, cells in drawn), strict=True)
-    return Table([column for column, _ in drawn], [Line(list(cells)) for cells in lines])
+def _figures(kind: str, rows: Sequence[_TrialLine]) -> tuple[list[Drawn], str]:
+    """Return the columns of figures, and a line about them."""
+    if kind == "find":
+        return _searches(rows)
+    figures, about = _FIGURES[kind](rows)
+    drawn = [figure.drawn(rows) for figure in figures]
+    if kind == "serve":
+        return drawn, about
+    # A figure that no trial has, such as a batch's prefill, has no column.
+    return [
+        (column, cells)
+        for column, cells in drawn
+        if any(cell.value is not None for cell in cells)
+    ], about
 
 
 def _repeats_differ(entry: Entry) -> Iterator[str]:
@@ -111,7 +114,7 @@ def _search_lines(rows: Sequence[_TrialLine]) -> Iterator[str]:
             yield from wrapped(f"{', '.join(row.cells)}: {find.remark(answer)}", rest="  ")
 
 
-def _setting(title: str, texts: Sequence[str], sessions: bool) -> _Drawn:
+def _setting(title: str, texts: Sequence[str], sessions: bool) -> Drawn:
     """Return the column of a setting that varies among the trials."""
     word = title.rpartition(".")[2]
     numeric = all(
@@ -166,7 +169,11 @@ class _Figure(NamedTuple):
     better: Literal["", "higher", "lower"] = ""
     keep: bool = False  # in a narrow terminal
 
-    def cells(self, rows: Sequence[_TrialLine]) -> list[Cell]:
+    def drawn(self, rows: Sequence[_TrialLine]) -> Drawn:
+        """Return the column with its cells."""
+        return Column(self.title, kind="figure", keep=self.keep), self._cells(rows)
+
+    def _cells(self, rows: Sequence[_TrialLine]) -> list[Cell]:
         values = [_as_number(self.value(row)) for row in rows]
         sound = []
         for value, row in zip(values, rows, strict=True):
@@ -222,6 +229,7 @@ def _shown(row: _TrialLine, figure: Number | None) -> Number | None:
     return Number(figure.value, deviation=figure.deviation)
 
 
+_REPEATS = _Figure("n", lambda row: row.entry.repeats, count)
 _COMPLETED = _Figure("completed", lambda row: row.entry.completed or 0, count)
 _FAILED = _Figure("failed", lambda row: row.entry.failed or 0, count, keep=True)
 _DURATION = _Figure("duration\ns", lambda row: sum(r.duration_s for r in row.results))
@@ -266,59 +274,17 @@ def _answers(rows: Sequence[_TrialLine]) -> list[FindAnswer]:
     return [r.find for row in rows for r in row.results if r.find]
 
 
-def _searches(rows: Sequence[_TrialLine]) -> _Columns:
-    """Return columns for the highest load within a target, the lowest that misses it, and the figures between."""
-    answers = _answers(rows)
-
-    def level(name: str) -> Callable[[_TrialLine], float | None]:
-        return lambda row: _mean(
-            x for a in _answers([row]) if (x := getattr(a, name)) is not None
-        )
-
-    def figure(metric: str) -> Callable[[_TrialLine], float | None]:
-        return lambda row: _mean(
-            x for a in _answers([row]) if (x := find.at_highest(a, metric)) is not None
-        )
-
-    def speed(row: _TrialLine) -> float | None:
-        return _mean(
-            r.served.output_throughput
-            for r in row.results
-            if r.find and r.find.low is not None
-        )
-
-    figures = [
-        _Figure(
-            f"highest\n{find.load_unit(answers)}",
-            level("low"),
-            count,
-            better="higher",
-            keep=True,
-        ),
-        _Figure("misses\nat", level("high"), count, keep=True),
+def _searches(rows: Sequence[_TrialLine]) -> tuple[list[Drawn], str]:
+    """Return the columns of searches, and a line about them."""
+    searched = [
+        Searched([r.find for r in row.results if r.find], row.entry.verdict) for row in rows
     ]
-    for name, limit in find.limits(answers).items():
-        figures.append(
-            _Figure(
-                find.limit_title(limit),
-                figure(name),
-                percent if name == "failed" else number,
-            )
-        )
-    figures += [
-        _Figure("tok/s", speed, better="higher", keep=True),
-        _Figure(
-            "requests",
-            lambda row: sum(p.sent for a in _answers([row]) for p in a.probes),
-            count,
-        ),
-        _Figure("search\ns", lambda row: _mean(a.duration_s for a in _answers([row]))),
-    ]
+    targets = find.targets([answer for row in searched for answer in row.answers])
     about = (
-        f"Highest load with {find.targets(answers)}. The true one is between the first two columns, with 95 % "
-        "confidence. Latencies in ms and tok/s are of the highest load."
+        f"Highest load with {targets}. The true one is between the first two columns, with 95 % confidence. "
+        "Latencies in ms, at the highest load and at the one above that misses; tok/s at the highest."
     )
-    return figures, about
+    return searches.answers(searched), about
 
 
 def _quality(rows: Sequence[_TrialLine]) -> _Columns:
@@ -462,7 +428,7 @@ def _micro(_: Sequence[_TrialLine]) -> _Columns:
 
 
 _FIGURES: dict[str, Callable[[Sequence[_TrialLine]], _Columns]] = {
-    "serve": _serving, "find": _searches, "quality": _quality, "throughput": _throughput, "latency": _batches,
+    "serve": _serving, "quality": _quality, "throughput": _throughput, "latency": _batches,
     "micro": _micro,
 }  # fmt: skip
 

@@ -124,8 +124,9 @@ def terminal(table: Table, indent: str = "", more: str = "--json") -> list[str]:
 
 def _heads(columns: Sequence[Column]) -> list[list[str]]:
     """Return the lines of the titles, shorter ones at the bottom; none where no column has a title."""
-    height = max(column.title.count("\n") + 1 for column in columns)
-    split = [["", *column.title.split("\n")][-height:] for column in columns]
+    titles = [f"{c.title}\n{c.unit}".rstrip() for c in columns]
+    height = max(title.count("\n") + 1 for title in titles)
+    split = [["", *title.split("\n")][-height:] for title in titles]
     if not any(map(any, split)):
         return []
     return [[title[i] for title in split] for i in range(height)]

@@ -6,9 +6,8 @@ from typing import NamedTuple
 import msgspec
 
 from dyno.facts.entry import Entry, Number, Quality
-from dyno.facts.find import FindAnswer, ProbeFacts
 from dyno.facts.finding import Finding
-from dyno.facts.imported import RowKind, Scalar
+from dyno.facts.imported import KINDS, RowKind, Scalar
 from dyno.facts.load import KEYS, LOAD, Key
 from dyno.facts.metric import METRICS, SAMPLED, TOKEN_THROUGHPUTS, Metric, meanings, metric
 from dyno.facts.report import PER, AuthorsTable, Contender, Report
@@ -26,20 +25,13 @@ from dyno.numbers import (
     score,
     setting,
 )
-from dyno.report import find, per
+from dyno.report import find, per, searches
 from dyno.report.table import Cell, Column, Line, Table, figure_interval, figure_text
 from dyno.report.target import limit_words
 
 PLACES = 8  # evidence lines shown of a finding
 STATISTICS = ("p50", "mean", "p99")  # that a page lets choose from
 
-KINDS: dict[RowKind, str] = {
-    "serve": "Serving",
-    "throughput": "Offline throughput",
-    "latency": "Offline latency",
-    "micro": "Micro tests",
-    "quality": "Quality",
-}
 _UNKNOWN = Cell(UNKNOWN)
 
 
@@ -135,7 +127,7 @@ def _lead(c: Contender) -> Cell:
 def results(report: Report) -> list[Table]:
     """Return tables for each kind: serving and micro tests share no columns."""
     tables = _searches([e for e in report.entries if e.search])
-    for kind, title in KINDS.items():
+    for kind, kind_words in KINDS.items():
         entries = [e for e in report.entries if e.kind == kind]
         if not entries:
             continue
@@ -144,58 +136,35 @@ def results(report: Report) -> list[Table]:
             drawn += [*_figures(entries), *_quality(entries)]
         else:  # latencies are many
             drawn += [*_quality(entries), *_figures(entries)]
-        tables.append(_table(f"results-{kind}", title, entries, drawn, _in_common(entries)))
+        tables.append(
+            _table(f"results-{kind}", kind_words.title, entries, drawn, _in_common(entries))
+        )
         tables += [*_sessions(entries), *_classes(entries)]
     return tables
 
 
 def _searches(entries: Sequence[Entry]) -> list[Table]:
     """Return the answers of searches, one line each."""
-    answers = [e.search for e in entries if e.search]
-    if not answers:
+    if not entries:
         return []
+    rows = [searches.of_entry(e) for e in entries]
     drawn = [_series(entries)]
     workloads = [e.load.workload.words for e in entries]
     if len(set(workloads)) > 1:
         drawn.append(_texts("workload", workloads))
-    drawn += [*_answers(answers), *_token_prices(entries, ("output",)), _verdicts(entries)]
-    about = f"Target: {find.targets(answers)}."
-    return [_table("searches", "Highest load within the target", entries, drawn, about)]
-
-
-def _answers(answers: Sequence[FindAnswer]) -> list[_Drawn]:
-    """Return the highest load, the figures at both ends of its interval, and what limits it."""
-    at_low = [answer.at_level(answer.low) for answer in answers]
-    at_high = [answer.at_level(answer.high) for answer in answers]
-    speeds = [None if probe is None else probe.throughput for probe in at_low]
-    highest = Column("highest load", find.load_unit(answers), "figure")
+    drawn += [_Drawn(*each) for each in searches.answers(rows)]
+    drawn += [*_token_prices(entries, ("output",)), _verdicts(entries)]
+    words = (" ".join(map(find.remark, row.answers)) for row in rows)
+    about = f"Target: {find.targets([answer for row in rows for answer in row.answers])}."
     return [
-        _Drawn(highest, [_highest(answer) for answer in answers]),
-        _Drawn(Column("figures there"), [_probe(probe) for probe in at_low]),
-        _Drawn(Column("figures above"), [_probe(probe) for probe in at_high]),
-        _texts(
-            "limited by", ["; ".join(answer.limited_by) or UNKNOWN for answer in answers]
-        ),
-        _Drawn(
-            Column("output tok/s", kind="number"),
-            [_cell(speed, number) for speed in speeds],
-        ),
+        _table(
+            "searches",
+            "Highest load within the target",
+            entries,
+            [*drawn, _texts("in words", words)],
+            about,
+        )
     ]
-
-
-def _probe(probe: ProbeFacts | None) -> Cell:
-    return _UNKNOWN if probe is None else Cell(find.figures(probe, speed=False))
-
-
-def _highest(answer: FindAnswer) -> Cell:
-    if answer.low is None:
-        return Cell(find.headline(answer))
-    interval = (
-        f"({count(answer.low)} to {count(answer.high)})"
-        if answer.high is not None
-        else "or more"
-    )
-    return Cell(count(answer.low), answer.low, interval)
 
 
 _SESSIONS = (

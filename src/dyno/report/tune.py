@@ -1,11 +1,13 @@
 """The answer of a search for an engine's best settings: setting, gain, effects, trade-offs, and what was refused."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from dyno.facts.tune import TuneAnswer, TuneGain, TuneTrial, words
-from dyno.numbers import change, count, duration, many, number, rounded_up
-from dyno.report.table import terminal, text_table
+from dyno.numbers import change, count, duration, many, rounded_up
+from dyno.report import searches
+from dyno.report.searches import objective_text
+from dyno.report.table import terminal
 from dyno.screen import wrapped
 
 _ENDED = {
@@ -31,11 +33,15 @@ def lines(answer: TuneAnswer) -> Iterator[str]:
     if answer.commands:
         yield from ("", "Reproduce", *(f"  {line}" for line in answer.commands))
     if ranked := _ranked(answer):
-        yield from ("", "Settings", *_settings(answer, ranked[:_SHOWN]))
+        yield from ("", "Settings", *terminal(searches.settings(answer, ranked[:_SHOWN])))
         if len(ranked) > _SHOWN:
             yield f"and {many(len(ranked) - _SHOWN, 'more setting')} (--json has all)"
     if effects := answer.effects():
-        yield from ("", "Effect of each setting", *_effects(answer, effects))
+        yield from (
+            "",
+            "Effect of each setting",
+            *terminal(searches.effects(answer, effects)),
+        )
     if len(front := answer.front()) > 1:
         yield from (
             "",
@@ -43,7 +49,7 @@ def lines(answer: TuneAnswer) -> Iterator[str]:
                 "Pareto front: no other setting has both more throughput and a lower p99 TTFT"
             ),
         )
-        yield from _front(front)
+        yield from terminal(searches.front(front))
     if refused := list(_refused(answer)):
         yield from ("", "Not the best, and why", *refused)
     yield from ("", *wrapped(_sum(answer)))
@@ -69,7 +75,7 @@ def _headline(answer: TuneAnswer) -> Iterator[str]:
         yield from _no_best(answer)
         return
     if not best.setting:
-        yield f"the default ({_value(answer, best.judged)}): no other setting {_no_other(answer)}."
+        yield f"the default ({objective_text(answer, best.judged)}): no other setting {_no_other(answer)}."
         yield from _refused_before(answer)
         return
     yield words(best.setting)
@@ -83,7 +89,7 @@ def _headline(answer: TuneAnswer) -> Iterator[str]:
         if gain.repeats == 1
         else f"mean of {gain.repeats} interleaved repeats of each"
     )
-    yield f"{_value(answer, gain.best)}; default: {_value(answer, gain.default)} ({each})"
+    yield f"{objective_text(answer, gain.best)}; default: {objective_text(answer, gain.default)} ({each})"
     yield from _doubts(answer, gain)
 
 
@@ -137,20 +143,20 @@ def _no_other(answer: TuneAnswer) -> str:
 def _without_gain(answer: TuneAnswer, best: TuneTrial) -> str:
     if best.counted:
         values = [repeat.value for repeat in best.counted if repeat.value is not None]
-        mean = f"{_value(answer, sum(values) / len(values))} (mean of {many(len(values), 'repeat')})"
+        mean = f"{objective_text(answer, sum(values) / len(values))} (mean of {many(len(values), 'repeat')})"
         return f"{mean}. The gain is unknown: the default has no repeat that counts."
     default = answer.default.judged
     known = (
         "the default has no result"
         if default is None
-        else f"default: {_value(answer, default)}"
+        else f"default: {objective_text(answer, default)}"
     )
     why = (
         ": there was no time for them (--budget)"
         if answer.unconfirmed and answer.budget_s
         else ""
     )
-    return f"{_value(answer, best.judged)}; {known} (not confirmed by repeats{why})"
+    return f"{objective_text(answer, best.judged)}; {known} (not confirmed by repeats{why})"
 
 
 def _refused_before(answer: TuneAnswer) -> Iterator[str]:
@@ -161,103 +167,12 @@ def _refused_before(answer: TuneAnswer) -> Iterator[str]:
         yield f"Refused in the repeats, though better at first: {names}{more}. The reasons are below."
 
 
-def _value(answer: TuneAnswer, value: float | None) -> str:
-    """Return the objective: a load is a count."""
-    whole = answer.spec.objective == "load" and value is not None and value == round(value)
-    return count(value) if whole else number(value)
-
-
 def _ranked(answer: TuneAnswer) -> list[TuneTrial]:
     known = [t for t in [answer.default, *answer.trials] if t.value is not None]
     sign = 1 if answer.spec.lower else -1
     return sorted(
         known,
         key=lambda t: (bool(t.objection), t.long_value is None, sign * (t.judged or 0)),
-    )
-
-
-def _settings(answer: TuneAnswer, ranked: list[TuneTrial]) -> list[str]:
-    columns = _columns(answer)
-    rows = [[show(trial) for show in columns.values()] for trial in ranked]
-    right = [
-        i
-        for i, title in enumerate(columns)
-        if title not in ("setting", "result", "load", "verdict")
-    ]
-    return terminal(text_table(list(columns), rows, right, keep=range(3)))
-
-
-def _columns(answer: TuneAnswer) -> dict[str, Callable[[TuneTrial], str]]:
-    """Return the columns of the table of settings: titles, and how a trial's cell is shown."""
-    objective = answer.spec.objective
-    columns: dict[str, Callable[[TuneTrial], str]] = {
-        "setting": lambda trial: words(trial.setting),
-        "result": lambda trial: _result(answer, trial),
-        answer.unit: lambda trial: _value(answer, trial.shown),
-        "load": lambda trial: _load(answer, trial),
-    }
-    if objective != "throughput":
-        columns["tok/s"] = lambda trial: number(trial.throughput)
-    if objective != "ttft_p99":
-        columns["p99 TTFT (ms)"] = lambda trial: number(trial.p99_ttft_ms)
-    if answer.currency and objective != "cost":
-        columns[f"{answer.currency} per M tokens"] = lambda trial: number(trial.cost)
-    columns["verdict"] = lambda trial: trial.verdict
-    return columns
-
-
-def _result(answer: TuneAnswer, trial: TuneTrial) -> str:
-    if trial.objection:
-        return "refused"
-    return "best" if trial == answer.best else ""
-
-
-def _load(answer: TuneAnswer, trial: TuneTrial) -> str:
-    """Return the load that all figures of a row are of."""
-    return (
-        "search"
-        if answer.spec.objective == "load" and trial.load == "short"
-        else trial.load
-    )
-
-
-def _effects(
-    answer: TuneAnswer, effects: dict[str, dict[str, tuple[float, int]]]
-) -> list[str]:
-    rows = []
-    for key, by_value in effects.items():
-        name = key  # in its first row
-        for value, (median, settings) in sorted(
-            by_value.items(), key=lambda item: _order(item[0])
-        ):
-            rows.append([name, value, _value(answer, median), count(settings)])
-            name = ""
-    return terminal(
-        text_table(
-            ["setting", "value", f"median {answer.unit}", "settings"],
-            rows,
-            [2, 3],
-            keep=range(3),
-        )
-    )
-
-
-def _order(value: str) -> tuple[float, str]:
-    try:
-        return float(value.replace(",", "")), ""
-    except ValueError:
-        return float("inf"), value
-
-
-def _front(front: list[TuneTrial]) -> list[str]:
-    rows = [
-        [words(t.setting), number(t.throughput), number(t.p99_ttft_ms), t.load]
-        for t in front
-    ]
-    return terminal(
-        text_table(
-            ["setting", "tok/s", "p99 TTFT (ms)", "load"], rows, [1, 2], keep=range(3)
-        )
     )
 
 

@@ -8,6 +8,7 @@ import msgspec
 from dyno.errors import ModelError, WorkloadError
 from dyno.models import hub
 from dyno.models.cache import snapshot, snapshot_folder, storage_folder
+from dyno.option import setting_name
 from dyno.saying import Say
 from dyno.workload.datasets import DATASETS
 from dyno.workload.request import DataFile
@@ -35,8 +36,8 @@ def located(
     except ModelError as e:
         raise WorkloadError(
             f"The dataset {spec.dataset} needs {recipe.include[0]}, which isn't on this machine. {e} A file from "
-            "elsewhere is given with --dataset-path. --dataset-name sharegpt-shaped has about the same lengths as "
-            "sharegpt and needs no file."
+            f"elsewhere is given with {setting_name('--dataset-path')}. {setting_name('--dataset-name')} "
+            "sharegpt-shaped has about the same lengths as sharegpt and needs no file."
         ) from None
     return msgspec.structs.replace(spec, path=file.path), file
 
@@ -57,6 +58,6 @@ def _cached(name: str | None) -> str | None:
     if folder is None or not folder.is_dir():
         raise WorkloadError(
             f"The dataset {repo} isn't on this machine. Fetch it with `hf download --repo-type dataset {repo}`, or "
-            "give a folder or file with --dataset-path."
+            f"give a folder or file with {setting_name('--dataset-path')}."
         )
     return str(folder)

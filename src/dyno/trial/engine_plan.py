@@ -36,6 +36,7 @@ from dyno.facts.offline import Batch
 from dyno.facts.rig import Accelerator, Peaks, Rig
 from dyno.measure.agreement import plain, same_quantization
 from dyno.numbers import human_bytes
+from dyno.option import setting_name
 from dyno.probe import model as model_files
 from dyno.probe import peaks, software
 from dyno.trial import weights
@@ -223,9 +224,10 @@ class EnginePlan:
             return None
         which = f"{over} of {len(needed)} requests" if len(needed) > 1 else "Requests"
         return (
-            f"{which} need up to {max(needed)} tokens (prompt + output), but the limit is "
-            f"{context} ({self.limits.context_from}): they would fail. Use shorter requests, raise --max-model-len, "
-            "or lower --max-num-seqs where slots share the context."
+            f"{which} need up to {max(needed)} tokens (prompt + output), but the limit is {context} "
+            f"({self.limits.context_from}): they would fail. Use shorter requests, raise "
+            f"{setting_name('--max-model-len')}, or lower {setting_name('--max-num-seqs')} where slots share the "
+            "context."
         )
 
     def _contradictions(self) -> Iterator[str]:
@@ -235,8 +237,9 @@ class EnginePlan:
             yield from self._contradictions_of_files(self.model)
         if not self.devices and spec.devices is None and spec.world > 1:
             yield (
-                f"{spec.world} accelerators are needed (--tensor-parallel-size × --pipeline-parallel-size), "
-                "but none is detected (`dyno doctor`). For a CPU, give an empty --devices."
+                f"{spec.world} accelerators are needed ({setting_name('--tensor-parallel-size')} × "
+                f"{setting_name('--pipeline-parallel-size')}), but none is detected (`dyno doctor`). For a CPU, "
+                f"give an empty {setting_name('--devices')}."
             )
 
     def _contradictions_of_files(self, model: ModelShape) -> Iterator[str]:
@@ -244,7 +247,7 @@ class EnginePlan:
         if not model.format and spec.load_format != "dummy":
             yield (
                 f"{model.path} contains no weights (no *.safetensors). Give a folder with weights, or "
-                "--load-format 'dummy' for random ones."
+                f"{setting_name('--load-format', 'dummy')} for random ones."
             )
         # An online quantization (fp8) is made from unquantized files; a quantized file is what it is.
         if (
@@ -253,15 +256,15 @@ class EnginePlan:
             and same_quantization(spec.quantization, files, model.dtype) is False
         ):
             yield (
-                f"--quantization {spec.quantization!r}, but the files at {model.path} are {files}. Give other "
-                "files, or remove the quantization."
+                f"{setting_name('--quantization', spec.quantization)}, but the files at {model.path} are {files}. "
+                "Give other files, or remove the quantization."
             )
         # no flag makes it, the files must
         unsaid = self.kind.unsaid_quantization(spec, self.program.version)
         if unsaid and model.format == "safetensors" and not files:
             yield (
-                f"--quantization {spec.quantization!r} needs quantized files, but those at {model.path} "
-                "are not. Give quantized ones."
+                f"{setting_name('--quantization', spec.quantization)} needs quantized files, but those at "
+                f"{model.path} are not. Give quantized ones."
             )
 
     def _memory(self, cache_tokens: int | None = None) -> Iterator[str]:
@@ -321,7 +324,7 @@ class EnginePlan:
         trained = self.model.context if self.model else None
         asked = self.spec.max_model_len
         if trained and asked and asked > trained:
-            yield f"--max-model-len {asked} exceeds what the model was trained for ({trained})"
+            yield f"{setting_name('--max-model-len', asked)} exceeds what the model was trained for ({trained})"
         tight = self._memory(self.limits.cache_tokens or self.limits.context or 0)
         if not self.problems() and (first := next(tight, None)):
             yield f"One request of full length may not fit: {first}"
@@ -335,7 +338,7 @@ class EnginePlan:
         if refuses and concurrency > refuses:
             yield (
                 f"{concurrency} requests in flight, but {self.kind.title} refuses more than {refuses} (HTTP 429): "
-                "raise its limit in --engine-args"
+                f"raise its limit in {setting_name('--engine-args')}"
             )
 
     def shape(self) -> ModelShape | None:
@@ -423,14 +426,17 @@ def _checked(kind: EngineKind, spec: EngineSpec, batch: Batch | None) -> EngineS
     """Refuse settings that contradict themselves; return the others with whole paths."""
     if not kind.starts:
         raise UsageError(
-            f"An engine of the kind {spec.kind} is not started by dyno: give its --base-url."
+            f"An engine of the kind {spec.kind} is not started by dyno: give its {setting_name('--base-url')}."
         )
     if min(spec.replicas, spec.tensor_parallel, spec.pipeline_parallel) < 1:
         raise UsageError(
-            "--replicas, --tensor-parallel-size and --pipeline-parallel-size must be at least 1."
+            f"{setting_name('--replicas')}, {setting_name('--tensor-parallel-size')} and "
+            f"{setting_name('--pipeline-parallel-size')} must be at least 1."
         )
     if spec.draft_tokens and not spec.draft_model:
-        raise UsageError("--draft-tokens needs a --draft-model.")
+        raise UsageError(
+            f"{setting_name('--draft-tokens')} needs a {setting_name('--draft-model')}."
+        )
     return _absolute(_offline(kind, spec, batch) if batch else spec)
 
 
@@ -449,7 +455,7 @@ def _check_devices(
         return
     if present and (absent := [d for d in asked if d not in present]):
         raise UsageError(
-            f"--devices {asked}: there is no accelerator {', '.join(map(str, absent))}; there are "
+            f"{setting_name('--devices', asked)}: there is no accelerator {', '.join(map(str, absent))}; there are "
             f"{', '.join(map(str, present))} (`dyno doctor`)."
         )
     if not present and (embedded or not dry):
@@ -458,9 +464,11 @@ def _check_devices(
             if embedded
             else "none is detected (`dyno doctor`)"
         )
-        raise UsageError(f"--devices {asked}: {why}. Remove --devices.")
+        raise UsageError(
+            f"{setting_name('--devices', asked)}: {why}. Remove {setting_name('--devices')}."
+        )
     if len(set(asked)) < len(asked):
-        raise UsageError(f"--devices {asked}: one is named twice.")
+        raise UsageError(f"{setting_name('--devices', asked)}: one is named twice.")
 
 
 def _ports(spec: EngineSpec, first: int | None, dry: bool) -> list[int]:

@@ -23,6 +23,7 @@ from dyno.facts.trial import TrialSpec
 from dyno.http import Url
 from dyno.load.protocols import PROTOCOLS, Asked
 from dyno.numbers import duration, number
+from dyno.option import setting_name
 from dyno.probe import rig, server
 from dyno.saying import Below, Say, silent
 from dyno.trial.engine_plan import EnginePlan
@@ -267,8 +268,8 @@ def _make_preparation(
     files = sorted(path.name for path in folder.glob(tuning.files))
     if not files:
         raise EngineError(
-            f"Preparing {name} failed: {plan.title} wrote no {tuning.files} to {folder}. Does this build support it? "
-            f"Read {folder / 'engine.log'}, or remove {name!r} from --engine-prepare."
+            f"Preparing {name} failed: {plan.title} wrote no {tuning.files} to {folder}. Does this build support "
+            f"it? Read {folder / 'engine.log'}, or remove {name!r} from {setting_name('--engine-prepare')}."
         )
     result = Preparation(
         name,

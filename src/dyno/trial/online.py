@@ -38,6 +38,7 @@ from dyno.measure import freeze, roofline, telemetry
 from dyno.measure.counting import Counting, length_is_known
 from dyno.measure.reuse import ReuseTally
 from dyno.measure.summary import Tally
+from dyno.option import setting_name
 from dyno.probe import rig
 from dyno.probe.telemetry import sampler
 from dyno.probe.telemetry.sampler import Sampler
@@ -571,8 +572,8 @@ def _check_warmup(
     if all(error for error, _ in errors) and not stop.requested:
         kind, detail = errors[0]
         raise TargetError(
-            f"All {len(errors)} warm-up requests failed ({kind}: {detail}). Nothing was measured. "
-            "Check --backend, --endpoint and --model."
+            f"All {len(errors)} warm-up requests failed ({kind}: {detail}). Nothing was measured. Check "
+            f"{setting_name('--backend')}, {setting_name('--endpoint')} and {setting_name('--model')}."
         )
 
 

@@ -19,6 +19,7 @@ from dyno.load import http1, plan, script
 from dyno.load.protocols import PROTOCOLS, Asked
 from dyno.load.sessions import Graph
 from dyno.load.wire import Traffic
+from dyno.option import setting_name
 from dyno.trial import dataset, weights
 from dyno.trial.session import Session
 from dyno.trial.watcher import Watcher
@@ -125,13 +126,13 @@ def _check_prompts(requests: Sequence[Request], backend: str) -> None:
     protocol = PROTOCOLS[backend]
     if not protocol.takes_token_ids and any(isinstance(r.prompt, list) for r in requests):
         raise UsageError(
-            f"The dataset has token ids as prompts, which --backend {backend} can't send. Use "
+            f"The dataset has token ids as prompts, which {setting_name('--backend')} {backend} can't send. Use "
             f"{_protocols_of_token_ids()}, or a dataset of texts."
         )
     if not protocol.chat and any(map(_needs_chat, requests)):
         raise UsageError(
-            f"The dataset has tools, or messages with roles, which --backend {backend} can't "
-            "send: it takes text alone. Use --backend openai-chat."
+            f"The dataset has tools, or messages with roles, which {setting_name('--backend')} {backend} can't "
+            f"send: it takes text alone. Use {setting_name('--backend')} openai-chat."
         )
 
 
@@ -167,8 +168,8 @@ def _check_bodies(requests: Sequence[Request], backend: str) -> None:
     }
     if fields is not None and (unknown := sorted(used - fields)):
         raise UsageError(
-            f"--backend {backend} has no {', '.join(unknown)}, which requests of this workload need. Use openai or "
-            "openai-chat."
+            f"{setting_name('--backend')} {backend} has no {', '.join(unknown)}, which requests of this workload "
+            "need. Use openai or openai-chat."
         )
 
 
@@ -219,9 +220,11 @@ def check_context(lengths: list[int], target: TargetFacts, trace: bool = False) 
             "Use shorter prompts or outputs, or start the server with a longer context."
         )
         if trace:
+            scale = float(_rounded_down(limit / max(lengths)))
             advice = (
-                f"--trace-max-tokens {limit} skips them; --trace-length-scale {_rounded_down(limit / max(lengths))} "
-                "shortens all requests. Or start the server with a longer context."
+                f"{setting_name('--trace-max-tokens', limit)} skips them; "
+                f"{setting_name('--trace-length-scale', scale)} shortens all requests. Or start the server with a "
+                "longer context."
             )
         raise UsageError(
             f"{over} of {len(lengths)} requests need up to {max(lengths)} tokens (prompt + output), but the server's "

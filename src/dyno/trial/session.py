@@ -16,6 +16,7 @@ from dyno.http import Client, Url
 from dyno.load.progress import Stop
 from dyno.load.protocols import PROTOCOLS, Asked
 from dyno.numbers import count, many, number
+from dyno.option import setting_name
 from dyno.probe import host, server
 from dyno.probe.telemetry import metrics
 from dyno.remote.engine import HeldFleet
@@ -90,14 +91,16 @@ class Session(msgspec.Struct, frozen=True):
     def _advice(self, status: int, trial: TrialSpec) -> str:
         listed = self.target.models_listed
         if status in (401, 403):
-            return "Check the API key: set OPENAI_API_KEY or --header."
+            return f"Check the API key: set OPENAI_API_KEY or {setting_name('--header')}."
         if status in (400, 404, 422) and listed and self.target.model not in listed:
-            return f"The server lists {', '.join(listed[:5])}, but not {self.target.model}: check --model."
+            known = ", ".join(listed[:5])
+            return f"The server lists {known}, but not {self.target.model}: check {setting_name('--model')}."
         if status in (404, 405):
-            return "Check --endpoint and --backend."
+            return f"Check {setting_name('--endpoint')} and {setting_name('--backend')}."
         if status in (400, 422):
-            return "Check --model, --backend and --extra-body."
-        return "Read the server's log. --ready-check-timeout-sec S waits for a server, 0 skips this test."
+            return f"Check {setting_name('--model')}, {setting_name('--backend')} and {setting_name('--extra-body')}."
+        ready = setting_name("--ready-check-timeout-sec")
+        return f"Read the server's log. {ready} S waits for a server, 0 skips this test."
 
     def empty_cache(self, spec: TargetSpec) -> bool:
         """Empty the prefix caches of all copies of the server; False where one can't."""

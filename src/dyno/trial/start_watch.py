@@ -13,6 +13,7 @@ from dyno.engines.engine import Engine
 from dyno.engines.log import tail
 from dyno.errors import EngineError
 from dyno.numbers import percent
+from dyno.option import setting_name
 from dyno.saying import Below
 from dyno.trial.engine_plan import EnginePlan
 from dyno.trial.lifecycle import memory_used
@@ -69,7 +70,8 @@ class StartWatch:
         if spec.ready_timeout_s is not None and now - self._began > spec.ready_timeout_s:
             raise engine.failed(
                 f"wasn't ready within {spec.ready_timeout_s:g} s",
-                "--engine-ready-timeout-sec limits a start also while it makes progress. Raise or remove it.",
+                f"{setting_name('--engine-ready-timeout-sec')} limits a start also while it makes progress. Raise "
+                "or remove it.",
             )
         if now - max(self._moved, self._computed) > spec.ready_stall_s:
             raise self._stalled(engine, now - self._moved, "")
@@ -154,8 +156,8 @@ class StartWatch:
         longer = f", {_COMPUTES} times that while it computes" if first else ""
         return engine.failed(
             f"made no progress for {_rounded(still_s)} while {self._doing}: {first}{', '.join(filter(None, seen))}",
-            f"The limit is {limit_s:g} s without progress{longer}."
-            " Raise --engine-ready-stall-sec if it needs more time.",
+            f"The limit is {limit_s:g} s without progress{longer}. Raise "
+            f"{setting_name('--engine-ready-stall-sec')} if it needs more time.",
         )
 
 

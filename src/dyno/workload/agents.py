@@ -12,6 +12,7 @@ import msgspec
 
 from dyno import files
 from dyno.errors import WorkloadError
+from dyno.option import setting_name
 from dyno.visible import one_line
 from dyno.workload.blocks import Blocks
 from dyno.workload.calls import AgentSession, Call, checked_tools, converted, text_of
@@ -42,7 +43,7 @@ def agents(spec: CommonSpec, tokenizer: Tokenizer) -> Iterator[Request]:
     """Yield the model calls of recorded sessions, in the order of the file; traces by their times."""
     if spec.path is None:
         raise WorkloadError(
-            f"The dataset agents needs its file: give it with --dataset-path. {_SHAPES}."
+            f"The dataset agents needs its file: give it with {setting_name('--dataset-path')}. {_SHAPES}."
         )
     position, number, turns = 0, -1, _Turns(spec, tokenizer)
     for number, session in enumerate(_sessions(spec, tokenizer)):
@@ -146,7 +147,7 @@ def _paths(path: str) -> list[str]:
     names = sorted(str(file) for file in folder.iterdir() if file.name.endswith(_ENDS))
     if not names:
         raise WorkloadError(
-            f"{path} has no file that ends in {', '.join(_ENDS)}. Check --dataset-path."
+            f"{path} has no file that ends in {', '.join(_ENDS)}. Check {setting_name('--dataset-path')}."
         )
     return names
 

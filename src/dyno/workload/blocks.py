@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from hashlib import shake_128
 
 from dyno.errors import WorkloadError
+from dyno.option import setting_name
 from dyno.workload.synthetic import words_by_frequency
 from dyno.workload.tokenizer import Tokenizer
 
@@ -26,8 +27,8 @@ class Blocks:
         words = self._single_tokens()
         if len(words) < 2:
             raise WorkloadError(
-                f"The tokenizer {tokenizer.name} splits every word of dyno's list, so prompts of exact blocks can't be "
-                "made. Name the model's own tokenizer.json with --tokenizer."
+                f"The tokenizer {tokenizer.name} splits every word of dyno's list, so prompts of exact blocks "
+                f"can't be made. Name the model's own tokenizer.json with {setting_name('--tokenizer')}."
             )
         self._words = [f" {words[i % len(words)]}" for i in range(_WORDS)]
         self._checked = 0

@@ -14,6 +14,7 @@ import msgspec
 from dyno import files
 from dyno.errors import TargetError, WorkloadError
 from dyno.http import Client
+from dyno.option import setting_name
 from dyno.workload.hub_file import hub_file
 
 _LARGEST = 16 << 20  # bytes of a template or a configuration
@@ -100,8 +101,9 @@ def _write(process: "subprocess.Popen[str]", line: str) -> None:
 
 def _refused(why: str) -> WorkloadError:
     return WorkloadError(
-        f"The model's chat template can't be rendered: {why[:300].strip(' :.')}. --skip-chat-template sends prompts as "
-        "they are; with --backend openai-chat the server applies its own template."
+        f"The model's chat template can't be rendered: {why[:300].strip(' :.')}. "
+        f"{setting_name('--skip-chat-template')} sends prompts as they are; with {setting_name('--backend')} "
+        "openai-chat the server applies its own template."
     )
 
 

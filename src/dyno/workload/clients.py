@@ -12,6 +12,7 @@ from numpy.random import Generator
 
 from dyno import files
 from dyno.errors import WorkloadError
+from dyno.option import setting_name
 from dyno.workload.datasets.clients import ClientsSpec
 from dyno.workload.draw import Draw
 from dyno.workload.request import Request, Turn
@@ -113,7 +114,8 @@ def _recorded(folder: Path, spec: ClientsSpec) -> Iterator[list[TrafficClient]]:
     if not traces:
         raise WorkloadError(
             f"{folder} has no files chunk-N-trace.csv and chunk-N-dataset.json. Give a folder of ServeGen's data "
-            "(github.com/alibaba/ServeGen, such as data/reason/deepseek-r1) with --dataset-path, or leave it out."
+            "(github.com/alibaba/ServeGen, such as data/reason/deepseek-r1) with "
+            f"{setting_name('--dataset-path')}, or leave it out."
         )
     windows: dict[int, list[TrafficClient]] = {}
     for trace in traces:
@@ -121,7 +123,8 @@ def _recorded(folder: Path, spec: ClientsSpec) -> Iterator[list[TrafficClient]]:
             windows.setdefault(time, []).append(client)
     if not windows:
         raise WorkloadError(
-            f"{folder} has no client that sends anything then. Check --trace-start and --trace-end."
+            f"{folder} has no client that sends anything then. Check {setting_name('--trace-start')} and "
+            f"{setting_name('--trace-end')}."
         )
     return (windows[time] for time in sorted(windows))
 

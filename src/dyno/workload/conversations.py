@@ -11,6 +11,7 @@ import numpy as np
 
 from dyno import files
 from dyno.errors import WorkloadError
+from dyno.option import setting_name
 from dyno.workload.datasets.chat import ChatSpec
 from dyno.workload.datasets.conversations import ConversationsSpec
 from dyno.workload.draw import Draw
@@ -87,7 +88,7 @@ def _parse(flag: str, text: str) -> Draw:
     try:
         return Draw.parse(text)
     except ValueError as e:
-        raise WorkloadError(f"{flag} {e}.") from None
+        raise WorkloadError(f"{setting_name(flag)} {e}.") from None
 
 
 class TurnCounter:
@@ -200,7 +201,8 @@ def conversations(
     """Yield the conversations of a file in one of `_FORMS`, recognized entry by entry."""
     if spec.path is None:
         raise WorkloadError(
-            f"The dataset conversations needs its file: give it with --dataset-path. It has {_FORMS}."
+            f"The dataset conversations needs its file: give it with {setting_name('--dataset-path')}. It has "
+            f"{_FORMS}."
         )
     drawn = DrawnNumbers(spec)
     entries = list(_entries(spec.path))
@@ -246,8 +248,8 @@ def _chosen(
         exchange.answer is None for exchange in exchanges[:-1]
     ):
         raise WorkloadError(
-            f"{dialogue.location}: a turn has no recorded answer, which --answers recorded needs for the history "
-            "of the next one. Use --answers server."
+            f"{dialogue.location}: a turn has no recorded answer, which {setting_name('--answers')} recorded needs "
+            f"for the history of the next one. Use {setting_name('--answers')} server."
         )
     lengths = drawn.outputs(session, len(exchanges))
     if not drawn.output_given:

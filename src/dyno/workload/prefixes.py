@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from dyno.errors import WorkloadError
+from dyno.option import setting_name
 from dyno.workload.common import CommonSpec
 
 BLOCK = 16  # tokens; vLLM caches whole blocks of this length
@@ -27,7 +28,8 @@ def shares(
         return [(number, tokens) for number in numbers]
     if spec.prefix_len:
         raise WorkloadError(
-            "--prefix-hit-rate sets the length of prefixes: remove --random-prefix-len."
+            f"{setting_name('--prefix-hit-rate')} sets the length of prefixes: remove "
+            f"{setting_name('--random-prefix-len')}."
         )
     cuts = _cuts(spec, lengths, numbers)
     return [
@@ -72,10 +74,11 @@ def _cuts(spec: CommonSpec, lengths: Sequence[int], numbers: Sequence[int]) -> l
     possible = reusable(blocks(high), numbers) / total
     if spec.prefix_hit_rate > possible:
         raise WorkloadError(
-            f"A prefix hit rate of {spec.prefix_hit_rate:g} is not possible: the first prompt with each prefix repeats "
-            f"nothing. {len(lengths):,} prompts of {total / len(lengths):,.0f} tokens with {spec.num_prefixes} "
-            f"prefixes reach {math.floor(possible * 1000) / 1000:g}. Lower --prefix-hit-rate or --num-prefixes, or "
-            "raise --num-prompts or --random-input-len."
+            f"A prefix hit rate of {spec.prefix_hit_rate:g} is not possible: the first prompt with each prefix "
+            f"repeats nothing. {len(lengths):,} prompts of {total / len(lengths):,.0f} tokens with "
+            f"{spec.num_prefixes} prefixes reach {math.floor(possible * 1000) / 1000:g}. Lower "
+            f"{setting_name('--prefix-hit-rate')} or {setting_name('--num-prefixes')}, or raise "
+            f"{setting_name('--num-prompts')} or {setting_name('--random-input-len')}."
         )
     for _ in range(_TRIES):
         middle = (low + high) / 2

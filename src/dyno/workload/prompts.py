@@ -12,6 +12,7 @@ import msgspec
 from msgspec import structs
 
 from dyno.errors import WorkloadError
+from dyno.option import setting_name
 from dyno.workload import mix
 from dyno.workload.datasets import DATASETS
 from dyno.workload.prefixes import BLOCK
@@ -34,7 +35,7 @@ def make(spec: WorkloadSpec, tokenizer: Tokenizer) -> Workload:
     if has_tools and spec.answers == "server":
         raise WorkloadError(
             "The file has results of tools, which belong to the recorded answers: a server makes other calls. Use "
-            "--answers recorded, or leave it out."
+            f"{setting_name('--answers')} recorded, or leave it out."
         )
     warmups = _warmups(spec, tokenizer, requests, iter(()) if turns else entries)
     if spec.oversample and not turns:
@@ -214,10 +215,12 @@ def _checked(spec: T) -> T:
         )
     if spec.num_prompts < (0 if spec.traits.trace else 1):
         raise WorkloadError(
-            f"{spec.num_prompts} prompts were asked for. Set --num-prompts to at least 1."
+            f"{spec.num_prompts} prompts were asked for. Set {setting_name('--num-prompts')} to at least 1."
         )
     if spec.num_warmups < 0 or spec.seed < 0:
-        raise WorkloadError("--num-warmups and --seed can't be negative.")
+        raise WorkloadError(
+            f"{setting_name('--num-warmups')} and {setting_name('--seed')} can't be negative."
+        )
     if spec.output_len == -1:  # vLLM's way to say 'as in the file'
         spec = structs.replace(spec, output_len=None)
     if spec.output_len is not None and spec.output_len < 1:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from dyno import files
 from dyno.errors import WorkloadError
+from dyno.option import setting_name
 from dyno.workload.common import CommonSpec
 from dyno.workload.datasets.hf import HfSpec
 from dyno.workload.recorded import (
@@ -44,7 +45,8 @@ def sonnet(spec: CommonSpec, tokenizer: Tokenizer) -> Iterator[Request]:
     lines = text.splitlines(keepends=True)
     if not lines:
         raise WorkloadError(
-            f"{spec.path} is empty. Without --dataset-path dyno uses its own copy of vLLM's sonnet.txt."
+            f"{spec.path} is empty. Without {setting_name('--dataset-path')} dyno uses its own copy of vLLM's "
+            "sonnet.txt."
         )
     line_tokens = sum(map(tokenizer.count, lines)) / len(lines)
     task_tokens = tokenizer.count(templated(tokenizer, _TASK))
@@ -77,7 +79,8 @@ def hf(spec: HfSpec, tokenizer: Tokenizer) -> Iterator[Request]:
     """Yield the prompts of a dataset folder or file: the first message of a conversation, or a column of questions."""
     if spec.path is None:
         raise WorkloadError(
-            "The dataset hf needs its file or folder: give it with --dataset-path, or --hf-name."
+            f"The dataset hf needs its file or folder: give it with {setting_name('--dataset-path')}, or "
+            f"{setting_name('--hf-name')}."
         )
     named = _files(spec, _path(spec.path))
     rows = [
@@ -133,8 +136,8 @@ def _files(spec: HfSpec, path: Path) -> list[Path]:
         shown = ", ".join(list(names.values())[:6]) or "none"
         asked = f" with {' and '.join(words)}" if words else ""
         raise WorkloadError(
-            f"{path} has no {', '.join(_ENDINGS[:3])} file{asked} in its path. Its data files: {shown}. "
-            "Check --dataset-path, --hf-subset and --hf-split."
+            f"{path} has no {', '.join(_ENDINGS[:3])} file{asked} in its path. Its data files: {shown}. Check "
+            f"{setting_name('--dataset-path')}, {setting_name('--hf-subset')} and {setting_name('--hf-split')}."
         )
     train = [p for p in chosen if "train" in names[p]]
     if train and not spec.hf_split:
@@ -172,7 +175,8 @@ def _exchange(row: dict[str, Any], where: str) -> _QuestionRow:
     if prompt is None:
         raise WorkloadError(
             f"{where}: no prompt. dyno reads conversations, messages, turns, {', '.join(_PROMPTS)}; this row has "
-            f"{', '.join(map(str, row))[:200]}. Write the prompts to a file for --dataset-name custom."
+            f"{', '.join(map(str, row))[:200]}. Write the prompts to a file for {setting_name('--dataset-name')} "
+            "custom."
         )
     answer = next((texts[name] for name in _ANSWERS if name in texts), "")
     system = texts.get("system_prompt", "")  # of MLPerf
@@ -205,5 +209,5 @@ def _texts(messages: list[dict[str, Any]]) -> list[str]:
 def _path(text: str) -> Path:
     path = Path(text).expanduser()
     if not path.exists():
-        raise WorkloadError(f"There is no {text}. Check --dataset-path.")
+        raise WorkloadError(f"There is no {text}. Check {setting_name('--dataset-path')}.")
     return path

@@ -13,6 +13,7 @@ import msgspec
 
 from dyno import files
 from dyno.errors import WorkloadError
+from dyno.option import setting_name
 from dyno.workload.common import CommonSpec
 from dyno.workload.request import Request
 from dyno.workload.tokenizer import Tokenizer
@@ -38,7 +39,8 @@ def sharegpt(spec: CommonSpec, tokenizer: Tokenizer) -> Iterator[Request]:
         raise WorkloadError(
             "The dataset sharegpt needs its file. Fetch ShareGPT_V3_unfiltered_cleaned_split.json from "
             "https://huggingface.co/datasets/anon8231489123/ShareGPT_Vicuna_unfiltered and give it with "
-            "--dataset-path. --dataset-name sharegpt-shaped has about the same lengths and needs no file."
+            f"{setting_name('--dataset-path')}. {setting_name('--dataset-name')} sharegpt-shaped has about the "
+            "same lengths and needs no file."
         )
     try:
         entries = msgspec.json.decode(read(spec.path), type=list[Conversation])
@@ -46,7 +48,7 @@ def sharegpt(spec: CommonSpec, tokenizer: Tokenizer) -> Iterator[Request]:
         raise WorkloadError(
             f"{spec.path} is not ShareGPT's JSON, a list of "
             f'{{"conversations": [{{"value": "…"}}, …]}}: {e}. '
-            "Fetch it again, or use --dataset-name custom for JSON lines of your own."
+            f"Fetch it again, or use {setting_name('--dataset-name')} custom for JSON lines of your own."
         ) from None
     pairs = [entry.conversations[:2] for entry in entries if len(entry.conversations) >= 2]
     if spec.shuffle:
@@ -66,10 +68,10 @@ def sharegpt(spec: CommonSpec, tokenizer: Tokenizer) -> Iterator[Request]:
         yield Request(prompt.value, prompt_tokens, output_tokens)
     if none:
         raise WorkloadError(
-            f"None of the {len(entries)} conversations in {spec.path} can be used: {len(pairs)} have two "
-            f"turns, and of these none has a prompt of {MIN_TOKENS} to {MAX_PROMPT_TOKENS} tokens, an answer "
-            f"of at least {MIN_TOKENS}, and at most {MAX_TOTAL_TOKENS} together. Check --dataset-path and "
-            "--sharegpt-output-len."
+            f"None of the {len(entries)} conversations in {spec.path} can be used: {len(pairs)} have two turns, "
+            f"and of these none has a prompt of {MIN_TOKENS} to {MAX_PROMPT_TOKENS} tokens, an answer of at least "
+            f"{MIN_TOKENS}, and at most {MAX_TOTAL_TOKENS} together. Check {setting_name('--dataset-path')} and "
+            f"{setting_name('--sharegpt-output-len')}."
         )
 
 
@@ -82,7 +84,8 @@ def custom(spec: CommonSpec, tokenizer: Tokenizer) -> Iterator[Request]:
     """Yield prompts of the user's own: {"prompt": text or ids, "output_tokens": number} a line."""
     if spec.path is None:
         raise WorkloadError(
-            'The dataset custom needs its file, one {"prompt": "…"} a line: give it with --dataset-path.'
+            'The dataset custom needs its file, one {"prompt": "…"} a line: give it with '
+            f"{setting_name('--dataset-path')}."
         )
     lines = [
         _decode(raw, f"{spec.path}, line {number}", spec.output_len)
@@ -119,7 +122,8 @@ def _decode(raw: bytes, where: str, output_len: int | None) -> tuple[str | list[
     output_tokens = output_len or line.output_tokens
     if output_tokens is None:
         raise WorkloadError(
-            f'{where}: no "output_tokens". Add it, or set one number for all with --custom-output-len.'
+            f'{where}: no "output_tokens". Add it, or set one number for all with '
+            f"{setting_name('--custom-output-len')}."
         )
     if output_tokens < 1:
         raise WorkloadError(
@@ -148,10 +152,12 @@ def read(path: str) -> bytes:
                 io.BufferedReader(gzip.GzipFile(fileobj=io.BytesIO(data))), most, path
             )
     except FileNotFoundError:
-        raise WorkloadError(f"There is no file {path}. Check --dataset-path.") from None
+        raise WorkloadError(
+            f"There is no file {path}. Check {setting_name('--dataset-path')}."
+        ) from None
     except IsADirectoryError:
         raise WorkloadError(
-            f"{path} is a folder. Give the file in it with --dataset-path."
+            f"{path} is a folder. Give the file in it with {setting_name('--dataset-path')}."
         ) from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as e:
         raise WorkloadError(
@@ -159,7 +165,7 @@ def read(path: str) -> bytes:
         ) from None
     except OSError as e:
         raise WorkloadError(
-            f"{path} can't be read: {e.strerror}. Check --dataset-path."
+            f"{path} can't be read: {e.strerror}. Check {setting_name('--dataset-path')}."
         ) from None
     # the mark that some Windows editors put first
     data = data.removeprefix(b"\xef\xbb\xbf")

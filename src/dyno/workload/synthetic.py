@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dyno.errors import WorkloadError
+from dyno.option import setting_name
 from dyno.workload import prefixes
 from dyno.workload.common import CommonSpec
 from dyno.workload.request import Request
@@ -60,9 +61,9 @@ def _random(
         or spec.prefix_len + math.floor(input_len * (1 - spec.range_ratio_input)) < 1
     ):
         raise WorkloadError(
-            f"Prompts of {spec.input_len} tokens (range ratio {spec.range_ratio_input}, "
-            f"prefix {spec.prefix_len}) leave no room for a word: {special} of them are special tokens. "
-            "Raise --random-input-len."
+            f"Prompts of {spec.input_len} tokens (range ratio {spec.range_ratio_input}, prefix {spec.prefix_len}) "
+            f"leave no room for a word: {special} of them are special tokens. Raise "
+            f"{setting_name('--random-input-len')}."
         )
     pairs = random_lengths(msgspec.structs.replace(spec, input_len=input_len))
     lengths = [special + spec.prefix_len + tokens for tokens, _ in pairs]

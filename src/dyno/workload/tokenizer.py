@@ -11,6 +11,7 @@ import msgspec
 from dyno import files
 from dyno.errors import TargetError, WorkloadError
 from dyno.http import Client
+from dyno.option import setting_name
 from dyno.workload import chat_template as chat_templates
 from dyno.workload.chat_template import ChatTemplate
 from dyno.workload.hub_file import hub_file
@@ -90,7 +91,7 @@ class LocalTokenizer:
             data = files.read(file, _LARGEST)
         except OSError as e:
             raise WorkloadError(
-                f"{file} can't be read: {e.strerror}. Check --tokenizer."
+                f"{file} can't be read: {e.strerror}. Check {setting_name('--tokenizer')}."
             ) from None
         if problem := growth_problem(data):
             raise WorkloadError(
@@ -122,9 +123,7 @@ class LocalTokenizer:
             raise
         except BaseException as e:
             why = str(e).partition("\n")[0][:200] or type(e).__name__
-            advice = (
-                "Give the tokenizer.json of the model, or its folder, with --tokenizer."
-            )
+            advice = f"Give the tokenizer.json of the model, or its folder, with {setting_name('--tokenizer')}."
             raise WorkloadError(f"{what} ({why}). {advice}") from None
 
     def count(self, text: str) -> int:
@@ -142,7 +141,9 @@ def local(flag: str) -> LocalTokenizer:
             raise WorkloadError(f"{flag} is not a tokenizer.json{_instead(path.parent)}")
         file = path
     elif flag.startswith((".", "/", "~")) or flag.endswith(".json") or flag.count("/") > 1:
-        raise WorkloadError(f"There is no file or folder {flag}. Check --tokenizer.")
+        raise WorkloadError(
+            f"There is no file or folder {flag}. Check {setting_name('--tokenizer')}."
+        )
     else:
         return LocalTokenizer(flag, _from_hub(flag), hub=flag)
     return LocalTokenizer(flag, file)
@@ -152,12 +153,10 @@ def _instead(folder: Path) -> str:
     if (folder / "tokenizer.model").is_file():
         return (
             ", only a SentencePiece tokenizer.model, which dyno doesn't read. Convert it with transformers: "
-            "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER), or leave out --tokenizer: "
-            "then the server counts."
+            "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER), or leave out "
+            f"{setting_name('--tokenizer')}: then the server counts."
         )
-    return (
-        ". Give the folder of the model, or leave out --tokenizer: then the server counts."
-    )
+    return f". Give the folder of the model, or leave out {setting_name('--tokenizer')}: then the server counts."
 
 
 def _from_hub(name: str) -> Path:
@@ -172,25 +171,27 @@ def _from_hub(name: str) -> Path:
         )
     except errors.RepositoryNotFoundError:
         problem = (
-            f"{name!r} is neither a file or folder here nor a model on the Hugging Face Hub. "
-            "Check the spelling of --tokenizer; if the model is private, set HF_TOKEN"
+            f"{name!r} is neither a file or folder here nor a model on the Hugging Face Hub. Check the spelling of "
+            f"{setting_name('--tokenizer')}; if the model is private, set HF_TOKEN"
         )
     except errors.HFValidationError:
         problem = (
-            f"{name!r} is neither a file or folder here nor a possible name on the Hugging "
-            "Face Hub. Check --tokenizer"
+            f"{name!r} is neither a file or folder here nor a possible name on the Hugging Face Hub. Check "
+            f"{setting_name('--tokenizer')}"
         )
     except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled):
         problem = (
-            f"The tokenizer of {name} isn't in the local cache, and the Hugging Face Hub can't be reached. "
-            "Go online once, or give a local tokenizer.json or its folder with --tokenizer"
+            f"The tokenizer of {name} isn't in the local cache, and the Hugging Face Hub can't be reached. Go "
+            f"online once, or give a local tokenizer.json or its folder with {setting_name('--tokenizer')}"
         )
     except errors.EntryNotFoundError:
         problem = f"{name} has no tokenizer.json on the Hugging Face Hub. Name a model of its family that has one"
     except OSError as e:  # what is left of HTTP and disk
         reason = (str(e) or type(e).__name__).splitlines()[0]
         problem = f"The tokenizer of {name} can't be fetched from the Hugging Face Hub: {reason} Try again"
-    raise WorkloadError(problem + ", or leave out --tokenizer: then the server counts.")
+    raise WorkloadError(
+        problem + f", or leave out {setting_name('--tokenizer')}: then the server counts."
+    )
 
 
 class ServerTokenizer:
@@ -243,8 +244,8 @@ class ServerTokenizer:
             with contextlib.suppress(msgspec.ValidationError):
                 return msgspec.convert(said, kind)
         raise TargetError(
-            f"{self._client.url}{path} answered with HTTP {status}: {str(answer)[:200]!r}. "
-            "Read the server's log, or count with a local tokenizer: --tokenizer FOLDER."
+            f"{self._client.url}{path} answered with HTTP {status}: {str(answer)[:200]!r}. Read the server's log, "
+            f"or count with a local tokenizer: {setting_name('--tokenizer')} FOLDER."
         )
 
 

@@ -12,6 +12,7 @@ import msgspec
 
 from dyno import files
 from dyno.errors import WorkloadError
+from dyno.option import setting_name
 from dyno.scratch import scratch
 from dyno.visible import one_line
 from dyno.workload.blocks import Blocks
@@ -39,15 +40,16 @@ def trace(spec: TraceSpec, tokenizer: Tokenizer) -> Iterator[Request | Dropped]:
     """Yield the requests of a trace, each as a session of its own that begins at its time."""
     if spec.path is None:
         raise WorkloadError(
-            f"The dataset {spec.dataset} needs its file: give it with --dataset-path."
+            f"The dataset {spec.dataset} needs its file: give it with {setting_name('--dataset-path')}."
         )
     form = trace_format(spec)
     entries, dropped = _chosen(list(_entries(spec, spec.path, form)), spec, form)
     tokens = sum(entry.input for entry in entries)
     if tokens > _MOST_TOKENS:
         raise WorkloadError(
-            f"The prompts of {len(entries):,} requests have {tokens:,} tokens. dyno holds at most {_MOST_TOKENS:,}. "
-            "Use a part of the trace: --num-prompts, or --trace-start and --trace-end."
+            f"The prompts of {len(entries):,} requests have {tokens:,} tokens. dyno holds at most "
+            f"{_MOST_TOKENS:,}. Use a part of the trace: {setting_name('--num-prompts')}, or "
+            f"{setting_name('--trace-start')} and {setting_name('--trace-end')}."
         )
     yield from dropped
     blocks, size = Blocks(tokenizer, spec.seed), form.block * spec.trace_length_scale
@@ -73,7 +75,8 @@ def _chosen(
     if not entries:
         only = f" with {form.only[0]} {form.only[1]}" if form.only else ""
         raise WorkloadError(
-            f"{spec.path} has no requests{only}. Check --dataset-path and --dataset-name."
+            f"{spec.path} has no requests{only}. Check {setting_name('--dataset-path')} and "
+            f"{setting_name('--dataset-name')}."
         )
     # A row before is later: exports of several servers have this.
     late = sum(b.time_s < a.time_s for a, b in pairwise(entries))
@@ -121,7 +124,7 @@ def _window(entries: list[TraceEntry], spec: TraceSpec) -> list[TraceEntry]:
     if not window:
         raise WorkloadError(
             f"{spec.path} has no request from {start:g} to {end:g} s: it has {len(entries):,} requests within "
-            f"{last - first:,.0f} s. Change --trace-start or --trace-end."
+            f"{last - first:,.0f} s. Change {setting_name('--trace-start')} or {setting_name('--trace-end')}."
         )
     return window
 
@@ -131,9 +134,10 @@ def _entries(spec: TraceSpec, path: str, form: TraceFormat) -> Iterator[TraceEnt
     for number, place, row in table_rows(path):
         where = f"{path}, {place}"
         if missing := [name for name in wanted if row.get(name) is None]:
-            advice = "Check --dataset-name: timed_trace reads columns of any name."
+            advice = f"Check {setting_name('--dataset-name')}: timed_trace reads columns of any name."
             if isinstance(spec, TimedTraceSpec):
-                advice = "Name its columns with --timed-trace-label-timestamp, -input-length, -output-length."
+                label = setting_name("--timed-trace-label-timestamp")
+                advice = f"Name its columns with {label}, -input-length, -output-length."
             seen = one_line(", ".join(list(row)[:_SHOWN]))
             raise WorkloadError(
                 f"{where}: no {' or '.join(missing)}. It has {seen}. {advice}"
@@ -289,8 +293,8 @@ def _time_s(value: Any, unit_s: float, where: str) -> float:
     seconds = _number(value, where) * unit_s
     if seconds > _LATEST_S:
         raise WorkloadError(
-            f"{where} is {value}, which isn't in seconds. Use --dataset-name timed_trace with "
-            "--timed-trace-sec-multiplier 0.001 for milliseconds, 1e-6 for microseconds."
+            f"{where} is {value}, which isn't in seconds. Use {setting_name('--dataset-name')} timed_trace with "
+            f"{setting_name('--timed-trace-sec-multiplier', 0.001)} for milliseconds, 1e-6 for microseconds."
         )
     return seconds
 

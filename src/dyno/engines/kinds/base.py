@@ -15,7 +15,7 @@ from dyno.facts.engine import About, EngineSpec, Limits, before, valued
 from dyno.facts.model import ModelShape
 from dyno.facts.offline import Batch
 from dyno.facts.rig import Rig
-from dyno.option import as_given, opposite, switches
+from dyno.option import as_given, opposite, setting_name, switches, with_names
 
 if TYPE_CHECKING:
     from dyno.engines.kinds.routes import Cards
@@ -347,7 +347,7 @@ class EngineKind:
         length = spec.max_model_len or count(valued(spec.args, *self.length_flags))
         slots = spec.max_num_seqs or count(valued(spec.args, *self.slots_flags))
         if length:
-            return Limits(length, slots, f"--max-model-len {length}")
+            return Limits(length, slots, setting_name("--max-model-len", length))
         return Limits(
             None if model is None else model.context, slots, "the model's context length"
         )
@@ -386,7 +386,7 @@ class EngineKind:
     def model_of(self, spec: EngineSpec) -> str:
         if not spec.model:
             raise UsageError(
-                f"{self.title} needs a model. Give its name or folder with --model."
+                f"{self.title} needs a model. Give its name or folder with {setting_name('--model')}."
             )
         return spec.model
 
@@ -407,8 +407,8 @@ class EngineKind:
             return words
         known = f" (versions {' or '.join(others)} support it)" if others else ""
         raise UsageError(
-            f"{self._named(version)} doesn't support {as_given(EngineSpec, name, value)}{known}. Remove it, change it, "
-            "or put the engine's own flag into --engine-args."
+            f"{self._named(version)} doesn't support {as_given(EngineSpec, name, value)}{known}. Remove it, change "
+            f"it, or put the engine's own flag into {setting_name('--engine-args')}."
         )
 
     def _named(self, version: str | None) -> str:
@@ -472,9 +472,7 @@ class EngineKind:
             since, until, advice = self.own_flags[known]
             if within(version, since, until):
                 return None
-            return (
-                f"has no {known}; versions {span(since, until)} have it. {advice}".rstrip()
-            )
+            return f"has no {known}; versions {span(since, until)} have it. {with_names(advice)}".rstrip()
         if hits or not self.knows_all_flags:
             return None
         near = difflib.get_close_matches(name, self.own_flags, 1)
@@ -531,6 +529,7 @@ def with_dtype(spec: EngineSpec) -> EngineSpec:
         return spec
     if spec.dtype and word(spec.dtype) != named:
         raise UsageError(
-            f"--quantization {spec.quantization!r} and --dtype {spec.dtype!r} contradict each other. Give one of them."
+            f"{setting_name('--quantization', spec.quantization)} and {setting_name('--dtype', spec.dtype)} "
+            "contradict each other. Give one of them."
         )
     return msgspec.structs.replace(spec, dtype=named, quantization=None)

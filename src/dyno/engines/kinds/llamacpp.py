@@ -35,6 +35,7 @@ from dyno.facts import llama
 from dyno.facts.engine import EngineSpec, Limits, before, valued
 from dyno.facts.model import ModelShape
 from dyno.facts.offline import Batch
+from dyno.option import setting_name
 
 if TYPE_CHECKING:
     from dyno.http import Client
@@ -68,9 +69,9 @@ _OPTIONS: EngineFlags = {
 }  # fmt: skip
 
 _OWN_FLAGS = {
-    "--draft-max": ("4159", "8955", "Use --draft-tokens."),
+    "--draft-max": ("4159", "8955", "Use {--draft-tokens}."),
     "--draft-min": ("4159", "8955", "It is --spec-draft-n-min now."),
-    "--spec-draft-n-max": ("8955", "", "Use --draft-tokens."),
+    "--spec-draft-n-max": ("8955", "", "Use {--draft-tokens}."),
     "--cache-ram": ("6723", "", "Remove it."),
 }
 
@@ -490,7 +491,7 @@ class LlamaCpp(EngineKind):
         total = count(valued(spec.args, "-c", "--ctx-size"))
         if total is None and spec.max_model_len:
             length = spec.max_model_len
-            source = f"--max-model-len {length}"
+            source = setting_name("--max-model-len", length)
             return Limits(
                 length, slots, source, cache_tokens=length * (slots or 1), spreads=True
             )

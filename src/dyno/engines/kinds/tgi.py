@@ -24,6 +24,7 @@ from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec, Limits, valued
 from dyno.facts.model import ModelShape
 from dyno.facts.rig import Rig
+from dyno.option import setting_name
 
 if TYPE_CHECKING:
     from dyno.http import Client
@@ -171,7 +172,8 @@ class Tgi(EngineKind):
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
         if spec.served_name and spec.served_name != spec.model:
             raise UsageError(
-                "TGI takes no --served-model-name: it serves a model under its own name. Remove it."
+                f"TGI takes no {setting_name('--served-model-name')}: it serves a model under its own name. Remove "
+                "it."
             )
         out = [
             *program.argv,

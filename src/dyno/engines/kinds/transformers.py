@@ -20,6 +20,7 @@ from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec, Limits, before
 from dyno.facts.model import ModelShape
 from dyno.facts.offline import Batch
+from dyno.option import setting_name
 
 if TYPE_CHECKING:
     from dyno.http import Client
@@ -95,8 +96,8 @@ class Transformers(EngineKind):
             )
         if spec.served_name and spec.served_name != spec.model:
             raise UsageError(
-                "transformers serve takes no --served-model-name: it serves a model under its own name or path. "
-                "Remove it."
+                f"transformers serve takes no {setting_name('--served-model-name')}: it serves a model under its "
+                "own name or path. Remove it."
             )
         out = [
             *program.argv,

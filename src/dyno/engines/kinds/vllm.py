@@ -36,6 +36,7 @@ from dyno.facts.offline import Batch
 from dyno.facts.rig import Rig
 from dyno.facts.target import known
 from dyno.numbers import human_bytes, percent
+from dyno.option import setting_name
 
 if TYPE_CHECKING:
     from dyno.http import Client
@@ -134,19 +135,19 @@ _OWN_FLAGS = {
     "--speculative-model": (
         "",
         "0.8.3",
-        "Use --draft-model, which becomes --speculative-config.",
+        "Use {--draft-model}, which becomes --speculative-config.",
     ),
     "--num-speculative-tokens": (
         "",
         "0.8.3",
-        "Use --draft-tokens, which becomes --speculative-config.",
+        "Use {--draft-tokens}, which becomes --speculative-config.",
     ),
     "--speculative-draft-tensor-parallel-size": (
         "",
         "0.8.3",
         "It is a key of --speculative-config now.",
     ),
-    "--speculative-config": ("0.8.2", "", "Use --draft-model and --draft-tokens."),
+    "--speculative-config": ("0.8.2", "", "Use {--draft-model} and {--draft-tokens}."),
     "--max-seq-len-to-capture": ("", "0.11.0", "Graphs cover all lengths now. Remove it."),
     "--max-context-len-to-capture": (
         "",
@@ -189,7 +190,7 @@ _OWN_FLAGS = {
     "--engine-use-ray": ("", "0.6.1", "Remove it."),
     "--preemption-mode": ("", "0.11.0", "Remove it."),
     "--disable-async-output-proc": ("0.6.0", "0.11.0", "Remove it."),
-    "--kv-cache-memory-bytes": ("0.10.2", "", "Use --gpu-memory-utilization."),
+    "--kv-cache-memory-bytes": ("0.10.2", "", "Use {--gpu-memory-utilization}."),
     "--async-scheduling": ("0.10.0", "", "Remove it."),
     "--compilation-config": ("0.6.5", "", "Remove it."),
     "--attention-backend": ("0.13.0", "", "Set VLLM_ATTENTION_BACKEND in env."),
@@ -419,14 +420,15 @@ class Vllm(EngineKind):
             return None
         fits = math.floor(100 * (free / total / spec.replicas - _CPU_SPARE)) / 100
         advice = (
-            f"Set --gpu-memory-utilization {fits:g}, or free some."
+            f"Set {setting_name('--gpu-memory-utilization', fits)}, or free some."
             if fits > 0
             else "Free some."
         )
         times = f"{spec.replicas} × " if spec.replicas > 1 else ""
         return (
             f"vLLM takes {times}{percent(share)} of this machine's {human_bytes(total)} of memory "
-            f"(--gpu-memory-utilization), but {human_bytes(free)} are free: it would end after it has loaded. {advice}"
+            f"({setting_name('--gpu-memory-utilization')}), but {human_bytes(free)} are free: it would end after "
+            f"it has loaded. {advice}"
         )
 
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
@@ -614,7 +616,7 @@ def _speculation(spec: EngineSpec, version: str | None) -> list[str]:
         return []
     if spec.draft_model is None or spec.draft_tokens is None:
         raise UsageError(
-            "Speculative decoding needs both --draft-model and --draft-tokens."
+            f"Speculative decoding needs both {setting_name('--draft-model')} and {setting_name('--draft-tokens')}."
         )
     model, tokens = spec.draft_model, spec.draft_tokens
     if within(version, "0.10.0", "0.15.0"):

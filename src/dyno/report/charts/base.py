@@ -12,7 +12,7 @@ import altair as alt
 import msgspec
 
 from dyno.facts.entry import Entry, Number
-from dyno.facts.imported import RowKind
+from dyno.facts.imported import KINDS, RowKind
 from dyno.facts.load import Load
 from dyno.facts.report import DATA, Chart
 from dyno.numbers import many
@@ -23,13 +23,6 @@ from dyno.report.look import PALETTE, Look, theme
 ROWS_MAX = 12_000  # items of a chart; a page holds many charts
 # kinds of entries with requests, and no test or task
 WHOLE = ("serve", "throughput", "latency")
-KIND_WORDS = {
-    "serve": "serving",
-    "throughput": "offline",
-    "latency": "offline batch",
-    "micro": "micro",
-    "quality": "task",
-}
 
 T = TypeVar("T")
 Row = dict[str, Any]
@@ -246,12 +239,12 @@ def workload(entry: Entry, axis: str) -> Workload:
 
 
 def load_words(kind: RowKind, load: Load) -> str:
-    return load.words or KIND_WORDS.get(kind, "") or "one workload"
+    return load.words or KINDS[kind].load
 
 
 def several_words(loads: Iterable[Workload]) -> dict[int, str]:
     """Return loads in words by number, each different from the others."""
-    words = [(load_words(kind, load), KIND_WORDS[kind]) for kind, load in loads]
+    words = [(load_words(kind, load), KINDS[kind].load) for kind, load in loads]
     texts = [text for text, _ in words]
     return {
         i: f"{text} ({kind})" if texts.count(text) > 1 else text

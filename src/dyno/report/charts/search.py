@@ -13,8 +13,8 @@ from dyno.report.charts import base, vega
 from dyno.report.charts.against import headroom, load_axis, points
 from dyno.report.charts.base import Drawing, Row, Select
 from dyno.report.charts.vega import expr, let, unit, when
-from dyno.report.find import WITHIN, limit_title
 from dyno.report.look import GREY, Look
+from dyno.report.searches import WITHIN, limit_title
 
 
 def searches(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
