@@ -154,12 +154,16 @@ def end_at_once(r: Record) -> bool:
 def earliest_ns(r: Record) -> list[int]:
     """Return the earliest moment at which each chunk can have arrived; chunk_ns is the latest."""
     early = list(r.chunk_ns)
-    for k, i in enumerate(r.unseen):
-        if r.unseen_since_ns:
-            early[i] = r.unseen_since_ns[k]
-        else:
-            early[i] = r.chunk_ns[i - 1] if i else r.sent_ns
+    for i, since_ns in zip(r.unseen, earliest_of_unseen_ns(r), strict=True):
+        early[i] = since_ns
     return early
+
+
+def earliest_of_unseen_ns(r: Record) -> list[int]:
+    """Return the same of the unseen ones."""
+    if r.unseen_since_ns:
+        return r.unseen_since_ns
+    return [r.chunk_ns[i - 1] if i else r.sent_ns for i in r.unseen]
 
 
 def likely_ns(r: Record) -> list[int]:
