@@ -279,7 +279,11 @@ class Wire:
 
     def _read(self, events: list[tuple[int, int]]) -> None:
         streams, free, soon, clock = self._pool.connections, self._free, self._soon, now_ns
-        append, frame = self._spool.parts.append, FRAME_BYTES
+        note, append, frame = (
+            self._spool.heads.append,
+            self._spool.parts.append,
+            FRAME_BYTES,
+        )
         size = reads = 0
         until = clock() + TURN_NS
         for fd, event in events:
@@ -313,7 +317,7 @@ class Wire:
                 continue
             length = len(data)
             stamp = extra[0][2] if extra else NO_STAMP
-            append(pack(stream.exchange, READ, length, clock(), stamp))
+            note(pack(stream.exchange, READ, length, clock(), stamp))
             append(data)
             size += length
             reads += 1
@@ -886,8 +890,7 @@ class Wire:
         waited = self._stalls.total_ns() or 0
         self._starved, self._waited_ns = waited - self._waited_ns > STARVED_NS, waited
         self._priority.ease()
-        if self._spool.parts:
-            self._spool.flush()
+        self._spool.flush()
         progress = self.progress
         progress.elapsed_ns = now - self._start_ns
         self._pace.note(progress)

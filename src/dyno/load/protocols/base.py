@@ -100,6 +100,9 @@ class WireProtocol(Protocol):
 
     def read(self, events: list[tuple[int, bytes]]) -> StreamReading: ...
 
+    def read_plain(self, raw: bytes, start: int) -> StreamReading | None:
+        """Read a body of HTTP chunks from `start` on in long steps; None: it can't be read so."""
+
 
 _FINISH: dict[str | None, str | None] = {
     "": None,
@@ -180,7 +183,8 @@ def settle_silent(reading: StreamReading, last_end: int | None) -> None:
     tokens, count = reading.output_tokens, len(reading.chunk_ends)
     spoken = sum(map(bool, reading.texts))
     if tokens is not None and spoken >= tokens:
-        _leave_out_silent(reading)
+        if spoken < count:
+            _leave_out_silent(reading)
     elif last_end is None or (tokens is not None and count >= tokens):
         return
     elif tokens is not None and tokens - reading.leading <= count + 1:
