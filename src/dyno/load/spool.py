@@ -40,8 +40,16 @@ _FRAME = struct.Struct("<IBxHqqq")
 TIMES = struct.Struct("<qq")
 HEADER_BYTES = _FRAME.size
 # The headers of frames, as columns.
-_LAYOUT = "exchange u4, kind u1, pad u1, length u2, read_ns i8, a i8, b i8"
-COLUMNS = np.dtype([tuple(field.split()) for field in _LAYOUT.split(", ")])
+_NAMES = ["exchange", "kind", "length", "read_ns", "a", "b"]
+_FORMATS, _OFFSETS = ["<u4", "u1", "<u2", "<i8", "<i8", "<i8"], [0, 4, 6, 8, 16, 24]
+COLUMNS = np.dtype(
+    {
+        "names": _NAMES,
+        "formats": _FORMATS,
+        "offsets": _OFFSETS,
+        "itemsize": HEADER_BYTES,
+    }
+)
 NO_STAMP = bytes(16)
 pack = _WRITE.pack
 
