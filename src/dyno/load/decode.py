@@ -2,7 +2,7 @@
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -11,7 +11,15 @@ import numpy as np
 
 from dyno.facts.record import Record
 from dyno.load import http1
-from dyno.load.exchanges import CLOCK_SLACK_NS, LATE_NS, Ended, Exchanges, RawExchange
+from dyno.load.exchanges import (
+    ALL,
+    CLOCK_SLACK_NS,
+    LATE_NS,
+    Ended,
+    Exchanges,
+    RawExchange,
+    Share,
+)
 from dyno.load.protocols import StreamReading, WireProtocol
 from dyno.load.spool import READ_BYTES, Frame
 
@@ -44,18 +52,34 @@ def records(
     """Yield a record of each exchange that was begun, in the order in which they ended. Those that a crash left open
     come last, as cut. `unasked`: see ClientFacts."""
     mixed = frozenset(unasked)
-    exchanges = Exchanges(start_ns)
+    for _, record in numbered(spool, lengths, protocol, start_ns):
+        yield marked(record, mixed)
+
+
+def numbered(
+    spool: Path | Iterable[Frame],
+    lengths: Sequence[Lengths],
+    protocol: WireProtocol,
+    start_ns: int | None,
+    share: Share = ALL,
+) -> Iterator[tuple[int, Record]]:
+    """Yield the records of a share of the exchanges, each with its place among those of all."""
+    exchanges = Exchanges(start_ns, share)
     for ended in exchanges.ended(spool):
-        record = _record(ended, lengths, protocol, exchanges.zero_ns or 0)
-        if ended.number in mixed and record.error is None:
-            record.error, record.error_detail = "unasked", _UNASKED
-        yield record
+        yield ended.place, _record(ended, lengths, protocol, exchanges.zero_ns or 0)
+
+
+def marked(record: Record, mixed: Container[int]) -> Record:
+    """Return the record. `mixed`: exchanges whose answers may be another's: theirs is a failure."""
+    if record.index in mixed and record.error is None:
+        record.error, record.error_detail = "unasked", _UNASKED
+    return record
 
 
 def _record(
     ended: Ended, lengths: Sequence[Lengths], protocol: WireProtocol, zero_ns: int
 ) -> Record:
-    index, exchange, end_ns, reason = ended
+    index, exchange, end_ns, reason, _ = ended
     wanted = lengths[index % len(lengths)]
     record = Record(
         index=index,

@@ -114,11 +114,31 @@ class RawExchange:
         self._columns = [ReadTimes(reads, np.where(spoiled, reads, times), lengths)]
 
 
+class Share(NamedTuple):
+    """The exchanges that one of several processes decodes: those whose number leaves `rest` when divided by `of`."""
+
+    rest: int = 0
+    of: int = 1
+
+    def mask(self, heads: np.ndarray) -> np.ndarray:
+        """Return which frames concern these exchanges. Those of the clock and the loop concern all."""
+        common = (heads["kind"] == CLOCK) | (heads["kind"] == TURN)
+        own: np.ndarray = common | (heads["exchange"] % self.of == self.rest)
+        return own
+
+    def has(self, frame: Frame) -> bool:
+        return frame[1] in (CLOCK, TURN) or frame[0] % self.of == self.rest
+
+
+ALL = Share()
+
+
 class Ended(NamedTuple):
     number: int
     exchange: RawExchange
     end_ns: int
     reason: str  # why it ended early; '': it did not
+    place: int = 0  # among the exchanges of all shares, in the order in which they ended
 
 
 class _WallClock:
@@ -165,8 +185,10 @@ class _WallClock:
 class Exchanges:
     """Collects exchanges. `zero_ns`: when the load began; else the first clock frame says it."""
 
-    def __init__(self, zero_ns: int | None) -> None:
+    def __init__(self, zero_ns: int | None, share: Share = ALL) -> None:
         self.zero_ns = zero_ns
+        self._share = share
+        self._numbered = 0  # ends of exchanges, of all shares
         self._clock = _WallClock()
         self._looked = _NEVER  # newer spools say it where it matters (SINCE)
         self._open: dict[int, RawExchange] = {}
@@ -198,14 +220,21 @@ class Exchanges:
 
     def _by_windows(self, in_blocks: Iterator[FrameBlock]) -> Iterator[Ended]:
         for window in _windows(in_blocks):
+            self._number_ends(window)
             if self._take(window):
                 yield from self._ended[: self._settled]
                 del self._ended[: self._settled]
                 self._settled = 0
                 continue
-            yield from self._follow(frames_of(window))
+            yield from self._follow(filter(self._share.has, frames_of(window)))
             if self._damaged:
                 return
+
+    def _number_ends(self, window: FrameBlock) -> None:
+        """Write the place of each end into its frame, whose stamp says nothing."""
+        ends = np.flatnonzero(window.heads["kind"] == END)
+        window.heads["a"][ends] = np.arange(self._numbered, self._numbered + len(ends))
+        self._numbered += len(ends)
 
     # ---- frame by frame ----
 
@@ -248,7 +277,7 @@ class Exchanges:
             elif kind == END:
                 if number not in open_:
                     break
-                self._end(number, read_ns, payload)
+                self._end(number, read_ns, a, payload)
         else:
             self._damaged = False
 
@@ -260,15 +289,16 @@ class Exchanges:
         resent = number in self._open
         self._open[number] = RawExchange(due_ns, sent_ns, connecting_ns, resent, replica)
 
-    def _end(self, number: int, end_ns: int, payload: bytes) -> None:
+    def _end(self, number: int, end_ns: int, place: int, payload: bytes) -> None:
         reason = payload.decode("utf-8", "replace")
-        self._ended.append(Ended(number, self._open.pop(number), end_ns, reason))
+        exchange = self._open.pop(number)
+        self._ended.append(Ended(number, exchange, end_ns, reason, place))
 
     # ---- by columns ----
 
     def _take(self, window: FrameBlock) -> bool:
         """Take the frames of a window at once. False: something in it is unusual, and nothing was taken."""
-        columns = _Columns(window)
+        columns = _Columns(window, self._share)
         clocks = columns.of_kind(CLOCK)
         read_ns, offsets = columns.read_ns[clocks].tolist(), columns.a[clocks].tolist()
         if self.zero_ns is None and not read_ns:
@@ -297,6 +327,7 @@ class Exchanges:
             self._end(
                 int(columns.number[place]),
                 int(columns.read_ns[place]),
+                int(columns.a[place]),
                 columns.payload(place),
             )
         if read_ns:
@@ -354,17 +385,18 @@ class Exchanges:
 class _Columns:
     """The frames of a window."""
 
-    def __init__(self, window: FrameBlock) -> None:
+    def __init__(self, window: FrameBlock, share: Share) -> None:
         heads, self.payloads = window
-        own = np.ascontiguousarray
-        self.number, self._kind = own(heads["exchange"]), own(heads["kind"])
-        self.read_ns, self.a, self.b = (
-            own(heads["read_ns"]),
-            own(heads["a"]),
-            own(heads["b"]),
-        )
-        self.end = np.cumsum(heads["length"], dtype=np.int64)
+        ends = np.cumsum(heads["length"], dtype=np.int64)
+        if share.of > 1:
+            own = share.mask(heads)
+            heads, ends = heads[own], ends[own]
+        self.end = ends
         self.length = heads["length"].astype(np.int64)
+        self.number = np.ascontiguousarray(heads["exchange"])
+        self._kind = np.ascontiguousarray(heads["kind"])
+        self.read_ns = np.ascontiguousarray(heads["read_ns"])
+        self.a, self.b = (np.ascontiguousarray(heads[name]) for name in "ab")
 
     def of_kind(self, kind: int) -> np.ndarray:
         return np.flatnonzero(self._kind == kind)
