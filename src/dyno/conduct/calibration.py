@@ -71,6 +71,7 @@ class Calibration(msgspec.Struct, frozen=True):
     delay_ms: tuple[float, float]  # from due to sent: mean, p99
     priority: str  # of the wire
     verdict: str
+    result_s: float = 0.0  # from the end of the load to the result
 
     @property
     def holds(self) -> bool:
@@ -126,8 +127,11 @@ def calibrate(
                 _trial(shape, [fake.base_url for fake in fakes]), Prompts(_workload(shape))
             ),
         )
+        cpu_before_finish, before_finish = _cpu_of_children_s(), time.monotonic()
         outcome = finish(run)
-        cpu = time.process_time() - cpu
+        result_s = time.monotonic() - before_finish
+        # of those that decoded; the wire's own processes report theirs
+        cpu = time.process_time() - cpu + _cpu_of_children_s() - cpu_before_finish
         logs = [fake.log() for fake in fakes]
     server_cpu_s = max(
         log["cpu_s"] - cpu_s for log, cpu_s in zip(logs, before, strict=True)
@@ -138,7 +142,13 @@ def calibrate(
         [stream for log in logs for stream in log["streams"]],
         cpu,
         server_cpu_s,
+        result_s,
     )
+
+
+def _cpu_of_children_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def _trial(shape: Shape, urls: list[str]) -> TrialSpec:
@@ -186,7 +196,12 @@ def _turn(like: Request, number: int, turns: int) -> Turn:
 
 
 def _compare(
-    shape: Shape, outcome: Outcome, log: list[list[int]], cpu_s: float, server_cpu_s: float
+    shape: Shape,
+    outcome: Outcome,
+    log: list[list[int]],
+    cpu_s: float,
+    server_cpu_s: float,
+    result_s: float,
 ) -> Calibration:
     s, client = outcome.result.served, outcome.run.client()
     queue = s.latencies["queue"]
@@ -214,6 +229,7 @@ def _compare(
         delay_ms=(queue.mean or 0.0, queue.percentiles.get("99") or 0.0),
         priority=s.client.priority,
         verdict=outcome.result.verdict,
+        result_s=result_s,
     )
 
 
