@@ -76,7 +76,8 @@ class Calibration(msgspec.Struct, frozen=True):
     @property
     def holds(self) -> bool:
         """Reported and actual agree as closely as a published figure needs."""
-        a, b = self.reported, self.actual
+        a = self.reported
+        b = self.actual
         pairs = (
             (a.ttft_mean, b.ttft_mean, 3),
             (a.ttft_p99, b.ttft_p99, 10),
@@ -127,7 +128,8 @@ def calibrate(
                 _trial(shape, [fake.base_url for fake in fakes]), Prompts(_workload(shape))
             ),
         )
-        cpu_before_finish, before_finish = _cpu_of_children_s(), time.monotonic()
+        cpu_before_finish = _cpu_of_children_s()
+        before_finish = time.monotonic()
         outcome = finish(run)
         result_s = time.monotonic() - before_finish
         # of those that decoded; the wire's own processes report theirs
@@ -203,12 +205,14 @@ def _compare(
     server_cpu_s: float,
     result_s: float,
 ) -> Calibration:
-    s, client = outcome.result.served, outcome.run.client()
+    s = outcome.result.served
+    client = outcome.run.client()
     queue = s.latencies["queue"]
     chunks = max(s.chunks, 1)
     wire_s = client.cpu_s if client else 0.0
     cpu_s += wire_s if client and client.processes else 0.0  # they are not this process
-    first, last = min(entry[1] for entry in log), max(entry[-1] for entry in log)
+    first = min(entry[1] for entry in log)
+    last = max(entry[-1] for entry in log)
     return Calibration(
         shape=shape,
         reported=Times(

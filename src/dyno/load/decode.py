@@ -17,8 +17,8 @@ from dyno.load.exchanges import (
     LATE_NS,
     Ended,
     Exchanges,
+    ExchangeShare,
     RawExchange,
-    Share,
 )
 from dyno.load.protocols import StreamReading, WireProtocol
 from dyno.load.spool import READ_BYTES, Frame
@@ -61,7 +61,7 @@ def numbered(
     lengths: Sequence[Lengths],
     protocol: WireProtocol,
     start_ns: int | None,
-    share: Share = ALL,
+    share: ExchangeShare = ALL,
 ) -> Iterator[tuple[int, Record]]:
     """Yield the records of a share of the exchanges, each with its place among those of all."""
     exchanges = Exchanges(start_ns, share)
@@ -72,7 +72,8 @@ def numbered(
 def marked(record: Record, mixed: Container[int]) -> Record:
     """Return the record. `mixed`: exchanges whose answers may be another's: theirs is a failure."""
     if record.index in mixed and record.error is None:
-        record.error, record.error_detail = "unasked", _UNASKED
+        record.error = "unasked"
+        record.error_detail = _UNASKED
     return record
 
 
@@ -100,7 +101,8 @@ def _record(
                 # it came to its end, and only dyno didn't come to note it
                 reason = ""
         except (ValueError, RecursionError) as e:
-            record.error, record.error_detail = "garbage", str(e)
+            record.error = "garbage"
+            record.error_detail = str(e)
     _settle_error(record, reason, answered=exchange.count > 0)
     return record
 
@@ -114,7 +116,8 @@ def _note_lateness(exchange: RawExchange, record: Record) -> None:
     if late.min() < -CLOCK_SLACK_NS or not _in_order(times, exchange.sent_ns):
         exchange.distrust()
         late = np.zeros_like(late)
-    record.late_ns_sum, record.late_ns_max = int(late.sum()), int(late.max())
+    record.late_ns_sum = int(late.sum())
+    record.late_ns_max = int(late.max())
     record.unstamped = exchange.unstamped
     if record.late_ns_max > LATE_NS:  # older spools don't record how long such bytes waited
         for i in np.flatnonzero(late > LATE_NS).tolist():
@@ -136,7 +139,8 @@ def _settle_error(record: Record, reason: str, answered: bool) -> None:
     elif record.error is not None:
         return
     elif not answered:
-        record.error, record.error_detail = "empty", "the server closed without an answer"
+        record.error = "empty"
+        record.error_detail = "the server closed without an answer"
     elif not (record.done or record.finish_reason):
         record.error = "cut"
         record.error_detail = "the stream ended without a finish reason or an end mark"
@@ -189,7 +193,8 @@ def _read_answer(
         _drop_last(reading, record)
     _note_text(reading, record)
     _note_counts(reading, record)
-    record.error, record.error_detail = reading.error, reading.error_detail
+    record.error = reading.error
+    record.error_detail = reading.error_detail
     if record.error is None and not record.chunk_ns:
         _note_silence(reading, record)
 
@@ -233,7 +238,8 @@ def _note_text(reading: StreamReading, record: Record) -> None:
 def _note_counts(reading: StreamReading, record: Record) -> None:
     """Note what the server reports: tokens, and how the answer ended."""
     record.chunk_tokens = reading.chunk_tokens or None
-    record.first_tokens, record.leading_chunks = reading.first_tokens, reading.leading
+    record.first_tokens = reading.first_tokens
+    record.leading_chunks = reading.leading
     record.reasoning_tokens = reading.reasoning_tokens
     record.prompt_tokens = reading.prompt_tokens
     record.cached_tokens = reading.cached_tokens
@@ -279,7 +285,8 @@ def _place(
     if not chunk_ends:
         return
     reads, times, lengths = exchange.columns()
-    ends, read_ends = np.array(chunk_ends), lengths.cumsum()
+    ends = np.array(chunk_ends)
+    read_ends = lengths.cumsum()
     which = read_ends.searchsorted(ends)  # of the reads
     record.chunk_ns += (times[which] - zero_ns).tolist()
     if not exchange.late:

@@ -21,7 +21,7 @@ from dyno.child import Child
 from dyno.facts.record import Record
 from dyno.load import decode
 from dyno.load.decode import Lengths
-from dyno.load.exchanges import Share
+from dyno.load.exchanges import ExchangeShare
 from dyno.load.protocols import PROTOCOLS, WireProtocol
 from dyno.load.spool import blocks
 
@@ -41,10 +41,10 @@ class DecodeTask(msgspec.Struct, frozen=True):
     backend: str  # of PROTOCOLS
     zero_ns: int | None
     rest: int  # of the share
-    of: int
+    parts: int
 
     def run(self) -> Iterator[tuple[int, Record]]:
-        share = Share(self.rest, self.of)
+        share = ExchangeShare(self.rest, self.parts)
         protocol = PROTOCOLS[self.backend]
         return decode.numbered(
             Path(self.spool), self.lengths, protocol, self.zero_ns, share

@@ -34,9 +34,11 @@ CLOCK_SLACK_NS = (
     NS_PER_MS // 10
 )  # between the kernel's wall clock and our reading of its offset
 # NTP bends the wall clock by at most 0.05 %; a larger change between two clock frames is a step.
-STEP_NS, STEP_SHARE = NS_PER_MS // 2, 0.001
+STEP_NS = NS_PER_MS // 2
+STEP_SHARE = 0.001
 _CUT = "interrupted: dyno was stopped before the response was complete"
-_WINDOW_BYTES, _WINDOW_FRAMES = 1 << 23, 1 << 17
+_WINDOW_BYTES = 1 << 23
+_WINDOW_FRAMES = 1 << 17
 _LARGEST_S = (
     1 << 33
 )  # of a stamp: what is larger is no time, and would not fit into a column
@@ -114,23 +116,23 @@ class RawExchange:
         self._columns = [ReadTimes(reads, np.where(spoiled, reads, times), lengths)]
 
 
-class Share(NamedTuple):
-    """The exchanges that one of several processes decodes: those whose number leaves `rest` when divided by `of`."""
+class ExchangeShare(NamedTuple):
+    """The exchanges that one of several processes decodes: those whose number leaves `rest` when divided by `parts`."""
 
     rest: int = 0
-    of: int = 1
+    parts: int = 1
 
     def mask(self, heads: np.ndarray) -> np.ndarray:
         """Return which frames concern these exchanges. Those of the clock and the loop concern all."""
         common = (heads["kind"] == CLOCK) | (heads["kind"] == TURN)
-        own: np.ndarray = common | (heads["exchange"] % self.of == self.rest)
+        own: np.ndarray = common | (heads["exchange"] % self.parts == self.rest)
         return own
 
     def has(self, frame: Frame) -> bool:
-        return frame[1] in (CLOCK, TURN) or frame[0] % self.of == self.rest
+        return frame[1] in (CLOCK, TURN) or frame[0] % self.parts == self.rest
 
 
-ALL = Share()
+ALL = ExchangeShare()
 
 
 class Ended(NamedTuple):
@@ -166,11 +168,13 @@ class _WallClock:
             # A late read after the step may still have a stamp from before it.
             if self.spoiled_ns != self._read_ns:
                 self.spoiled_ns = None
-        self.offset_ns, self._read_ns = offset_ns, read_ns
+        self.offset_ns = offset_ns
+        self._read_ns = read_ns
 
     def steady(self, read_ns: list[int], offsets_ns: list[int]) -> bool:
         """Whether the clock is not set before or between these frames."""
-        times, offsets = [self._read_ns, *read_ns], [self.offset_ns, *offsets_ns]
+        times = [self._read_ns, *read_ns]
+        offsets = [self.offset_ns, *offsets_ns]
         if self.spoiled_ns is not None:
             return False
         return all(
@@ -185,7 +189,7 @@ class _WallClock:
 class Exchanges:
     """Collects exchanges. `zero_ns`: when the load began; else the first clock frame says it."""
 
-    def __init__(self, zero_ns: int | None, share: Share = ALL) -> None:
+    def __init__(self, zero_ns: int | None, share: ExchangeShare = ALL) -> None:
         self.zero_ns = zero_ns
         self._share = share
         self._numbered = 0  # ends of exchanges, of all shares
@@ -239,12 +243,10 @@ class Exchanges:
     # ---- frame by frame ----
 
     def _follow(self, read: Iterable[Frame]) -> Iterator[Ended]:
-        clock, open_, looked, offset = (
-            self._clock,
-            self._open,
-            self._looked,
-            self._clock.offset_ns,
-        )
+        clock = self._clock
+        open_ = self._open
+        looked = self._looked
+        offset = self._clock.offset_ns
         known = open_.get
         is_read, late_from, second = READ, LATE_NS, NS_PER_S  # near at hand
         self._damaged = True  # unless all frames make sense
@@ -300,7 +302,8 @@ class Exchanges:
         """Take the frames of a window at once. False: something in it is unusual, and nothing was taken."""
         columns = _Columns(window, self._share)
         clocks = columns.of_kind(CLOCK)
-        read_ns, offsets = columns.read_ns[clocks].tolist(), columns.a[clocks].tolist()
+        read_ns = columns.read_ns[clocks].tolist()
+        offsets = columns.a[clocks].tolist()
         if self.zero_ns is None and not read_ns:
             return False
         if not columns.stamps_fit() or not self._clock.steady(read_ns, offsets):
@@ -311,25 +314,15 @@ class Exchanges:
         if self.zero_ns is None:
             self.zero_ns = read_ns[0]
         for place in columns.of_kind(SENT).tolist():
-            stamp = int(columns.a[place]), int(columns.b[place])
-            self._begin(
-                int(columns.number[place]),
-                int(columns.read_ns[place]),
-                *stamp,
-                columns.payload(place),
-            )
+            self._begin(*columns.frame(place))
         before = {number: self._open[number].count for number in reads.groups}
         for number, (begin, end) in reads.groups.items():
             reads.give(begin, end, self._open[number])
         self._note_late(columns, reads, before)
         ends = columns.of_kind(END).tolist()
         for place in ends:
-            self._end(
-                int(columns.number[place]),
-                int(columns.read_ns[place]),
-                int(columns.a[place]),
-                columns.payload(place),
-            )
+            number, end_ns, among_all, _, payload = columns.frame(place)
+            self._end(number, end_ns, among_all, payload)
         if read_ns:
             self._settled = len(self._ended) - sum(place > clocks[-1] for place in ends)
         for at_ns, offset_ns in zip(read_ns, offsets, strict=True):
@@ -372,7 +365,8 @@ class Exchanges:
                 looked[reads.order[i]]
             )
         places = columns.of_kind(SINCE)
-        numbers, since = columns.number[places].tolist(), columns.a[places].tolist()
+        numbers = columns.number[places].tolist()
+        since = columns.a[places].tolist()
         for number, since_ns, count in zip(
             numbers, since, reads.before(places), strict=True
         ):
@@ -385,10 +379,10 @@ class Exchanges:
 class _Columns:
     """The frames of a window."""
 
-    def __init__(self, window: FrameBlock, share: Share) -> None:
+    def __init__(self, window: FrameBlock, share: ExchangeShare) -> None:
         heads, self.payloads = window
         ends = np.cumsum(heads["length"], dtype=np.int64)
-        if share.of > 1:
+        if share.parts > 1:
             own = share.mask(heads)
             heads, ends = heads[own], ends[own]
         self.end = ends
@@ -409,7 +403,8 @@ class _Columns:
     def stamps_fit(self) -> bool:
         """Whether the stamps of reads are times."""
         reads = self._kind == READ
-        s, ns = self.a[reads], self.b[reads]
+        s = self.a[reads]
+        ns = self.b[reads]
         return bool(
             ((s >= 0) & (s < _LARGEST_S)).all() and ((ns >= 0) & (ns < NS_PER_S)).all()
         )
@@ -420,9 +415,13 @@ class _Columns:
         edges = np.concatenate([[0], changes, [len(self._kind)]])
         return np.repeat(values, np.diff(edges))
 
-    def payload(self, frame: int) -> bytes:
-        end = int(self.end[frame])
-        return self.payloads[end - int(self.length[frame]) : end]
+    def frame(self, place: int) -> tuple[int, int, int, int, bytes]:
+        """Return a frame as `_begin` takes it."""
+        end = int(self.end[place])
+        payload = self.payloads[end - int(self.length[place]) : end]
+        number = int(self.number[place])
+        read_ns = int(self.read_ns[place])
+        return number, read_ns, int(self.a[place]), int(self.b[place]), payload
 
 
 class _Reads:
@@ -435,12 +434,15 @@ class _Reads:
         self.order = order = places[np.argsort(columns.number[places], kind="stable")]
         self.read_ns = columns.read_ns[order]
         offsets = columns.since_last(clocks, offset_ns)[order]
-        s, ns = columns.a[order], columns.b[order]
+        s = columns.a[order]
+        ns = columns.b[order]
         times = np.where(s != 0, s * NS_PER_S + ns - offsets, self.read_ns)
-        lengths, ends = columns.length[order], columns.end[order]
+        lengths = columns.length[order]
+        ends = columns.end[order]
         self._columns = ReadTimes(self.read_ns, times, lengths)
         self._payloads = columns.payloads
-        self._begins, self._ends = (ends - lengths).tolist(), ends.tolist()
+        self._begins = (ends - lengths).tolist()
+        self._ends = ends.tolist()
         self.groups = self._by_number(columns.number[order])
 
     @staticmethod
@@ -492,7 +494,9 @@ def _windows(each: Iterator[FrameBlock]) -> Iterator[FrameBlock]:
         count += len(block.heads)
         if size > _WINDOW_BYTES or count > _WINDOW_FRAMES:
             yield _joined(window)
-            window, size, count = [], 0, 0
+            window = []
+            size = 0
+            count = 0
     if window:
         yield _joined(window)
 

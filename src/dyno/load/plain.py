@@ -94,9 +94,11 @@ class PlainEvents:
 
     def texts(self, begin: int, shape: TextShape) -> list[str]:
         """Return the texts of events of this shape, from the one with the number `begin` on."""
-        before, after = _FRONT + shape.before, shape.after
+        before = _FRONT + shape.before
+        after = shape.after
         pieces = self._pieces[begin : self._last_of(begin, before, after) + 1]
-        front, back = len(before), -len(after)
+        front = len(before)
+        back = -len(after)
         escaped = [piece[front:back] for piece in pieces]
         # Byte by byte the same as the events with these texts would be.
         if (after + before).join(escaped) != b"".join(pieces)[front:back]:

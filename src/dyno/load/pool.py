@@ -174,7 +174,8 @@ class Pool:
         self.hold(replica, error)
 
     def take(self, replica: Replica) -> Connection | None:
-        now, idle = now_ns(), replica.idle
+        now = now_ns()
+        idle = replica.idle
         while idle:
             connection = idle.pop()
             if now - connection.idle_ns < IDLE_MAX_NS:

@@ -41,7 +41,8 @@ TIMES = struct.Struct("<qq")
 HEADER_BYTES = _FRAME.size
 # The headers of frames, as columns.
 _NAMES = ["exchange", "kind", "length", "read_ns", "a", "b"]
-_FORMATS, _OFFSETS = ["<u4", "u1", "<u2", "<i8", "<i8", "<i8"], [0, 4, 6, 8, 16, 24]
+_FORMATS = ["<u4", "u1", "<u2", "<i8", "<i8", "<i8"]
+_OFFSETS = [0, 4, 6, 8, 16, 24]
 COLUMNS = np.dtype(
     {
         "names": _NAMES,
@@ -222,7 +223,8 @@ def _in_order(data: bytes, heads: "deque[Head]") -> tuple[list[Frame], int | Non
 
     `heads`: headers whose payloads haven't come; they stay for the next bytes."""
     read: list[Frame] = []
-    position, size = 0, len(data)
+    position = 0
+    size = len(data)
     while True:
         while heads:
             exchange, kind, length, read_ns, a, b = heads[0]

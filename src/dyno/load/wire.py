@@ -57,7 +57,8 @@ DIGEST_READS = 8  # of an answer that a later request holds
 EVENTS_MAX = 1023  # of one poll: what Python asks the kernel for
 NAP_S = 0.0003
 # … where fewer sockets than these are ready, and nothing is due within this time
-NAP_BELOW, NAP_FROM_NS = 32, 2 * NS_PER_MS
+NAP_BELOW = 32
+NAP_FROM_NS = 2 * NS_PER_MS
 REST_NS = 200_000  # at once, where the next thing is due in less than a millisecond
 STARVED_NS = TICK_NS // 20  # waited for a core in a tick: who naps then may wait again
 NAP_NS = 500_000  # at most, with what waking up takes
@@ -66,13 +67,15 @@ MARK_FROM_NS = 2 * NS_PER_MS
 # 10,000 reads/s: below that a wake-up for each read is cheap enough
 NAP_FROM_READS_PER_TICK = 1_000
 # The server is gone: no byte for this long, and this many connections refused in a row, by every replica.
-GONE_AFTER_NS, GONE_REFUSED = 3 * NS_PER_S, 8
+GONE_AFTER_NS = 3 * NS_PER_S
+GONE_REFUSED = 8
 HOPELESS = 50  # failures, and no success: the load ends
 REFUSED_PAUSE_NS = 50 * NS_PER_MS
 FRAME_BYTES = 128  # that a read costs in spool and memory besides its own, at least
 RESPONSE_MAX = 1 << 26
 # Wait after the last answer for others that weren't asked for: as long as two answers take to begin, within these.
-LINGER_NS, LINGER_MAX_NS = 20 * NS_PER_MS, 250 * NS_PER_MS
+LINGER_NS = 20 * NS_PER_MS
+LINGER_MAX_NS = 250 * NS_PER_MS
 _INTERRUPTED = "interrupted: dyno was stopped while it ran"
 _DECIDED = "cancelled: the load had answered its question"
 # a round trip and some: a connection closed before the request came shows by then
@@ -106,7 +109,8 @@ class Wire:
         gate: Callable[[], int] | None = None,
     ) -> None:
         """`gate`: waits, when the connections are open, and returns the instant at which the load begins."""
-        self._routes, self._fronts = traffic.routes, traffic.fronts
+        self._routes = traffic.routes
+        self._fronts = traffic.fronts
         self._script = traffic.script
         self._plan = plan = traffic.plan
         self._sessions = None if plan.graph is None else Sessions(plan.graph)
@@ -150,10 +154,12 @@ class Wire:
         self._left_over = False  # a socket was not read to its end
         self._stalls = Stalls()
         # no core for a good part of the last tick; for how long in all
-        self._starved, self._waited_ns = False, 0
+        self._starved = False
+        self._waited_ns = 0
         self._ticks_late_ns: list[int] = []
         self._tick_ns = self._stop_ns = 0  # the next tick; the end of sending
-        self._napping, self._reads_at_tick = False, 0
+        self._napping = False
+        self._reads_at_tick = 0
         self._priority = Priority(core)
         until_s = None if plan.stop_sending_ns is None else plan.stop_sending_ns / NS_PER_S
         self.progress = Progress(plan.requests, until_s)
@@ -162,7 +168,8 @@ class Wire:
     # ---- the loop ----
 
     def drive(self) -> ClientFacts:
-        count, spool = self._plan.count, self._spool
+        count = self._plan.count
+        spool = self._spool
         with self._connected():
             self._aim()
             while True:
@@ -257,7 +264,8 @@ class Wire:
         """Around the loop: connections are open, the thread has priority, and no garbage is collected. Then
         `_facts` are known."""
         pool = self._pool = Pool(self._routes, self._fronts)
-        plan, progress = self._plan, self.progress
+        plan = self._plan
+        progress = self.progress
         thaw = not gc.get_freeze_count()  # what a caller froze stays frozen
         try:
             pool.open_first(plan, lambda: self._stop.requested, self._read)
@@ -277,7 +285,8 @@ class Wire:
             with self._priority, self._stalls:
                 yield
                 waited_ns = self._stalls.total_ns()
-            end, usage = now_ns(), resource.getrusage(resource.RUSAGE_SELF)
+            end = now_ns()
+            usage = resource.getrusage(resource.RUSAGE_SELF)
             self._note_clock()  # what the clock did since the last tick
             self._linger()
         finally:
@@ -309,12 +318,13 @@ class Wire:
         )
 
     def _read(self, events: list[tuple[int, int]]) -> None:
-        streams, free, soon, clock = self._pool.connections, self._free, self._soon, now_ns
-        note, append, frame = (
-            self._spool.heads.append,
-            self._spool.parts.append,
-            FRAME_BYTES,
-        )
+        streams = self._pool.connections
+        free = self._free
+        soon = self._soon
+        clock = now_ns
+        note = self._spool.heads.append
+        append = self._spool.parts.append
+        frame = FRAME_BYTES
         size = reads = 0
         until = clock() + TURN_NS
         for fd, event in events:
@@ -377,7 +387,8 @@ class Wire:
 
     def _send_due(self, now: int) -> int:
         """Send what is due; return when the next request is (a far time if none is)."""
-        plan, soon = self._plan, self._soon
+        plan = self._plan
+        soon = self._soon
         if self._paused and self._paused[0] <= now:
             self._free.append(self._paused.popleft())
         while self._steps and self._steps[0][0] <= now:
@@ -476,12 +487,15 @@ class Wire:
                 pool.hold(replica, e)
                 self._failed(exchange, replica, failure(e), unsent_due=due)
                 return None
-        stream.exchange, stream.due_ns = exchange, due
+        stream.exchange = exchange
+        stream.due_ns = due
         return stream
 
     def _send(self, stream: Connection) -> None:
-        exchange, replica = stream.exchange, stream.replica
-        front, payload = replica.front, self._script.payload(exchange)
+        exchange = stream.exchange
+        replica = stream.replica
+        front = replica.front
+        payload = self._script.payload(exchange)
         stream.clear()
         stream.answer = self._script.collector(exchange)
         stream.followed = self._pace.follow()
@@ -496,7 +510,8 @@ class Wire:
         try:
             if stream.tls is not None:
                 stream.tls.object.write(front + payload)
-                front, payload = b"", stream.tls.outgoing.read()
+                front = b""
+                payload = stream.tls.outgoing.read()
             done = (
                 stream.socket.sendmsg((front, payload))
                 if front
@@ -529,7 +544,8 @@ class Wire:
             if head is None:
                 stream.head = raw
                 return
-            stream.body, stream.head = True, b""
+            stream.body = True
+            stream.head = b""
             stream.keep_alive = head.keep_alive
             data = raw[head.length :]
             if head.status != 200:
@@ -577,7 +593,9 @@ class Wire:
             take = _followed(take, stream.followed.add)
         if answer is None:
             return take
-        add, reads, put = answer.add, answer.reads, self._undigested.append
+        add = answer.add
+        reads = answer.reads
+        put = self._undigested.append
 
         def collect(data: bytes) -> int:
             add(data)
@@ -803,7 +821,8 @@ class Wire:
             fresh = self._pool.open(stream.replica)
         except OSError:
             return False
-        fresh.exchange, fresh.due_ns = exchange, stream.due_ns
+        fresh.exchange = exchange
+        fresh.due_ns = stream.due_ns
         return True
 
     def _attend(self, stream: Connection, event: int) -> None:
@@ -910,7 +929,8 @@ class Wire:
             return
         self._pool.poller.modify(stream.fd, IN)
         if ready:
-            stream.replica.refused, stream.replica.held = 0, False
+            stream.replica.refused = 0
+            stream.replica.held = False
         if ready and stream.exchange >= 0:
             self._send(stream)
         elif ready:
@@ -919,7 +939,8 @@ class Wire:
     def _linger(self) -> None:
         """Wait for answers that no request asked for: one too many, earlier on, shifts all that follow it on its
         connection, and the last is still to come."""
-        progress, pool = self.progress, self._pool
+        progress = self.progress
+        pool = self._pool
         end = now_ns() + min(
             LINGER_NS + 2 * progress.first_ns // (progress.firsts or 1), LINGER_MAX_NS
         )
@@ -964,7 +985,8 @@ class Wire:
             self._watch(progress)
 
     def _time_out(self, now: int) -> None:
-        pool, via = self._pool, self._routes[0].via
+        pool = self._pool
+        via = self._routes[0].via
         pool.give_up(now)
         self._fail_in_flight(
             f"timeout: not connected within {count(via.connect_timeout_s)} s (--connect-timeout)",

@@ -33,7 +33,8 @@ class Silences:
         # steps of the number of unseen chunks that may have come in a bucket
         self._perhaps = np.zeros(1024)
         # of unseen chunks: when each may have come, and has
-        self._early, self._late = array("q"), array("q")
+        self._early = array("q")
+        self._late = array("q")
         self._columns = {name: array("q") for name in ("sent", "first", "last", "prompt")}
 
     def add(self, r: Record) -> None:
@@ -58,7 +59,8 @@ class Silences:
             return
         early = np.maximum(np.array(self._early, dtype=np.int64) // BUCKET_NS, 0)
         late = np.maximum(np.array(self._late, dtype=np.int64) // BUCKET_NS, 0)
-        self._early, self._late = array("q"), array("q")
+        self._early = array("q")
+        self._late = array("q")
         self._grow(int(late.max()) + 2)
         size = len(self._perhaps)
         self._perhaps += np.bincount(early, minlength=size)
@@ -110,7 +112,8 @@ class Cuts:
 
     def __init__(self, records: Iterable[Record], s: Summary) -> None:
         middles = [ns(f.at_s + f.length_s / 2) for f in s.freezes]
-        before, after = np.zeros(len(middles)), np.full(len(middles), np.inf)
+        before = np.zeros(len(middles))
+        after = np.full(len(middles), np.inf)
         keep_ns = np.full(len(middles), (s.ttft.median or 0.0) * NS_PER_MS)
         for r in records:
             times = np.array(r.chunk_ns, dtype=np.float64)

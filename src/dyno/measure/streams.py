@@ -56,7 +56,8 @@ class _Arrivals(NamedTuple):
     @classmethod
     def added_up(cls, batch: _Batch) -> "_Arrivals":
         times = np.array(batch.times, dtype=np.int64)
-        early, seen = times.copy(), np.ones(len(times), dtype=bool)
+        early = times.copy()
+        seen = np.ones(len(times), dtype=bool)
         if batch.unseen:
             early[batch.unseen] = batch.unseen_since
             seen[batch.unseen] = False
@@ -89,7 +90,8 @@ class Streams:
 
     def __init__(self) -> None:
         self._batch = _Batch()
-        self._gaps, self._gaps_per_token = Gaps(), Gaps()
+        self._gaps = Gaps()
+        self._gaps_per_token = Gaps()
         self._text_gaps: Gaps | None = None  # None: no chunk without text so far
         # arrived in each bucket of 10 ms, at the latest
         self._tokens = np.zeros(1024)
@@ -149,7 +151,8 @@ class Streams:
         tokens = _each(batch.tokens, arrivals.counts)
         self._tokens = in_buckets(self._tokens, arrivals.times, tokens)
         if batch.unseen:
-            late, early = arrivals.times[batch.unseen], arrivals.early[batch.unseen]
+            late = arrivals.times[batch.unseen]
+            early = arrivals.early[batch.unseen]
             shares = tokens[batch.unseen]
             self._earlier = in_buckets(self._earlier, early, shares)
             self._earlier = in_buckets(self._earlier, late, -shares)
@@ -178,8 +181,11 @@ class Gaps:
     def copy(self) -> "Gaps":
         """Return a copy that shares the arrays."""
         copy = Gaps()
-        copy._known, copy._low, copy._high = [*self._known], [*self._low], [*self._high]
-        copy._sum_low, copy._sum_high = self._sum_low, self._sum_high
+        copy._known = [*self._known]
+        copy._low = [*self._low]
+        copy._high = [*self._high]
+        copy._sum_low = self._sum_low
+        copy._sum_high = self._sum_high
         return copy
 
     @property
@@ -287,7 +293,8 @@ def _blind(
 def in_buckets(buckets: np.ndarray, times: np.ndarray, tokens: np.ndarray) -> np.ndarray:
     """Add `tokens` to the buckets of `times`, which grow where they must."""
     numbers = np.maximum(times // BUCKET_NS, 0)
-    first, last = int(numbers.min()), int(numbers.max())
+    first = int(numbers.min())
+    last = int(numbers.max())
     if last >= len(buckets):
         buckets = np.concatenate([buckets, np.zeros(max(last + 1, len(buckets)))])
     buckets[first : last + 1] += np.bincount(numbers - first, tokens)

@@ -223,7 +223,8 @@ class Tally:
             each = [max(tokens, 1) for tokens in r.chunk_tokens[1:]]
             self._n.update(after_least=sum(each), after_most=sum(each))
             return each
-        tokens, gaps = r.output_tokens or len(r.chunk_ns), len(r.chunk_ns) - 1
+        tokens = r.output_tokens or len(r.chunk_ns)
+        gaps = len(r.chunk_ns) - 1
         most, least = (max(tokens - first, gaps) for first in timing.first_tokens(r))
         self._n.update(after_least=least, after_most=most)
         if least == most:
@@ -232,14 +233,13 @@ class Tally:
 
     def _itl_per_token(self, percentiles: Sequence[float]) -> Latency:
         """Return the distribution. Where it isn't known how many tokens the first chunks have, the mean has bounds."""
-        d, n = self._streams.gaps_per_token.latency(percentiles), self._n
+        d = self._streams.gaps_per_token.latency(percentiles)
+        n = self._n
         if n["after_least"] == n["after_most"]:
             return d
         total = self._streams.gaps_per_token.total
-        low, high = (
-            total.low / n["after_most"] / NS_PER_MS,
-            total.high / n["after_least"] / NS_PER_MS,
-        )
+        low = total.low / n["after_most"] / NS_PER_MS
+        high = total.high / n["after_least"] / NS_PER_MS
         mean = settled(low, high, KNOWN_WITHIN_MS)
         bounds = d.bounds if mean is not None else {**d.bounds, "mean": (low, high)}
         return msgspec.structs.replace(d, mean=mean, bounds=bounds)
@@ -251,7 +251,8 @@ class Tally:
 
     def summary(self, client: ClientFacts, sessions: Sequence[int] = ()) -> Summary:
         """Sum up the load. `sessions`: how many requests each has, where requests wait for one another."""
-        n, percentiles = self._n, self._trial.percentiles
+        n = self._n
+        percentiles = self._trial.percentiles
         duration_s = seconds(client.duration_ns)
         over = duration_s or 1.0
 
@@ -382,7 +383,8 @@ class Tally:
 
     def _peak_tokens_per_s(self) -> tuple[float, float]:
         least, more = (a[::_A_SECOND] for a in self._arrived())
-        low, high = np.diff(least) - more[:-1], np.diff(least) + more[1:]
+        low = np.diff(least) - more[:-1]
+        high = np.diff(least) + more[1:]
         return float(low.max(initial=0.0)), float(high.max(initial=0.0))
 
     def _window(self) -> tuple[int, int] | None:
@@ -391,13 +393,15 @@ class Tally:
         if not completed.any():
             return None
         # A request that fails at once doesn't show that the load is on.
-        start, end = int(np.array(self._end)[completed].min()), max(self._sent)
+        start = int(np.array(self._end)[completed].min())
+        end = max(self._sent)
         return (start, end) if end - start >= 10 * BUCKET_NS else None
 
     def _tokens_in(self, start: int, end: int) -> tuple[float, float]:
         """Return the tokens of a window: at least and at most."""
         least, more = self._arrived()
-        first, last = start // BUCKET_NS, min(end // BUCKET_NS, len(least) - 1)
+        first = start // BUCKET_NS
+        last = min(end // BUCKET_NS, len(least) - 1)
         tokens = float(least[last] - least[first])
         return max(tokens - float(more[first]), 0.0), tokens + float(more[last])
 
@@ -422,7 +426,8 @@ class Tally:
         if quarter < 10:
             return None
         order = np.argsort(due, kind="stable")
-        early, last = took[order[:quarter]], took[order[-quarter:]]
+        early = took[order[:quarter]]
+        last = took[order[-quarter:]]
         offered = due if not first.all() else np.array(self._due)
         span_s = seconds(int(offered.max() - offered.min())) or 1.0
         return Wait(
@@ -435,13 +440,12 @@ class Tally:
         )
 
     def _replay(self) -> ReplaySummary | None:
-        due, sent = (
-            np.array(self._due, dtype=np.float64),
-            np.array(self._sent, dtype=np.float64),
-        )
+        due = np.array(self._due, dtype=np.float64)
+        sent = np.array(self._sent, dtype=np.float64)
         if not len(due):
             return None
-        late_ms, last = np.maximum(sent - due, 0) / NS_PER_MS, len(due) - 1
+        late_ms = np.maximum(sent - due, 0) / NS_PER_MS
+        last = len(due) - 1
         return ReplaySummary(
             recorded_rps=last / (seconds(int(np.ptp(due))) or 1.0),
             sent_rps=last / (seconds(int(np.ptp(sent))) or 1.0),
@@ -465,7 +469,8 @@ class Tally:
 
     def _streams_peak(self, chosen: Chosen) -> int:
         # At the same instant an end comes before a start: a slot is handed on, not doubled.
-        sent, end = np.array(self._sent)[chosen], np.array(self._end)[chosen]
+        sent = np.array(self._sent)[chosen]
+        end = np.array(self._end)[chosen]
         marks = sorted([(t, 1) for t in sent] + [(t, -1) for t in end])
         return int(max(np.cumsum([step for _, step in marks]), default=0)) if marks else 0
 

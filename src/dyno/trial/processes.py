@@ -64,7 +64,8 @@ def drive(
     spec: ClientSpec | None = None,
 ) -> ClientFacts:
     """Put the load on by a process for each spool, here or on Ray's nodes (by `spec`)."""
-    tasks, count = slices.cut(load, spools, keys), len(spools)
+    tasks = slices.cut(load, spools, keys)
+    count = len(spools)
     if spec is not None and spec.on == "ray":
         with on_ray.placed(spec, list(tasks)) as nodes:
             session.watcher.phase("Measuring")
@@ -113,7 +114,8 @@ def _of_process(
     client: ClientFacts | None,
 ) -> Iterator[Record]:
     """Return the records of one process, decoded by others that end with `running`, where that is worth it."""
-    count, graph = len(spools), Graph.from_requests(lengths)
+    count = len(spools)
+    graph = Graph.from_requests(lengths)
     own = slices.of_slice(lengths, k, count, len(lengths), graph)
     facts = _facts_of_process(client, k)
     zero_ns = client.start_ns if client else None
@@ -150,10 +152,9 @@ def _numbered(
         record.group = getattr(own[record.index % len(own)], "group", "")
         record.index = number(record.index)
         if graph:
-            record.session, record.turn = (
-                graph.session_of(record.index),
-                turns[record.index % graph.requests],
-            )
+            record.session = graph.session_of(record.index)
+            record.turn = turns[record.index % graph.requests]
         if facts and facts.outcome == "lost" and record.error == "interrupted":
-            record.error, record.error_detail = "lost", _LOST
+            record.error = "lost"
+            record.error_detail = _LOST
         yield record

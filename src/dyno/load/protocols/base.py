@@ -15,7 +15,8 @@ from dyno.workload.request import Request
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
-_BEGIN, _END = "<think>", "</think>"
+_BEGIN = "<think>"
+_END = "</think>"
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -180,7 +181,8 @@ def settle_silent(reading: StreamReading, last_end: int | None) -> None:
     """
     if not reading.chunk_ends:
         return
-    tokens, count = reading.output_tokens, len(reading.chunk_ends)
+    tokens = reading.output_tokens
+    count = len(reading.chunk_ends)
     spoken = sum(map(bool, reading.texts))
     if tokens is not None and spoken >= tokens:
         if spoken < count:
@@ -202,10 +204,8 @@ def _leave_out_silent(reading: StreamReading) -> None:
         if text
     ]
     reading.empty_chunks += len(reading.texts) - len(spoken)
-    reading.chunk_ends, reading.texts = (
-        [end for end, _ in spoken],
-        [text for _, text in spoken],
-    )
+    reading.chunk_ends = [end for end, _ in spoken]
+    reading.texts = [text for _, text in spoken]
 
 
 def tokens_between(ends: list[int], so_far: dict[int, int]) -> list[int] | None:

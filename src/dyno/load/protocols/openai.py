@@ -127,7 +127,9 @@ class _EventReader:
 
     def _place(self, end: int, choice: _Choice) -> None:
         """Note the event as a chunk, if it has text or may have a token without."""
-        reading, so_far, reason = self.reading, self._so_far, choice.finish_reason
+        reading = self.reading
+        so_far = self._so_far
+        reason = choice.finish_reason
         text = choice.text if choice.delta is None else self._delta_text(end, choice.delta)
         if reason:  # TGI's completions say "" until the last token
             text = _finished(reading, reason, text)
@@ -167,10 +169,13 @@ def _read_plain(raw: bytes, start: int, key: str) -> StreamReading | None:
     events = PlainEvents.read(raw, start)
     if events is None:
         return None
-    reader, attempts, i = _EventReader(), _RUNS, 0
+    reader = _EventReader()
+    attempts = _RUNS
+    i = 0
     spoken = reader.reading.texts
     while i < len(events):
-        before, data = len(spoken), events.data(i)
+        before = len(spoken)
+        data = events.data(i)
         if data is None:
             return None
         if not reader.take(events.ends[i], data):
