@@ -7,7 +7,7 @@ is not can't be compared (one pinned process needs half the CPU per chunk at 6,0
 
     python bench/processes.py --procs 1 8              under two minutes
     python bench/processes.py --procs 1 2 --streams 512
-    python bench/processes.py --procs 1 8 --streams 768 --rounds 57   a minute of 600,000 chunks/s, on 16 cores
+    python bench/processes.py --procs 1 8 --streams 768 --rounds 57   a minute of 600,000 chunks/s (16 cores)
     python bench/processes.py --many 20000 --procs 2   that many streams open at once
 """
 
@@ -30,7 +30,8 @@ WAITED = 0.05  # of the load, for a core
 _HEAD = (
     f"{'procs':>5} {'engines':>7} {'streams':>8} {'open':>7} {'failed':>6} {'chunks/s':>10} {'x one':>6} "
     f"{'us/chunk: wire':>14} {'in all':>7} {'CPU: client':>11} {'engine':>7} "
-    f"{'off by, ms: TTFT mean':>21} {'p99':>7} {'ITL p50':>8} {'p99':>7} {'unseen':>7} {'result after':>12} {'limit':>7}"
+    f"{'off by, ms: TTFT mean':>21} {'p99':>7} {'ITL p50':>8} {'p99':>7} {'unseen':>7} "
+    f"{'result after':>12} {'limit':>7}"
 )
 
 
