@@ -68,11 +68,13 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format src tests bench training lock
 	$(BIN)/ruff check --fix src tests bench training lock
 
-# dyno's numbers against the fake engine's own log; peers that `make bench-peers` installed run beside it. Then how late
+# dyno's numbers against the fake engine's own log; peers that `make bench-peers` installed run beside it. Then what a
+# chunk costs, beside a bare reader in C. Then how late
 # dyno replays a trace, and how it bears size: a study of a thousand trials, a trial of a million tokens. Then how often
 # the intervals that it prints contain the truth, and those of its searches.
 bench: $(VENV)/.installed
 	$(BIN)/python bench/truth.py
+	$(BIN)/python bench/speed.py
 	$(BIN)/python bench/replay.py
 	$(BIN)/python bench/scale.py
 	$(BIN)/python bench/coverage.py

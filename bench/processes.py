@@ -7,6 +7,7 @@ is not can't be compared (one pinned process needs half the CPU per chunk at 6,0
 
     python bench/processes.py --procs 1 8              under two minutes
     python bench/processes.py --procs 1 2 --streams 512
+    python bench/processes.py --procs 1 8 --streams 768 --rounds 57   a minute of 600,000 chunks/s (16 cores)
     python bench/processes.py --many 20000 --procs 2   that many streams open at once
 """
 
@@ -29,7 +30,8 @@ WAITED = 0.05  # of the load, for a core
 _HEAD = (
     f"{'procs':>5} {'engines':>7} {'streams':>8} {'open':>7} {'failed':>6} {'chunks/s':>10} {'x one':>6} "
     f"{'us/chunk: wire':>14} {'in all':>7} {'CPU: client':>11} {'engine':>7} "
-    f"{'off by, ms: TTFT mean':>21} {'p99':>7} {'ITL p50':>8} {'p99':>7} {'unseen':>7} {'limit':>7}"
+    f"{'off by, ms: TTFT mean':>21} {'p99':>7} {'ITL p50':>8} {'p99':>7} {'unseen':>7} "
+    f"{'result after':>12} {'limit':>7}"
 )
 
 
@@ -135,7 +137,7 @@ def _run(shape: Shape, cpus: list[tuple[int, int]], one: float = 0.0) -> Calibra
             f"{'-' if off is None else format(off, '.3f'):>{width}}"
             for off, width in zip(offs, (21, 7, 8, 7), strict=True)
         )
-        + f" {row.unseen_share:>7.2%} {_limit(row):>7}",
+        + f" {row.unseen_share:>7.2%} {row.result_s:>10.1f} s {_limit(row):>7}",
         flush=True,
     )
     return row

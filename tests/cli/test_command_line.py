@@ -224,8 +224,6 @@ def test_every_key_of_a_study_that_has_a_flag_is_found_by_it() -> None:
 STORED = {
     "load/wire.py", "probe/peaks.py", "workload/traces.py", "facts/summary.py",
 }  # fmt: skip
-# Open connections: two messages that still write flags out.
-LEFT = {"load/pool.py"}
 FLAG = re.compile(r"(?<![\w{-])--[a-z]+(?:-[a-z]+)*(?![\w-])")
 ARGUMENT = re.compile(r"-[\w-]+[= ]?[\w+]*(?: -[\w-]+)*")
 
@@ -237,7 +235,7 @@ def test_messages_below_the_command_line_ask_for_the_name_of_a_setting() -> None
     wrong = [
         f"{name}:{node.lineno}: {node.value}"
         for name, tree in _below_the_command_line()
-        if name not in STORED | LEFT
+        if name not in STORED
         for node in _texts(tree)
         if not ARGUMENT.fullmatch(node.value) and known & {*FLAG.findall(node.value)}
     ]

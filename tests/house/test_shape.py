@@ -32,7 +32,7 @@ _SPACE = {
     tokenize.COMMENT,
 }  # fmt: skip
 BASELINE = {
-    "complex": 8,
+    "complex": 6,
     "knots": 30,
     "dense": 1,
     "nested conditions": 1,

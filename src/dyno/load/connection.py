@@ -26,11 +26,15 @@ SO_TIMESTAMPNS = 35 if sys.platform == "linux" else None  # the kernel stamps wh
 Recv = Callable[[int, int], tuple[bytes, list[tuple[int, int, bytes]], int, Any]]
 
 if sys.platform == "linux":
-    IN, OUT, ERROR = select.EPOLLIN, select.EPOLLOUT, select.EPOLLERR | select.EPOLLHUP
+    IN = select.EPOLLIN
+    OUT = select.EPOLLOUT
+    ERROR = select.EPOLLERR | select.EPOLLHUP
 
     Poller = select.epoll
 else:  # macOS and the BSDs: kqueue behind the same calls. Written from its documentation, never run there.
-    IN, OUT, ERROR = 1, 4, 8
+    IN = 1
+    OUT = 4
+    ERROR = 8
 
     class Poller:  # type: ignore[no-redef]
         def __init__(self) -> None:
@@ -42,7 +46,8 @@ else:  # macOS and the BSDs: kqueue behind the same calls. Written from its docu
             self.modify(fd, mask)
 
         def modify(self, fd: int, mask: int) -> None:
-            before, self._masks[fd] = self._masks[fd], mask
+            before = self._masks[fd]
+            self._masks[fd] = mask
             changes = [
                 select.kevent(
                     fd, kind, select.KQ_EV_ADD if mask & bit else select.KQ_EV_DELETE
@@ -80,7 +85,8 @@ class Replica:
     def __init__(
         self, index: int, route: Route, front: bytes, tls: ssl.SSLContext | None
     ) -> None:
-        self.url, self.route = route.url, route
+        self.url = route.url
+        self.route = route
         self.front = front  # what goes before each payload; empty: payloads are whole
         self.tls = tls
         self.family, self.address = _resolve(route)
@@ -217,7 +223,8 @@ class Connection:
 
 class Tls:
     def __init__(self, context: ssl.SSLContext, host: str) -> None:
-        self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.incoming = ssl.MemoryBIO()
+        self.outgoing = ssl.MemoryBIO()
         self.object = context.wrap_bio(self.incoming, self.outgoing, server_hostname=host)
 
     def plain(self, data: bytes) -> bytes:

@@ -2,32 +2,29 @@
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import accumulate
-from operator import sub
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+import numpy as np
 
 from dyno.facts.record import Record
 from dyno.load import http1
+from dyno.load.exchanges import (
+    ALL,
+    CLOCK_SLACK_NS,
+    LATE_NS,
+    Ended,
+    Exchanges,
+    ExchangeShare,
+    RawExchange,
+)
 from dyno.load.protocols import StreamReading, WireProtocol
-from dyno.load.spool import CLOCK, END, READ, READ_BYTES, SENT, SINCE, TURN, Frame, frames
-from dyno.units import NS_PER_MS, NS_PER_S
+from dyno.load.spool import READ_BYTES, Frame
 
-# The kernel keeps one stamp for a read: the last segment's. A chunk before others in that read arrived after the loop
-# had last looked and before that stamp. Within this time the two are one; beyond it the chunk is unseen.
-LATE_NS = NS_PER_MS
 NAME_MAX = 300  # of a name that a server gives
 DETAIL_MAX = 4_000  # of a server's message, before keys are removed
-# between the kernel's wall clock and our reading of its offset
-CLOCK_SLACK_NS = NS_PER_MS // 10
-# NTP bends the wall clock by at most 0.05 %; a larger change between two clock frames is a step.
-STEP_NS, STEP_SHARE = NS_PER_MS // 2, 0.001
-# Events of one HTTP chunk were sent together. Without such chunks, nothing says so.
-_MORE_CHUNKS, _MORE_BYTES = (
-    re.compile(rb"\r\n[0-9a-fA-F]{1,8}(\r|$)"),
-    re.compile(rb"[^\r\n]"),
-)
 _PLAIN = re.compile(rb"[0-9a-fA-F]{1,8}\r\ndata: ([^\n]*)\n\n\r\n")
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -45,77 +42,6 @@ class Lengths(Protocol):
     def output_tokens(self) -> int: ...
 
 
-class _Exchange:
-    """The raw bytes and times of one request, as the spool has them."""
-
-    __slots__ = (
-        "add_piece", "add_read", "add_time", "connecting_ns", "due_ns", "late", "pieces", "reads", "replica", "resent",
-        "sent_ns", "times", "unstamped",
-    )  # fmt: skip
-
-    def __init__(
-        self, due_ns: int, sent_ns: int, connecting_ns: int, resent: bool, replica: int
-    ) -> None:
-        self.due_ns = due_ns
-        self.sent_ns = sent_ns
-        self.connecting_ns = connecting_ns
-        self.resent = resent
-        self.replica = replica
-        self.pieces: list[bytes] = []
-        self.reads: list[int] = []  # when each piece was read
-        # when its last byte arrived: the kernel's stamp, else the same
-        self.times: list[int] = []
-        self.add_piece, self.add_read, self.add_time = (
-            self.pieces.append,
-            self.reads.append,
-            self.times.append,
-        )
-        # reads that came late → when the loop had last looked
-        self.late: dict[int, int] = {}
-        # reads whose stamp a step of the wall clock has spoiled
-        self.unstamped: set[int] = set()
-
-    def distrust(self, since_ns: int = 0) -> None:
-        """Use the reads' own times: the wall clock was set, and the kernel's stamps with it."""
-        for i in range(len(self.reads) - 1, -1, -1):
-            if self.reads[i] < since_ns:
-                return
-            if self.times[i] != self.reads[i]:
-                self.times[i] = self.reads[i]
-                self.unstamped.add(i)
-
-    def in_order(self) -> bool:
-        return self.times[0] > self.sent_ns - CLOCK_SLACK_NS and self.times == sorted(
-            self.times
-        )
-
-
-class _WallClock:
-    """The wall clock as the spool's clock frames have it: the kernel's stamps are by it, and it may be set."""
-
-    def __init__(self) -> None:
-        self.offset_ns = 0  # to the clock by which reads are timed
-        # stamps of reads since then are of two wall clocks
-        self.spoiled_ns: int | None = None
-        self._read_ns = 0
-
-    def look(self, read_ns: int, offset_ns: int) -> None:
-        """Note whether the clock was set since the last frame."""
-        allowed_ns = STEP_NS + STEP_SHARE * (read_ns - self._read_ns)
-        if self._read_ns and abs(offset_ns - self.offset_ns) > allowed_ns:
-            self.spoiled_ns = self._read_ns
-
-    def advance(self, read_ns: int, offset_ns: int, exchanges: Iterable[_Exchange]) -> None:
-        """Go on from this frame. `exchanges`: those that are open."""
-        if self.spoiled_ns is not None:
-            for raw in exchanges:
-                raw.distrust(self.spoiled_ns)
-            # A late read after the step may still have a stamp from before it.
-            if self.spoiled_ns != self._read_ns:
-                self.spoiled_ns = None
-        self.offset_ns, self._read_ns = offset_ns, read_ns
-
-
 def records(
     spool: Path | Iterable[Frame],
     lengths: Sequence[Lengths],
@@ -126,89 +52,35 @@ def records(
     """Yield a record of each exchange that was begun, in the order in which they ended. Those that a crash left open
     come last, as cut. `unasked`: see ClientFacts."""
     mixed = frozenset(unasked)
-    clock = _WallClock()
-    offset = clock.offset_ns
-    looked = 1 << 62  # newer spools say it where it matters (SINCE)
-    open_: dict[int, _Exchange] = {}
-    known = open_.get
-    # since the last clock frame: the next may show a step
-    ended: list[tuple[int, _Exchange, int, str]] = []
-    # near at hand: this loop turns once for each chunk
-    is_read, late_from, second = READ, LATE_NS, NS_PER_S
+    for _, record in numbered(spool, lengths, protocol, start_ns):
+        yield marked(record, mixed)
 
-    def done() -> Iterator[Record]:
-        for exchange, raw, end_ns, reason in ended:
-            if clock.spoiled_ns is not None:
-                raw.distrust(clock.spoiled_ns)
-            record = _record(
-                raw, exchange, end_ns, reason, lengths, protocol, start_ns or 0
-            )
-            if exchange in mixed and record.error is None:
-                record.error, record.error_detail = "unasked", _UNASKED
-            yield record
-        ended.clear()
 
-    for exchange, kind, read_ns, a, b, payload in (
-        frames(spool) if isinstance(spool, Path) else spool
-    ):
-        if kind == is_read:
-            raw = known(exchange)
-            # this frame, and so what follows, is what a crash has left there
-            if raw is None:
-                break
-            raw.add_piece(payload)
-            raw.add_read(read_ns)
-            raw.add_time(a * second + b - offset if a else read_ns)
-            if read_ns - looked > late_from:
-                raw.late[len(raw.reads) - 1] = looked
-        elif kind == TURN:
-            looked = a
-        elif kind == CLOCK:
-            if start_ns is None:
-                start_ns = read_ns  # the first clock reading is the load's beginning
-            clock.look(read_ns, a)
-            yield from done()
-            clock.advance(read_ns, a, open_.values())
-            offset = a
-        elif kind == SENT:
-            replica = int.from_bytes(payload, "little")
-            open_[exchange] = _Exchange(
-                a, read_ns, connecting_ns=b, resent=exchange in open_, replica=replica
-            )
-        elif kind == SINCE:
-            raw = known(exchange)
-            if raw is None or not raw.reads:
-                break
-            if raw.reads[-1] - a > late_from:
-                raw.late[len(raw.reads) - 1] = a
-        elif kind == END:
-            if exchange not in open_:
-                break
-            ended.append(
-                (exchange, open_.pop(exchange), read_ns, payload.decode("utf-8", "replace"))
-            )
-    for exchange, raw in open_.items():
-        end_ns = raw.times[-1] if raw.times else raw.sent_ns
-        ended.append(
-            (
-                exchange,
-                raw,
-                end_ns,
-                "interrupted: dyno was stopped before the response was complete",
-            )
-        )
-    yield from done()
+def numbered(
+    spool: Path | Iterable[Frame],
+    lengths: Sequence[Lengths],
+    protocol: WireProtocol,
+    start_ns: int | None,
+    share: ExchangeShare = ALL,
+) -> Iterator[tuple[int, Record]]:
+    """Yield the records of a share of the exchanges, each with its place among those of all."""
+    exchanges = Exchanges(start_ns, share)
+    for ended in exchanges.ended(spool):
+        yield ended.place, _record(ended, lengths, protocol, exchanges.zero_ns or 0)
+
+
+def marked(record: Record, mixed: Container[int]) -> Record:
+    """Return the record. `mixed`: exchanges whose answers may be another's: theirs is a failure."""
+    if record.index in mixed and record.error is None:
+        record.error = "unasked"
+        record.error_detail = _UNASKED
+    return record
 
 
 def _record(
-    exchange: _Exchange,
-    index: int,
-    end_ns: int,
-    reason: str,
-    lengths: Sequence[Lengths],
-    protocol: WireProtocol,
-    zero_ns: int,
+    ended: Ended, lengths: Sequence[Lengths], protocol: WireProtocol, zero_ns: int
 ) -> Record:
+    index, exchange, end_ns, reason, _ = ended
     wanted = lengths[index % len(lengths)]
     record = Record(
         index=index,
@@ -220,26 +92,41 @@ def _record(
         connecting_ns=exchange.connecting_ns,
         resent=exchange.resent,
         replica=exchange.replica,
-        reads=len(exchange.reads),
+        reads=exchange.count,
     )
-    late = [*map(sub, exchange.reads, exchange.times)]
-    if late and (min(late) < -CLOCK_SLACK_NS or not exchange.in_order()):
-        exchange.distrust()
-        late = [0] * len(late)
-    record.late_ns_sum, record.late_ns_max = sum(late), max(late, default=0)
-    record.unstamped = len(exchange.unstamped)
-    if record.late_ns_max > LATE_NS:  # older spools don't record how long such bytes waited
-        for i, late_ns in enumerate(late):
-            if late_ns > LATE_NS:
-                exchange.late.setdefault(i, 0)
-    if exchange.pieces:
+    _note_lateness(exchange, record)
+    if exchange.count:
         try:
             if _read_response(exchange, record, protocol, zero_ns, whole=not reason):
-                reason = ""  # it came to its end, and only dyno didn't come to note it
+                # it came to its end, and only dyno didn't come to note it
+                reason = ""
         except (ValueError, RecursionError) as e:
-            record.error, record.error_detail = "garbage", str(e)
-    _settle_error(record, reason, answered=bool(exchange.pieces))
+            record.error = "garbage"
+            record.error_detail = str(e)
+    _settle_error(record, reason, answered=exchange.count > 0)
     return record
+
+
+def _note_lateness(exchange: RawExchange, record: Record) -> None:
+    """Note how long bytes had waited before they were read. Stamps that can't be are replaced by the reads' times."""
+    if not exchange.count:
+        return
+    reads, times, _ = exchange.columns()
+    late = reads - times
+    if late.min() < -CLOCK_SLACK_NS or not _in_order(times, exchange.sent_ns):
+        exchange.distrust()
+        late = np.zeros_like(late)
+    record.late_ns_sum = int(late.sum())
+    record.late_ns_max = int(late.max())
+    record.unstamped = exchange.unstamped
+    if record.late_ns_max > LATE_NS:  # older spools don't record how long such bytes waited
+        for i in np.flatnonzero(late > LATE_NS).tolist():
+            exchange.late.setdefault(i, 0)
+
+
+def _in_order(times: np.ndarray, sent_ns: int) -> bool:
+    after_sending = int(times[0]) > sent_ns - CLOCK_SLACK_NS
+    return after_sending and bool((times[1:] >= times[:-1]).all())
 
 
 def _settle_error(record: Record, reason: str, answered: bool) -> None:
@@ -252,14 +139,15 @@ def _settle_error(record: Record, reason: str, answered: bool) -> None:
     elif record.error is not None:
         return
     elif not answered:
-        record.error, record.error_detail = "empty", "the server closed without an answer"
+        record.error = "empty"
+        record.error_detail = "the server closed without an answer"
     elif not (record.done or record.finish_reason):
         record.error = "cut"
         record.error_detail = "the stream ended without a finish reason or an end mark"
 
 
 def _read_response(
-    exchange: _Exchange, record: Record, protocol: WireProtocol, zero_ns: int, whole: bool
+    exchange: RawExchange, record: Record, protocol: WireProtocol, zero_ns: int, whole: bool
 ) -> bool:
     """Read the response into the record. Return whether it is complete."""
     raw = b"".join(exchange.pieces)
@@ -272,7 +160,7 @@ def _read_response(
 
 
 def _read_answer(
-    exchange: _Exchange,
+    exchange: RawExchange,
     raw: bytes,
     head: http1.Head,
     record: Record,
@@ -284,7 +172,9 @@ def _read_answer(
     if (refused := _not_a_stream(raw, head)) is not None:
         record.error, record.error_detail = refused
         return
-    reading = protocol.read(events(raw, head, whole))
+    reading = protocol.read_plain(raw, head.length) if head.chunked else None
+    if reading is None:
+        reading = protocol.read(events(raw, head, whole))
     if reading.finish_end is not None:
         reading.chunk_ends.append(reading.finish_end)
         reading.texts.append("")
@@ -303,7 +193,8 @@ def _read_answer(
         _drop_last(reading, record)
     _note_text(reading, record)
     _note_counts(reading, record)
-    record.error, record.error_detail = reading.error, reading.error_detail
+    record.error = reading.error
+    record.error_detail = reading.error_detail
     if record.error is None and not record.chunk_ns:
         _note_silence(reading, record)
 
@@ -331,7 +222,8 @@ def _not_a_stream(raw: bytes, head: http1.Head) -> tuple[str, str] | None:
 
 
 def _note_text(reading: StreamReading, record: Record) -> None:
-    record.silent = [i for i, text in enumerate(reading.texts) if not text]
+    if "" in reading.texts:
+        record.silent = [i for i, text in enumerate(reading.texts) if not text]
     record.first_chars = len(reading.texts[0]) if reading.texts else 0
     record.empty_chunks = reading.empty_chunks
     record.text = "".join(reading.texts)
@@ -346,7 +238,8 @@ def _note_text(reading: StreamReading, record: Record) -> None:
 def _note_counts(reading: StreamReading, record: Record) -> None:
     """Note what the server reports: tokens, and how the answer ended."""
     record.chunk_tokens = reading.chunk_tokens or None
-    record.first_tokens, record.leading_chunks = reading.first_tokens, reading.leading
+    record.first_tokens = reading.first_tokens
+    record.leading_chunks = reading.leading
     record.reasoning_tokens = reading.reasoning_tokens
     record.prompt_tokens = reading.prompt_tokens
     record.cached_tokens = reading.cached_tokens
@@ -381,40 +274,66 @@ def _drop_last(reading: StreamReading, record: Record) -> None:
 
 
 def _place(
-    exchange: _Exchange,
+    exchange: RawExchange,
     raw: bytes,
     chunk_ends: list[int],
-    more: re.Pattern[bytes],
+    follows: "_Follows",
     record: Record,
     zero_ns: int,
 ) -> None:
-    """Note when each chunk arrived, by the read that holds its end, and for which of them that is only a bound.
-
-    `more`: what after a chunk's end shows that the read's stamp is another one's."""
-    read_ends = list(accumulate(map(len, exchange.pieces)))
-    times, append, i = exchange.times, record.chunk_ns.append, 0
-    for end in chunk_ends:
-        while read_ends[i] < end:
-            i += 1
-        append(times[i] - zero_ns)
+    """Note when each chunk arrived, by the read that holds its end, and for which of them that is only a bound."""
+    if not chunk_ends:
+        return
+    reads, times, lengths = exchange.columns()
+    ends = np.array(chunk_ends)
+    read_ends = lengths.cumsum()
+    which = read_ends.searchsorted(ends)  # of the reads
+    record.chunk_ns += (times[which] - zero_ns).tolist()
     if not exchange.late:
         return
-    i = 0
-    for chunk, end in enumerate(chunk_ends):
-        while read_ends[i] < end:
-            i += 1
-        if i not in exchange.late:
-            continue
-        stamped = times[i] != exchange.reads[i]
-        alone = stamped and not more.search(raw, end, read_ends[i])
-        # The read before left nothing behind, unless its buffer was full.
-        emptied = i > 0 and len(exchange.pieces[i - 1]) < READ_BYTES
-        since_ns = max(
-            exchange.late[i], exchange.reads[i - 1] if emptied else exchange.sent_ns
-        )
-        if not alone and times[i] - since_ns > LATE_NS:
-            record.unseen.append(chunk)
-            record.unseen_since_ns.append(since_ns - zero_ns)
+    since_ns = _since(exchange)
+    unseen = (times - since_ns > LATE_NS)[which]
+    # A stamp is the last chunk's of its read.
+    last = (times != reads)[which]
+    last &= ~follows.several(raw, ends, read_ends[which], unseen & last)
+    chunks = np.flatnonzero(unseen & ~last)
+    record.unseen += chunks.tolist()
+    record.unseen_since_ns += (since_ns[which[chunks]] - zero_ns).tolist()
+
+
+def _since(exchange: RawExchange) -> np.ndarray:
+    """Return for each read since when its bytes can have been there. Of one that came in time: since its own time."""
+    reads, times, lengths = exchange.columns()
+    since_ns = times.copy()
+    late = np.array(sorted(exchange.late))
+    # The read before left nothing behind, unless its buffer was full.
+    emptied = (late > 0) & (lengths[late - 1] < READ_BYTES)
+    before_ns = np.where(emptied, reads[late - 1], exchange.sent_ns)
+    looked_ns = np.array([exchange.late[i] for i in late.tolist()], dtype=np.int64)
+    since_ns[late] = np.maximum(looked_ns, before_ns)
+    return since_ns
+
+
+class _Follows(NamedTuple):
+    """What after a chunk's end shows that its read's stamp is another chunk's."""
+
+    pattern: re.Pattern[bytes]
+    shortest: int  # of what can fit the pattern
+
+    def several(
+        self, raw: bytes, ends: np.ndarray, read_ends: np.ndarray, asked: np.ndarray
+    ) -> np.ndarray:
+        """Return after which of the chunks there is such a thing, where it is asked."""
+        several = np.zeros(len(ends), bool)
+        search = self.pattern.search
+        for i in np.flatnonzero(asked & (read_ends - ends >= self.shortest)).tolist():
+            several[i] = search(raw, int(ends[i]), int(read_ends[i])) is not None
+        return several
+
+
+# Events of one HTTP chunk were sent together. Without such chunks, nothing says so.
+_MORE_CHUNKS = _Follows(re.compile(rb"\r\n[0-9a-fA-F]{1,8}(\r|$)"), len("\r\n0"))
+_MORE_BYTES = _Follows(re.compile(rb"[^\r\n]"), 1)
 
 
 def events(raw: bytes, head: http1.Head, whole: bool = True) -> list[tuple[int, bytes]]:

@@ -74,10 +74,8 @@ def _read(raw: bytes) -> Head:
         if name == b"content-length" and fields.get(name, value) != value:
             raise ValueError("two content lengths that differ")
         fields[name] = value
-    length, coding = (
-        fields.get(b"content-length"),
-        fields.get(b"transfer-encoding", b"").lower(),
-    )
+    length = fields.get(b"content-length")
+    coding = fields.get(b"transfer-encoding", b"").lower()
     if length is not None and not (length.isdigit() and len(length) <= _LENGTH_DIGITS):
         raise ValueError("a content length that is not a number")
     if coding not in (b"", b"identity", b"chunked"):
@@ -130,7 +128,8 @@ class Chunked:
 
     def take(self, data: bytes) -> int:
         """Take one read's bytes: ONE, SEVERAL or OVER. ValueError where the framing is broken."""
-        left, size = self.left, len(data)
+        left = self.left
+        size = len(data)
         if not left and not self._carry:
             # The usual case, once for each token: the read is one whole chunk.
             line_end = data.find(b"\r\n", 0, 16)
@@ -143,11 +142,14 @@ class Chunked:
         position = left
         if self._carry:
             data = self._carry + data[position:]
-            self._carry, position, size = b"", 0, len(data)
+            self._carry = b""
+            position = 0
+            size = len(data)
         while position < size:
             line_end = data.find(b"\r\n", position)
             if line_end < 0:
-                self._carry, self.left = data[position:], 0
+                self._carry = data[position:]
+                self.left = 0
                 if len(self._carry) > 4096:
                     raise ValueError("a chunk header that doesn't end")
                 return SEVERAL
@@ -171,7 +173,9 @@ def dechunk(raw: bytes, start: int) -> list[tuple[int, int]]:
     """Return the spans of each whole or cut chunk's payload in `raw`, from `start` on. ValueError where a chunk is
     longer than it says."""
     spans: list[tuple[int, int]] = []
-    append, find, size = spans.append, raw.find, len(raw)
+    append = spans.append
+    find = raw.find
+    size = len(raw)
     position = start
     while position < size:
         line_end = find(b"\r\n", position)

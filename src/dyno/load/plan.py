@@ -121,7 +121,8 @@ def prompts_needed(load: LoadSpec, work: WorkloadSpec | None = None) -> int | No
 def _rates_rps(load: LoadSpec, count: int) -> np.ndarray:
     if load.request_rate_rps is not None:
         return np.full(count, load.request_rate_rps)
-    start, end = load.ramp_start_rps, load.ramp_end_rps
+    start = load.ramp_start_rps
+    end = load.ramp_end_rps
     assert start is not None and end is not None, "the command line checks this"
     progress = np.arange(count) / max(count - 1, 1)
     if load.ramp == "linear":

@@ -11,6 +11,7 @@ from dyno.http import Route, tls_context
 from dyno.load.connection import IN, OUT, Connection, Poller, Replica, begin
 from dyno.load.plan import Plan
 from dyno.numbers import count
+from dyno.option import setting_name
 from dyno.units import NS_PER_S, ns
 
 AHEAD_NS = NS_PER_S // 2  # connections are opened this long before a request needs them
@@ -96,8 +97,8 @@ class Pool:
                 short = min(self.replicas, key=lambda r: len(r.idle))
                 raise TargetError(
                     f"{short.url} accepted only {len(short.idle)} of {wanted // len(self.replicas)} connections within "
-                    f"{count(allowed_ns / NS_PER_S)} s. Lower --max-concurrency, or raise the server's limit on "
-                    "connections."
+                    f"{count(allowed_ns / NS_PER_S)} s. Lower {setting_name('--max-concurrency')}, or raise the "
+                    "server's limit on connections."
                 )
 
     def touch(self) -> None:
@@ -174,7 +175,8 @@ class Pool:
         self.hold(replica, error)
 
     def take(self, replica: Replica) -> Connection | None:
-        now, idle = now_ns(), replica.idle
+        now = now_ns()
+        idle = replica.idle
         while idle:
             connection = idle.pop()
             if now - connection.idle_ns < IDLE_MAX_NS:
@@ -233,7 +235,8 @@ def _allow_open_files(plan: Plan) -> None:
         if plan.due_ns is None or plan.in_flight_max is not None:
             raise UsageError(
                 f"{streams} connections at once need {need} open files; the system allows {hard}. "
-                "Share them among processes (--procs), set --max-concurrency lower, or raise the limit (ulimit -Hn)."
+                f"Share them among processes ({setting_name('--procs')}), set {setting_name('--max-concurrency')} "
+                "lower, or raise the limit (ulimit -Hn)."
             )
         need = hard  # an open loop rarely has all its requests in flight
     resource.setrlimit(resource.RLIMIT_NOFILE, (need, hard))

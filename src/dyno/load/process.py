@@ -222,10 +222,8 @@ def lost(spool: Path, start_ns: int, progress: Progress) -> ClientFacts:
         len({exchange for exchange, kind, *_ in frames(spool) if kind == SENT}),
         progress.count,
     )
-    planned, end_ns = (
-        progress.count if progress.until_s is None else sent,
-        start_ns + progress.elapsed_ns,
-    )
+    planned = progress.count if progress.until_s is None else sent
+    end_ns = start_ns + progress.elapsed_ns
     return ClientFacts(
         start_ns, end_ns, "lost", planned, sent, 0.0, progress.reads, [], kernel_stamps=True
     )

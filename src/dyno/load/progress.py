@@ -8,9 +8,11 @@ RECENT = 64  # times of first bytes that the live figure is of
 FOLLOWED = 4  # responses at a time, for the live rate: their reads are looked into
 _USAGE_KEYS = (b'"completion_tokens":', b'"generated_tokens":', b'"tokens_predicted":')
 _EVENT = b"data:"
-_FADE_PER_TICK, _FADE_PER_RESPONSE = 0.95, 0.98
+_FADE_PER_TICK = 0.95
+_FADE_PER_RESPONSE = 0.98
 # events of a response without a token: role, finish reason, usage, end mark …
-_TOKENLESS_MOST, _TOKENLESS = 6, 3
+_TOKENLESS_MOST = 6
+_TOKENLESS = 3
 
 
 class Progress(msgspec.Struct):
@@ -96,12 +98,14 @@ class TokenPace:
             self._tokenless, progress.tokens_per_event = self._tokens_per_event()
         fresh = (progress.bytes - self._noted_bytes) * self._events / self._event_bytes
         progress.events += fresh - self._tokenless * (progress.ended - self._noted_ended)
-        self._noted_bytes, self._noted_ended = progress.bytes, progress.ended
+        self._noted_bytes = progress.bytes
+        self._noted_ended = progress.ended
 
     def _take_in(self, response: FollowedResponse) -> None:
         self._event_bytes += response.bytes - response.noted_bytes
         self._events += response.events - response.noted_events
-        response.noted_bytes, response.noted_events = response.bytes, response.events
+        response.noted_bytes = response.bytes
+        response.noted_events = response.events
 
     def _tokens_per_event(self) -> tuple[float, float]:
         """Return how many events of a response carry no token, and how many tokens each other one carries."""

@@ -41,7 +41,8 @@ class Priority:
         self._core = core
         self._levels: list[str] = []
         self._before: set[int] | None = None
-        self._at_ns, self._cpu_s = now_ns(), time.thread_time()
+        self._at_ns = now_ns()
+        self._cpu_s = time.thread_time()
 
     def __enter__(self) -> "Priority":
         if sys.platform != "linux" or os.sched_getscheduler(0) != os.SCHED_OTHER:
@@ -68,9 +69,11 @@ class Priority:
 
     def ease(self) -> None:
         """Give up real-time priority when busy; called every tick."""
-        now, cpu_s = now_ns(), time.thread_time()
+        now = now_ns()
+        cpu_s = time.thread_time()
         busy = (cpu_s - self._cpu_s) * NS_PER_S > TOO_BUSY * (now - self._at_ns)
-        self._at_ns, self._cpu_s = now, cpu_s
+        self._at_ns = now
+        self._cpu_s = cpu_s
         if busy and self._levels[-1:] == ["SCHED_RR 1"]:
             self._ordinary()
             self._shorten()

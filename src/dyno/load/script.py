@@ -67,8 +67,10 @@ class TurnScript(msgspec.Struct, tag=True):
     def payload(self, exchange: int) -> bytes:
         bodies = self.bodies
         request = exchange % len(bodies)
-        body, first = bodies[request], exchange - request
-        parts, before = [body.own], body.history
+        body = bodies[request]
+        first = exchange - request
+        parts = [body.own]
+        before = body.history
         while before >= 0:
             earlier = bodies[before]
             parts.append(
@@ -164,7 +166,8 @@ class AnswerCollector:
         self.digest()
         if not self.reads:
             return self._text
-        response, protocol = self._head + b"".join(self.reads), PROTOCOLS[self._backend]
+        response = self._head + b"".join(self.reads)
+        protocol = PROTOCOLS[self._backend]
         head = http1.head(response)
         rest = "" if head is None else protocol.read(decode.events(response, head)).answer
         return self._text + _encode(rest)[1:-1]
@@ -191,7 +194,9 @@ def make(
     answers: Answers = "server",
 ) -> Script:
     """Make the script. `head`: of each request, to the value of its content length."""
-    protocol, wholes, turns = PROTOCOLS[backend], [], []
+    protocol = PROTOCOLS[backend]
+    wholes = []
+    turns = []
     for request in requests:
         if isinstance(request, Turn):
             turns.append(request)

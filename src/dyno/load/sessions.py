@@ -61,9 +61,12 @@ class Graph(msgspec.Struct, frozen=True):
 
     def part(self, sessions: Sequence[int]) -> "Graph":
         """Return the graph of some of its sessions, numbered anew."""
-        starts, after, wait_ns = [0], [], []
+        starts = [0]
+        after = []
+        wait_ns = []
         for session in sessions:
-            first, end = self.starts[session], self.starts[session + 1]
+            first = self.starts[session]
+            end = self.starts[session + 1]
             shift = starts[-1] - first
             after += [[i + shift for i in self.after[j]] for j in range(first, end)]
             wait_ns += self.wait_ns[first:end]
@@ -95,7 +98,8 @@ class _Session:
     __slots__ = ("in_flight", "unsent")
 
     def __init__(self, exchanges: range) -> None:
-        self.unsent, self.in_flight = set(exchanges), 0
+        self.unsent = set(exchanges)
+        self.in_flight = 0
 
 
 class Sessions:
@@ -116,8 +120,10 @@ class Sessions:
 
     def begin(self, number: int, now: int) -> list[tuple[int, int]]:
         """Return its first requests, each after the time when it is due."""
-        graph, members = self._graph, self._graph.members(number)
-        session, first = _Session(members), []
+        graph = self._graph
+        members = self._graph.members(number)
+        session = _Session(members)
+        first = []
         self.unsent += len(members)
         for exchange in members:
             self._by_exchange[exchange] = session
@@ -143,7 +149,8 @@ class Sessions:
     ) -> tuple[list[tuple[int, int]], bool]:
         """Return the requests that had to wait for it alone, each after the time when it is due; and whether the
         session is over. After a failure the rest of the session is skipped."""
-        graph, session = self._graph, self._by_exchange.pop(exchange)
+        graph = self._graph
+        session = self._by_exchange.pop(exchange)
         session.in_flight -= 1
         following = []
         if failed:

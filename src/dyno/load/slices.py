@@ -48,7 +48,8 @@ class SliceClient(Protocol):
 
 
 def share(plan: Plan, k: int, n: int) -> Plan:
-    most, count = plan.in_flight_max, len(range(k, plan.count, n))
+    most = plan.in_flight_max
+    count = len(range(k, plan.count, n))
     return Plan(
         count=count,
         due_ns=None if plan.due_ns is None else plan.due_ns[k::n],
@@ -83,7 +84,9 @@ class Numbering:
     """Numbers a slice's exchanges as in the whole load."""
 
     def __init__(self, graph: Graph | None, k: int, n: int) -> None:
-        self._graph, self._k, self._n = graph, k, n
+        self._graph = graph
+        self._k = k
+        self._n = n
         if graph is not None:
             self._sessions = sessions_of(graph.sessions, k, n, graph.sessions)
             self._part = graph.part(self._sessions)
@@ -100,7 +103,8 @@ def cut(
     traffic: Traffic, spools: Sequence[Path], secrets: Sequence[bytes]
 ) -> Iterator[SliceTask]:
     """Yield the task of each process; as many as there are spools to write."""
-    n, first = len(spools), traffic.routes[0]
+    n = len(spools)
+    first = traffic.routes[0]
     via = Transport(
         **{name: getattr(first.via, name) for name in Transport.__struct_fields__}
     )
@@ -121,7 +125,8 @@ def cut(
 
 
 def _script(traffic: Traffic, k: int, n: int, count: int) -> Script:
-    script, graph = traffic.script, traffic.plan.graph
+    script = traffic.script
+    graph = traffic.plan.graph
     if isinstance(script, PromptScript):
         return PromptScript(of_slice(script.payloads, k, n, count, graph))
     return script.part(of_slice(range(len(script.bodies)), k, n, count, graph))
@@ -144,7 +149,8 @@ def drive(
             for client in clients:
                 client.stop()
         if not begun and all(client.ready for client in clients):
-            begun, at_ns = True, now_ns() + head_start_ns
+            begun = True
+            at_ns = now_ns() + head_start_ns
             for client in clients:
                 client.go(at_ns)
         if begun:
@@ -167,10 +173,8 @@ def joined(each: Sequence[Progress]) -> Progress:
         "events",
     )
     last = max(RECENT // len(each), 1)
-    tokens, events = (
-        sum(p.events * p.tokens_per_event for p in each),
-        sum(p.events for p in each),
-    )
+    tokens = sum(p.events * p.tokens_per_event for p in each)
+    events = sum(p.events for p in each)
     return Progress(
         **{name: sum(getattr(p, name) for p in each) for name in sums},
         until_s=each[0].until_s,

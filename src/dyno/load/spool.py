@@ -1,7 +1,9 @@
 """The spool: every read's bytes and times, written to disk during the load.
 
-A frame is a header of 32 bytes and its payload. They collect in `Spool.parts` as `pack(…)` followed by the bytes, so
-that one join and one write serve some hundred reads.
+A frame is a header of 32 bytes and its payload. Some hundred frames are written at once, as a block: a header of the
+kind BLOCK (read_ns: how many frames; stamp: the bytes of all payloads, 0), the headers of the frames, their payloads.
+So a reader gets the headers of a block as one array. Spools of earlier versions have frames without blocks, each
+header followed by its payload.
 
 kind   READ   payload: bytes read; read_ns: when; stamp: the kernel's receive time (wall clock s, ns), or zeros
        SENT   read_ns: just before the first byte went out; stamp: (due_ns, how long the connection that was
@@ -20,22 +22,43 @@ import contextlib
 import fcntl
 import os
 import struct
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import IO, NamedTuple
+
+import numpy as np
 
 from dyno import files
 from dyno.errors import StoreError
 
 READ_BYTES = 32_768  # of one read, at most
-READ, SENT, END, CLOCK, TURN, SINCE = range(6)
+BLOCK_FRAMES = 1 << 20  # of a block, at most
+READ, SENT, END, CLOCK, TURN, SINCE, BLOCK = range(7)
 _WRITE = struct.Struct("<IBxHq16s")  # exchange, kind, payload length, read_ns, stamp
 _FRAME = struct.Struct("<IBxHqqq")
 TIMES = struct.Struct("<qq")
+HEADER_BYTES = _FRAME.size
+# The headers of frames, as columns.
+_NAMES = ["exchange", "kind", "length", "read_ns", "a", "b"]
+_FORMATS = ["<u4", "u1", "<u2", "<i8", "<i8", "<i8"]
+_OFFSETS = [0, 4, 6, 8, 16, 24]
+COLUMNS = np.dtype(
+    {
+        "names": _NAMES,
+        "formats": _FORMATS,
+        "offsets": _OFFSETS,
+        "itemsize": HEADER_BYTES,
+    }
+)
 NO_STAMP = bytes(16)
 pack = _WRITE.pack
 
 # exchange, kind, read_ns, stamp a, stamp b, payload
 Frame = tuple[int, int, int, int, int, bytes]
+Head = tuple[
+    int, int, int, int, int, int
+]  # exchange, kind, length, read_ns, stamp a, stamp b
 
 
 class Spool:
@@ -43,7 +66,8 @@ class Spool:
 
     def __init__(self, path: Path, secrets: Sequence[bytes] = ()) -> None:
         self.path = path
-        # not written yet. The wire's hot path appends here itself
+        # Headers and payloads that are not written yet. The wire's hot path appends to both itself.
+        self.heads: list[bytes] = []
         self.parts: list[bytes] = []
         self.size = 0  # of the payloads among them
         self._secrets = secrets
@@ -78,16 +102,21 @@ class Spool:
         stamp: bytes = NO_STAMP,
         payload: bytes = b"",
     ) -> None:
-        self.parts.append(pack(exchange, kind, len(payload), at_ns, stamp))
+        self.heads.append(pack(exchange, kind, len(payload), at_ns, stamp))
         if payload:
             self.parts.append(payload)
             self.size += len(payload)
 
     def flush(self) -> None:
-        # The list itself stays: the hot path holds its append method while it reads.
+        if not self.heads:
+            return
+        payloads = b"".join(self.parts)
+        block = pack(0, BLOCK, 0, len(self.heads), TIMES.pack(len(payloads), 0))
+        # The lists themselves stay: the hot path holds their append methods while it reads.
         try:
-            self.write(self.parts)
+            self.write([block, *self.heads, payloads])
         finally:  # what a full disk took half of must not be written twice
+            self.heads.clear()
             self.parts.clear()
             self.size = 0
 
@@ -108,28 +137,117 @@ def responses(path: Path) -> Iterator[bytes]:
     yield from map(b"".join, open_.values())
 
 
+class FrameBlock(NamedTuple):
+    """Frames that were written at once."""
+
+    heads: np.ndarray  # of COLUMNS
+    payloads: bytes  # one after the other
+
+
+def blocks(path: Path) -> Iterator[FrameBlock] | None:
+    """Return the blocks of a spool, to the first that a crash has cut; None: it has frames without blocks."""
+    with _opened(path) as file:
+        first = file.read(HEADER_BYTES)
+    if len(first) == HEADER_BYTES and _FRAME.unpack(first)[1] != BLOCK:
+        return None
+    return _blocks(path)
+
+
+def _blocks(path: Path) -> Iterator[FrameBlock]:
+    with _opened(path) as file:
+        while (head := file.read(HEADER_BYTES)) and len(head) == HEADER_BYTES:
+            _, kind, _, count, size, _ = _FRAME.unpack(head)
+            if kind != BLOCK or not _possible(count, size):
+                return
+            packed = file.read(count * HEADER_BYTES)
+            if len(packed) < count * HEADER_BYTES:
+                return
+            heads = np.frombuffer(packed, dtype=COLUMNS)
+            payloads = file.read(size)
+            present = _present(heads, len(payloads))
+            yield FrameBlock(heads[:present], payloads)
+            if present < count:
+                return
+
+
+def frames_of(block: FrameBlock) -> Iterator[Frame]:
+    """Yield the frames of a block one by one."""
+    position = 0
+    for exchange, kind, length, read_ns, a, b in block.heads.tolist():
+        end = position + length
+        yield exchange, kind, read_ns, a, b, block.payloads[position:end]
+        position = end
+
+
+def _possible(count: int, size: int) -> bool:
+    """Whether a block can have so many frames and bytes: no payload is longer than a read."""
+    return 0 < count <= BLOCK_FRAMES and 0 <= size <= count * 0xFFFF
+
+
+def _present(heads: np.ndarray, size: int) -> int:
+    """Return how many of the frames make sense and have their payloads among so many bytes."""
+    kinds = heads["kind"]
+    sound = (kinds <= SINCE) & (
+        (kinds != READ) | (heads["read_ns"] != 0)
+    )  # a READ has its time
+    sound &= np.cumsum(heads["length"], dtype=np.int64) <= size
+    return len(heads) if sound.all() else int(sound.argmin())
+
+
+def _opened(path: Path) -> IO[bytes]:
+    try:
+        return files.opened(path)
+    except OSError as e:
+        raise StoreError(f"{path} can't be read: {e.strerror}.") from None
+
+
 def frames(
     path: Path, block: int = 1 << 20, more_to_come: Callable[[], bool] = lambda: False
 ) -> Iterator[Frame]:
     """Yield the spool's frames in order, to the first that a crash has cut, or left as zeros or as something else.
     `more_to_come`: waits at the end of a spool that is being written; False: that was all."""
-    unpack, header = _FRAME.unpack_from, _FRAME.size
-    try:
-        opened = files.opened(path)
-    except OSError as e:
-        raise StoreError(f"{path} can't be read: {e.strerror}.") from None
-    with opened as file:
+    with _opened(path) as file:
         data = b""
+        heads: deque[Head] = deque()  # of a block's frames, whose payloads follow
         while (more := file.read(block)) or more_to_come():
             data = data + more if data else more
-            position, size = 0, len(data)
-            while position + header <= size:
-                exchange, kind, length, read_ns, a, b = unpack(data, position)
-                if kind > SINCE or not (kind or read_ns):  # a READ has its time
-                    return
-                end = position + header + length
-                if end > size:
-                    break
-                yield exchange, kind, read_ns, a, b, data[position + header : end]
-                position = end
+            read, position = _in_order(data, heads)
+            yield from read
+            if position is None:
+                return
             data = data[position:]
+
+
+def _in_order(data: bytes, heads: "deque[Head]") -> tuple[list[Frame], int | None]:
+    """Return the frames that are whole in these bytes, and where the rest begins; None: nothing there makes sense.
+
+    `heads`: headers whose payloads haven't come; they stay for the next bytes."""
+    read: list[Frame] = []
+    position = 0
+    size = len(data)
+    while True:
+        while heads:
+            exchange, kind, length, read_ns, a, b = heads[0]
+            if kind > SINCE or not (kind or read_ns):  # a READ has its time
+                return read, None
+            end = position + length
+            if end > size:
+                return read, position
+            heads.popleft()
+            read.append((exchange, kind, read_ns, a, b, data[position:end]))
+            position = end
+        end = position + HEADER_BYTES
+        if end > size:
+            return read, position
+        head = _FRAME.unpack_from(data, position)
+        if head[1] != BLOCK:
+            heads.append(head)
+            position = end
+            continue
+        _, _, _, count, payloads, _ = head
+        if not _possible(count, payloads):
+            return read, None
+        if end + count * HEADER_BYTES > size:
+            return read, position
+        position = end + count * HEADER_BYTES
+        heads.extend(_FRAME.iter_unpack(data[end:position]))

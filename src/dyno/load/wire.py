@@ -56,6 +56,10 @@ TURN_NS = 4 * NS_PER_MS
 DIGEST_READS = 8  # of an answer that a later request holds
 EVENTS_MAX = 1023  # of one poll: what Python asks the kernel for
 NAP_S = 0.0003
+# … where fewer sockets than these are ready, and nothing is due within this time
+NAP_BELOW = 32
+NAP_FROM_NS = 2 * NS_PER_MS
+REST_NS = 200_000  # at once, where the next thing is due in less than a millisecond
 STARVED_NS = TICK_NS // 20  # waited for a core in a tick: who naps then may wait again
 NAP_NS = 500_000  # at most, with what waking up takes
 # after a longer sleep there is time to ask the scheduler how long it let us wait
@@ -63,13 +67,15 @@ MARK_FROM_NS = 2 * NS_PER_MS
 # 10,000 reads/s: below that a wake-up for each read is cheap enough
 NAP_FROM_READS_PER_TICK = 1_000
 # The server is gone: no byte for this long, and this many connections refused in a row, by every replica.
-GONE_AFTER_NS, GONE_REFUSED = 3 * NS_PER_S, 8
+GONE_AFTER_NS = 3 * NS_PER_S
+GONE_REFUSED = 8
 HOPELESS = 50  # failures, and no success: the load ends
 REFUSED_PAUSE_NS = 50 * NS_PER_MS
 FRAME_BYTES = 128  # that a read costs in spool and memory besides its own, at least
 RESPONSE_MAX = 1 << 26
 # Wait after the last answer for others that weren't asked for: as long as two answers take to begin, within these.
-LINGER_NS, LINGER_MAX_NS = 20 * NS_PER_MS, 250 * NS_PER_MS
+LINGER_NS = 20 * NS_PER_MS
+LINGER_MAX_NS = 250 * NS_PER_MS
 _INTERRUPTED = "interrupted: dyno was stopped while it ran"
 _DECIDED = "cancelled: the load had answered its question"
 # a round trip and some: a connection closed before the request came shows by then
@@ -103,7 +109,8 @@ class Wire:
         gate: Callable[[], int] | None = None,
     ) -> None:
         """`gate`: waits, when the connections are open, and returns the instant at which the load begins."""
-        self._routes, self._fronts = traffic.routes, traffic.fronts
+        self._routes = traffic.routes
+        self._fronts = traffic.fronts
         self._script = traffic.script
         self._plan = plan = traffic.plan
         self._sessions = None if plan.graph is None else Sessions(plan.graph)
@@ -147,8 +154,12 @@ class Wire:
         self._left_over = False  # a socket was not read to its end
         self._stalls = Stalls()
         # no core for a good part of the last tick; for how long in all
-        self._starved, self._waited_ns = False, 0
+        self._starved = False
+        self._waited_ns = 0
         self._ticks_late_ns: list[int] = []
+        self._tick_ns = self._stop_ns = 0  # the next tick; the end of sending
+        self._napping = False
+        self._reads_at_tick = 0
         self._priority = Priority(core)
         until_s = None if plan.stop_sending_ns is None else plan.stop_sending_ns / NS_PER_S
         self.progress = Progress(plan.requests, until_s)
@@ -157,76 +168,104 @@ class Wire:
     # ---- the loop ----
 
     def drive(self) -> ClientFacts:
-        progress, plan, spool = self.progress, self._plan, self._spool
-        napping, reads_at_tick = False, 0
+        count = self._plan.count
+        spool = self._spool
         with self._connected():
-            poll = self._pool.poller.poll
-            tick = self._start_ns + TICK_NS
-            stop_sending = (
-                NEVER_NS
-                if plan.stop_sending_ns is None
-                else self._start_ns + plan.stop_sending_ns
-            )
+            self._aim()
             while True:
                 now = now_ns()
-                if now >= tick:
-                    self._ticks_late_ns.append(now - tick)
-                    thick = progress.reads - reads_at_tick >= NAP_FROM_READS_PER_TICK
-                    reads_at_tick = progress.reads
-                    tick = max(tick + TICK_NS, now)
-                    self._tick(now)
-                    napping = self._stamped and thick and not self._starved
-                if now >= stop_sending:
-                    if plan.due_ns is not None:
-                        # the last one is due at that very moment
-                        self._send_due(stop_sending)
-                    self._stop_sending("complete")
+                if now >= self._tick_ns:
+                    self._come_to_tick(now)
+                if now >= self._stop_ns:
+                    self._send_last()
                 if self._complete:
                     self._settle(now + TURN_NS // 2)
                 due = self._send_due(now)
-                if self._next >= plan.count and (self._open == 0 or self._interrupted):
+                if self._next >= count and (self._open == 0 or self._interrupted):
                     break
                 if self._cancels:
                     due = min(due, self._cancel_due(now))
                 asleep = now_ns()
-                wait_ns = 0 if self._complete else min(tick, due) - asleep
-                if wait_ns <= 0:
-                    events = poll(0)
-                elif wait_ns < NS_PER_MS or self._undigested:
-                    # epoll counts in milliseconds; a shorter wait is slept, and the stamps show what arrived meanwhile.
-                    events = poll(0)
-                    if not events:
-                        if not self._digest(asleep + min(wait_ns, 200_000)):
-                            time.sleep(min(wait_ns, 200_000) / NS_PER_S)
-                        self._before = Poll(asleep, asleep, 0)
-                        continue
-                else:
-                    events = poll(wait_ns // NS_PER_MS / 1000)
-                    if napping and len(events) < 32 and wait_ns > 2 * NS_PER_MS:
-                        time.sleep(NAP_S)
-                        events = poll(0)
-                self._now = Poll(asleep, now_ns(), len(events), NAP_NS if napping else 0)
-                if self._now.returned_ns - asleep > MARK_FROM_NS:
-                    self._stalls.mark()
+                events = self._wait(asleep, due)
+                if events is None:
+                    continue
                 if events:
-                    if progress.reads and not self._stamped:  # the kernel gives no stamps
-                        spool.note(TURN, 0, asleep, TIMES.pack(self._before.returned_ns, 0))
+                    if not self._stamped and self.progress.reads:
+                        self._note_turn(asleep)
                     self._read(events)
-                if len(events) >= EVENTS_MAX or self._left_over:
-                    # not all was looked at: the next reads may find bytes from before
-                    self._left_over = False
-                else:
-                    self._before = self._now
+                self._look_back(len(events))
                 if spool.size > FLUSH_BYTES:
                     spool.flush()
         return self._facts
+
+    def _aim(self) -> None:
+        """Set the first tick, and when sending ends."""
+        self._tick_ns = self._start_ns + TICK_NS
+        length_ns = self._plan.stop_sending_ns
+        self._stop_ns = NEVER_NS if length_ns is None else self._start_ns + length_ns
+
+    def _come_to_tick(self, now: int) -> None:
+        progress = self.progress
+        self._ticks_late_ns.append(now - self._tick_ns)
+        thick = progress.reads - self._reads_at_tick >= NAP_FROM_READS_PER_TICK
+        self._reads_at_tick = progress.reads
+        self._tick_ns = max(self._tick_ns + TICK_NS, now)
+        self._tick(now)
+        self._napping = self._stamped and thick and not self._starved
+
+    def _send_last(self) -> None:
+        """Send what is due at the very end of sending; nothing after it."""
+        if self._plan.due_ns is not None:
+            self._send_due(self._stop_ns)
+        self._stop_sending("complete")
+
+    def _wait(self, asleep: int, due: int) -> list[tuple[int, int]] | None:
+        """Wait for the sockets until the next thing is due. None: there was only time for something else."""
+        poll = self._pool.poller.poll
+        wait_ns = 0 if self._complete else min(self._tick_ns, due) - asleep
+        if wait_ns <= 0:
+            events = poll(0)
+        elif wait_ns < NS_PER_MS or self._undigested:
+            # epoll counts in milliseconds; a shorter wait is slept, and the stamps show what arrived meanwhile.
+            events = poll(0)
+            if not events:
+                self._rest(asleep, min(wait_ns, REST_NS))
+                return None
+        else:
+            events = poll(wait_ns // NS_PER_MS / 1000)
+            if self._napping and len(events) < NAP_BELOW and wait_ns > NAP_FROM_NS:
+                time.sleep(NAP_S)
+                events = poll(0)
+        nap_ns = NAP_NS if self._napping else 0
+        self._now = Poll(asleep, now_ns(), len(events), nap_ns)
+        if self._now.returned_ns - asleep > MARK_FROM_NS:
+            self._stalls.mark()
+        return events
+
+    def _rest(self, asleep: int, rest_ns: int) -> None:
+        """Read in answers that later requests hold; else sleep."""
+        if not self._digest(asleep + rest_ns):
+            time.sleep(rest_ns / NS_PER_S)
+        self._before = Poll(asleep, asleep, 0)
+
+    def _note_turn(self, asleep: int) -> None:
+        """Note when all sockets were last looked at: the kernel gives no stamps."""
+        self._spool.note(TURN, 0, asleep, TIMES.pack(self._before.returned_ns, 0))
+
+    def _look_back(self, events: int) -> None:
+        if events >= EVENTS_MAX or self._left_over:
+            # not all was looked at: the next reads may find bytes from before
+            self._left_over = False
+        else:
+            self._before = self._now
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[None]:
         """Around the loop: connections are open, the thread has priority, and no garbage is collected. Then
         `_facts` are known."""
         pool = self._pool = Pool(self._routes, self._fronts)
-        plan, progress = self._plan, self.progress
+        plan = self._plan
+        progress = self.progress
         thaw = not gc.get_freeze_count()  # what a caller froze stays frozen
         try:
             pool.open_first(plan, lambda: self._stop.requested, self._read)
@@ -246,7 +285,8 @@ class Wire:
             with self._priority, self._stalls:
                 yield
                 waited_ns = self._stalls.total_ns()
-            end, usage = now_ns(), resource.getrusage(resource.RUSAGE_SELF)
+            end = now_ns()
+            usage = resource.getrusage(resource.RUSAGE_SELF)
             self._note_clock()  # what the clock did since the last tick
             self._linger()
         finally:
@@ -278,8 +318,13 @@ class Wire:
         )
 
     def _read(self, events: list[tuple[int, int]]) -> None:
-        streams, free, soon, clock = self._pool.connections, self._free, self._soon, now_ns
-        append, frame = self._spool.parts.append, FRAME_BYTES
+        streams = self._pool.connections
+        free = self._free
+        soon = self._soon
+        clock = now_ns
+        note = self._spool.heads.append
+        append = self._spool.parts.append
+        frame = FRAME_BYTES
         size = reads = 0
         until = clock() + TURN_NS
         for fd, event in events:
@@ -313,7 +358,7 @@ class Wire:
                 continue
             length = len(data)
             stamp = extra[0][2] if extra else NO_STAMP
-            append(pack(stream.exchange, READ, length, clock(), stamp))
+            note(pack(stream.exchange, READ, length, clock(), stamp))
             append(data)
             size += length
             reads += 1
@@ -342,7 +387,8 @@ class Wire:
 
     def _send_due(self, now: int) -> int:
         """Send what is due; return when the next request is (a far time if none is)."""
-        plan, soon = self._plan, self._soon
+        plan = self._plan
+        soon = self._soon
         if self._paused and self._paused[0] <= now:
             self._free.append(self._paused.popleft())
         while self._steps and self._steps[0][0] <= now:
@@ -441,12 +487,15 @@ class Wire:
                 pool.hold(replica, e)
                 self._failed(exchange, replica, failure(e), unsent_due=due)
                 return None
-        stream.exchange, stream.due_ns = exchange, due
+        stream.exchange = exchange
+        stream.due_ns = due
         return stream
 
     def _send(self, stream: Connection) -> None:
-        exchange, replica = stream.exchange, stream.replica
-        front, payload = replica.front, self._script.payload(exchange)
+        exchange = stream.exchange
+        replica = stream.replica
+        front = replica.front
+        payload = self._script.payload(exchange)
         stream.clear()
         stream.answer = self._script.collector(exchange)
         stream.followed = self._pace.follow()
@@ -461,7 +510,8 @@ class Wire:
         try:
             if stream.tls is not None:
                 stream.tls.object.write(front + payload)
-                front, payload = b"", stream.tls.outgoing.read()
+                front = b""
+                payload = stream.tls.outgoing.read()
             done = (
                 stream.socket.sendmsg((front, payload))
                 if front
@@ -494,7 +544,8 @@ class Wire:
             if head is None:
                 stream.head = raw
                 return
-            stream.body, stream.head = True, b""
+            stream.body = True
+            stream.head = b""
             stream.keep_alive = head.keep_alive
             data = raw[head.length :]
             if head.status != 200:
@@ -542,7 +593,9 @@ class Wire:
             take = _followed(take, stream.followed.add)
         if answer is None:
             return take
-        add, reads, put = answer.add, answer.reads, self._undigested.append
+        add = answer.add
+        reads = answer.reads
+        put = self._undigested.append
 
         def collect(data: bytes) -> int:
             add(data)
@@ -768,21 +821,14 @@ class Wire:
             fresh = self._pool.open(stream.replica)
         except OSError:
             return False
-        fresh.exchange, fresh.due_ns = exchange, stream.due_ns
+        fresh.exchange = exchange
+        fresh.due_ns = stream.due_ns
         return True
 
     def _attend(self, stream: Connection, event: int) -> None:
         """Handle what isn't a plain read: TLS, the rest of a request, a head, a close."""
-        if event & OUT and stream.out:
-            try:
-                stream.out = stream.out[stream.socket.send(stream.out) :]
-            except BlockingIOError:
-                pass
-            except OSError as e:
-                self._broken(stream, e)
-                return
-            if not stream.out:
-                self._pool.poller.modify(stream.fd, IN)
+        if event & OUT and stream.out and not self._send_rest(stream):
+            return
         if not event & (IN | ERROR):
             return
         try:
@@ -793,19 +839,9 @@ class Wire:
             self._broken(stream, e)
             return
         read_ns = now_ns()
-        plain = data
-        if data and stream.tls is not None:
-            try:
-                plain = stream.tls.plain(data)
-            except ssl.SSLError as e:  # also that it wants a certificate, in TLS 1.3
-                if stream.exchange < 0:
-                    self._pool.lost(stream, e)
-                else:
-                    self._fail(stream, failure(e))
-                return
-            # part of a record, or a session ticket, which comes on idle connections too
-            if not plain:
-                return
+        plain = self._plain(stream, data)
+        if plain is None:
+            return
         if stream.exchange < 0:  # idle: the server closed it, or talks out of turn
             self._out_of_turn(stream, plain)
             self._pool.lost(stream)
@@ -813,6 +849,49 @@ class Wire:
         if not plain:
             self._closed(stream)
             return
+        self._stamped = self._stamped or bool(extra)
+        stamp = extra[0][2] if extra else NO_STAMP
+        self._note_read(stream, plain, read_ns, stamp)
+        if len(data) == READ_BYTES:
+            self._left_over = True
+        if stream.room < 0:
+            self._too_large(stream)
+        elif stream.framing is None:
+            self._note_since(stream)
+            self._head_or_length(stream, plain, stamp)
+        else:
+            self._take_framed(stream, stream.framing, plain, stamp)
+
+    def _send_rest(self, stream: Connection) -> bool:
+        """Send more of a request that didn't fit. False: the connection broke."""
+        try:
+            stream.out = stream.out[stream.socket.send(stream.out) :]
+        except BlockingIOError:
+            pass
+        except OSError as e:
+            self._broken(stream, e)
+            return False
+        if not stream.out:
+            self._pool.poller.modify(stream.fd, IN)
+        return True
+
+    def _plain(self, stream: Connection, data: bytes) -> bytes | None:
+        """Return what was read, decrypted. None: part of a record, a session ticket (which comes on idle connections
+        too), or an error of TLS."""
+        if not data or stream.tls is None:
+            return data
+        try:
+            return stream.tls.plain(data) or None
+        except ssl.SSLError as e:  # also that it wants a certificate, in TLS 1.3
+            if stream.exchange < 0:
+                self._pool.lost(stream, e)
+            else:
+                self._fail(stream, failure(e))
+            return None
+
+    def _note_read(
+        self, stream: Connection, plain: bytes, read_ns: int, stamp: bytes
+    ) -> None:
         self.progress.reads += 1
         self.progress.bytes += len(plain)
         self._last_byte_ns = read_ns
@@ -820,29 +899,22 @@ class Wire:
             stream.followed.add(plain)
         if stream.answer is not None:
             stream.answer.add(plain)
-        stamp = extra[0][2] if extra else NO_STAMP
-        self._stamped = self._stamped or bool(extra)
         for start in range(0, len(plain), READ_BYTES):
-            self._spool.note(
-                READ, stream.exchange, read_ns, stamp, plain[start : start + READ_BYTES]
-            )
-        if len(data) == READ_BYTES:
-            self._left_over = True
+            part = plain[start : start + READ_BYTES]
+            self._spool.note(READ, stream.exchange, read_ns, stamp, part)
         stream.room -= len(plain) + FRAME_BYTES
-        if stream.room < 0:
-            self._too_large(stream)
-            return
-        if stream.framing is None:
-            self._note_since(stream)
-            self._head_or_length(stream, plain, stamp)
-        else:
-            try:
-                if held := stream.framing.take(plain):
-                    self._note_since(stream)
-                    if held == OVER:
-                        self._ended(stream, plain, self._arrival(stream, stamp))
-            except ValueError as e:
-                self._fail(stream, f"garbage: {e}")
+
+    def _take_framed(
+        self, stream: Connection, framing: http1.Chunked, plain: bytes, stamp: bytes
+    ) -> None:
+        """Take a part of a chunked body."""
+        try:
+            if held := framing.take(plain):
+                self._note_since(stream)
+                if held == OVER:
+                    self._ended(stream, plain, self._arrival(stream, stamp))
+        except ValueError as e:
+            self._fail(stream, f"garbage: {e}")
 
     def _connect(self, stream: Connection, event: int) -> None:
         try:
@@ -857,7 +929,8 @@ class Wire:
             return
         self._pool.poller.modify(stream.fd, IN)
         if ready:
-            stream.replica.refused, stream.replica.held = 0, False
+            stream.replica.refused = 0
+            stream.replica.held = False
         if ready and stream.exchange >= 0:
             self._send(stream)
         elif ready:
@@ -866,7 +939,8 @@ class Wire:
     def _linger(self) -> None:
         """Wait for answers that no request asked for: one too many, earlier on, shifts all that follow it on its
         connection, and the last is still to come."""
-        progress, pool = self.progress, self._pool
+        progress = self.progress
+        pool = self._pool
         end = now_ns() + min(
             LINGER_NS + 2 * progress.first_ns // (progress.firsts or 1), LINGER_MAX_NS
         )
@@ -886,8 +960,7 @@ class Wire:
         waited = self._stalls.total_ns() or 0
         self._starved, self._waited_ns = waited - self._waited_ns > STARVED_NS, waited
         self._priority.ease()
-        if self._spool.parts:
-            self._spool.flush()
+        self._spool.flush()
         progress = self.progress
         progress.elapsed_ns = now - self._start_ns
         self._pace.note(progress)
@@ -912,7 +985,8 @@ class Wire:
             self._watch(progress)
 
     def _time_out(self, now: int) -> None:
-        pool, via = self._pool, self._routes[0].via
+        pool = self._pool
+        via = self._routes[0].via
         pool.give_up(now)
         self._fail_in_flight(
             f"timeout: not connected within {count(via.connect_timeout_s)} s (--connect-timeout)",

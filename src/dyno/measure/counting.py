@@ -8,9 +8,11 @@ from dyno.measure import timing
 
 CLAIM_MAX = 2**53  # larger numbers lose digits
 SAMPLED = 50  # answers whose text is counted too, though nothing about them is odd
-_SLACK, _FEW = 1.02, 16
+_SLACK = 1.02
+_FEW = 16
 # Of a prompt: tokenizers and chat templates differ, but not by more.
-_PROMPT_TIMES, _PROMPT_MORE = 16, 16_384
+_PROMPT_TIMES = 16
+_PROMPT_MORE = 16_384
 # In extra_body: how long answers may be isn't what the workload says then.
 _LENGTHS = {
     "max_tokens",
@@ -97,7 +99,8 @@ class Counting:
 
 def _reasoning_tokens(r: Record) -> int | None:
     """Return the server's count, where it is possible; else the share that chunks give."""
-    claim, tokens = r.reasoning_tokens, r.output_tokens or 0
+    claim = r.reasoning_tokens
+    tokens = r.output_tokens or 0
     if claim is not None:
         no_reasoning = claim == 0 and not r.reasoning
         if no_reasoning or 0 < claim <= tokens:
@@ -116,7 +119,8 @@ def _reasoning_tokens(r: Record) -> int | None:
 def prompt_is_odd(r: Record) -> bool:
     """Whether the server's count of prompt tokens is impossible."""
     most = _PROMPT_TIMES * r.prompt_tokens_planned + _PROMPT_MORE
-    prompt, cached = r.prompt_tokens, r.cached_tokens
+    prompt = r.prompt_tokens
+    cached = r.cached_tokens
     if prompt is not None and not 0 <= prompt <= most:
         return True
     return cached is not None and not 0 <= cached <= (most if prompt is None else prompt)

@@ -14,6 +14,7 @@ from dyno.units import NS_PER_MS, ns, seconds
 
 BUCKET_NS = 10 * NS_PER_MS  # arrivals are counted in buckets of this length
 LEAST_S = 0.3
+_BATCH = 1 << 16  # unseen chunks that are counted at once
 GAPS = 20  # a freeze is at least this many median gaps
 # … and this many times what the prompts that wait meanwhile take at the usual pace
 PREFILLS = 3
@@ -31,24 +32,39 @@ class Silences:
         self._heard = np.zeros(1024)  # chunks of failed requests in each bucket
         # steps of the number of unseen chunks that may have come in a bucket
         self._perhaps = np.zeros(1024)
+        # of unseen chunks: when each may have come, and has
+        self._early = array("q")
+        self._late = array("q")
         self._columns = {name: array("q") for name in ("sent", "first", "last", "prompt")}
 
     def add(self, r: Record) -> None:
         last = r.chunk_ns[-1] if r.chunk_ns else r.end_ns
-        if r.unseen or r.error is not None:
-            self._grow(last // BUCKET_NS + 2)
         if r.error is not None:
+            self._grow(last // BUCKET_NS + 2)
             buckets = np.array(r.chunk_ns, dtype=np.int64) // BUCKET_NS
             np.add.at(self._heard, buckets, 1)
         if r.unseen:
-            early = np.array(timing.earliest_ns(r), dtype=np.int64)[r.unseen] // BUCKET_NS
-            late = np.array(r.chunk_ns, dtype=np.int64)[r.unseen] // BUCKET_NS
-            np.add.at(self._perhaps, early, 1)
-            np.add.at(self._perhaps, late + 1, -1)
+            self._early.extend(timing.earliest_of_unseen_ns(r))
+            self._late.extend([r.chunk_ns[i] for i in r.unseen])
+            if len(self._early) > _BATCH:
+                self._add_up()
         first = r.chunk_ns[0] if r.chunk_ns else last
         values = (r.sent_ns, first, last, r.prompt_tokens or r.prompt_tokens_planned)
         for column, value in zip(self._columns.values(), values, strict=True):
             column.append(value)
+
+    def _add_up(self) -> None:
+        """Count the unseen chunks that have been added since the last time."""
+        if not self._early:
+            return
+        early = np.maximum(np.array(self._early, dtype=np.int64) // BUCKET_NS, 0)
+        late = np.maximum(np.array(self._late, dtype=np.int64) // BUCKET_NS, 0)
+        self._early = array("q")
+        self._late = array("q")
+        self._grow(int(late.max()) + 2)
+        size = len(self._perhaps)
+        self._perhaps += np.bincount(early, minlength=size)
+        self._perhaps -= np.bincount(late + 1, minlength=size)
 
     def _grow(self, size: int) -> None:
         if size > len(self._heard):
@@ -78,6 +94,7 @@ class Silences:
 
     def _silent(self, tokens: np.ndarray) -> Iterator[tuple[int, int]]:
         """Yield stretches of buckets without a chunk, and without one that may have come then."""
+        self._add_up()
         self._grow(len(tokens))
         active = (self._heard > 0) | (self._perhaps.cumsum() > 0.5)
         active[: len(tokens)] |= tokens > 0
@@ -95,7 +112,8 @@ class Cuts:
 
     def __init__(self, records: Iterable[Record], s: Summary) -> None:
         middles = [ns(f.at_s + f.length_s / 2) for f in s.freezes]
-        before, after = np.zeros(len(middles)), np.full(len(middles), np.inf)
+        before = np.zeros(len(middles))
+        after = np.full(len(middles), np.inf)
         keep_ns = np.full(len(middles), (s.ttft.median or 0.0) * NS_PER_MS)
         for r in records:
             times = np.array(r.chunk_ns, dtype=np.float64)

@@ -50,7 +50,8 @@ class ReuseTally:
         answers: Answers,
         block_tokens: int | None = None,
     ) -> None:
-        self._requests, self._recorded = requests, answers == "recorded"
+        self._requests = requests
+        self._recorded = answers == "recorded"
         self._block_tokens = block_tokens or BLOCK_TOKENS
         self._followed = {request.history for request in requests}
         self._sent: list[_Sent] = []

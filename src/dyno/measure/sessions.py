@@ -21,11 +21,15 @@ class SessionTally:
     """Collects the requests of sessions, one by one and in any order."""
 
     def __init__(self) -> None:
-        self._session, self._turn, self._sent = array("q"), array("q"), array("q")
+        self._session = array("q")
+        self._turn = array("q")
+        self._sent = array("q")
         self._input = array("q")
         # 0: completed, 1: cancelled, 2: failed, 3: interrupted with the load
         self._outcome = array("b")
-        self._end, self._ttft, self._e2el = SpanColumn(), SpanColumn(), SpanColumn()
+        self._end = SpanColumn()
+        self._ttft = SpanColumn()
+        self._e2el = SpanColumn()
 
     def __len__(self) -> int:
         return len(self._session)
@@ -46,18 +50,17 @@ class SessionTally:
         self, sizes: Sequence[int], duration_s: float, percentiles: Sequence[float]
     ) -> SessionSummary:
         """Sum up sessions. `sizes`: how many requests each session has. Later rounds have the same ones."""
-        session, turn, outcome = (
-            np.array(self._session),
-            np.array(self._turn),
-            np.array(self._outcome),
-        )
+        session = np.array(self._session)
+        turn = np.array(self._turn)
+        outcome = np.array(self._outcome)
         numbers, place, count = np.unique(session, return_inverse=True, return_counts=True)
         worst = np.zeros(len(numbers), dtype=np.int8)
         np.maximum.at(worst, place, np.where(outcome == 3, 0, outcome))
         ended = np.bincount(place, outcome == 3, len(numbers)) == 0
         whole = (worst == 0) & ended & (count == np.array(sizes)[numbers % len(sizes)])
         done = outcome == 0
-        first, later = done & (turn == 0), done & (turn > 0)
+        first = done & (turn == 0)
+        later = done & (turn > 0)
 
         def latency(column: SpanColumn, chosen: np.ndarray) -> Latency:
             return _latency(
@@ -99,18 +102,21 @@ class SessionTally:
         """Return the least and the most that each completed session can have taken: in all, and with a request open."""
         mine = whole[place]
         order = np.lexsort((np.array(self._sent)[mine], place[mine]))
-        which, sent = place[mine][order], np.array(self._sent)[mine][order]
+        which = place[mine][order]
+        sent = np.array(self._sent)[mine][order]
         if not len(which):
             return [np.array([])] * 2, [np.array([])] * 2
         edges = np.flatnonzero(np.diff(which, prepend=-1))
         last = np.append(edges[1:], len(which)) - 1
         begin = np.repeat(sent[edges], last - edges + 1)
-        spans, busy = [], []
+        spans = []
+        busy = []
         for ends in (self._end.low, self._end.high):
             end = np.array(ends)[mine][order] - begin
             # Each session after the one before on a common axis: then one running maximum serves all.
             shift = np.cumsum(np.diff(which, prepend=-1) > 0) * (end.max() + 1)
-            start, stop = sent - begin + shift, np.maximum.accumulate(end + shift)
+            start = sent - begin + shift
+            stop = np.maximum.accumulate(end + shift)
             before = np.concatenate([[0], stop[:-1]])
             spans.append(stop[last] - start[edges])
             busy.append(
@@ -126,7 +132,8 @@ class ClassTally:
     """Collects the requests of one class of traffic."""
 
     def __init__(self, name: str, limits_ms: Mapping[str, float]) -> None:
-        self._name, self._limits_ms = name, limits_ms
+        self._name = name
+        self._limits_ms = limits_ms
         self._n: Counter[str] = Counter()
         self._columns = {stem: SpanColumn() for stem in _CLASS_LATENCIES}
 
@@ -149,7 +156,8 @@ class ClassTally:
 
     def summary(self, duration_s: float, percentiles: Sequence[float]) -> ClassSummary:
         n = self._n
-        good, perhaps = n["good"] / duration_s, n["perhaps_good"] / duration_s
+        good = n["good"] / duration_s
+        perhaps = n["perhaps_good"] / duration_s
         goodput = settled(good, perhaps) if self._limits_ms else None
         return ClassSummary(
             name=self._name,

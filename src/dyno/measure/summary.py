@@ -2,7 +2,7 @@
 
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -30,7 +30,7 @@ from dyno.measure.statistics import (
     distribution_ms,
     settled,
 )
-from dyno.measure.timing import Span
+from dyno.measure.streams import Streams
 from dyno.units import NS_PER_MS, NS_PER_S, ns, seconds
 
 NAMES_MAX = 50
@@ -65,8 +65,7 @@ class Tally:
         self._cached: int | None = None
         self._columns = {stem: SpanColumn() for stem in (*timing.LATENCIES, *_FROM_DUE)}
         self._queue = array("d")
-        self._gaps, self._gaps_per_token = _Gaps(), _Gaps()
-        self._text_gaps: _Gaps | None = None  # None: no chunk without text so far
+        self._streams = Streams()
         self._sent = array("q")
         self._due = array("q")
         self._response_due = array("q")  # beside the response latencies
@@ -74,9 +73,6 @@ class Tally:
         self._connecting = array("q")
         self._end = array("q")
         self._completed = array("b")  # 1 or 0, beside sent, due and end
-        self._tokens = np.zeros(1024)  # arrived in each bucket of 10 ms, at the latest
-        # to be added to these where all arrived as early as they can have
-        self._earlier = np.zeros(1024)
         self._silences = Silences()
         several = len(trial.target.urls) > 1
         self._replicas: list[Counter[str]] = (
@@ -217,51 +213,18 @@ class Tally:
         )
         if self._trial.goodput_ms:
             self._add_goodput(r)
-        times = np.array(r.chunk_ns, dtype=np.int64)
-        early = np.array(timing.earliest_ns(r), dtype=np.int64) if r.unseen else times
-        self._add_gaps(r, times, early)
-        self._add_tokens(r, times, early)
+        self._streams.add(r, self._sharing(r))
 
-    def _add_tokens(self, r: Record, times: np.ndarray, early: np.ndarray) -> None:
-        """Count the tokens of each bucket of time."""
-        tokens = (
-            np.array(r.chunk_tokens)
-            if r.chunk_tokens
-            else (r.output_tokens or len(times)) / len(times)
-        )
-        self._tokens = _in_buckets(self._tokens, times, tokens)
-        if r.unseen:
-            which = r.unseen
-            shares = (
-                tokens[which]
-                if isinstance(tokens, np.ndarray)
-                else np.full(len(which), tokens)
-            )
-            self._earlier = _in_buckets(self._earlier, early[which], shares)
-            self._earlier = _in_buckets(self._earlier, times[which], -shares)
-
-    def _add_gaps(self, r: Record, times: np.ndarray, early: np.ndarray) -> None:
-        if r.silent and self._text_gaps is None:
-            self._text_gaps = self._gaps.copy()
-        self._gaps.add_stream(times, early, r.unseen)
-        self._gaps_per_token.add_stream(times, early, r.unseen, self._sharing(r))
-        if self._text_gaps is not None:
-            with_text = np.ones(len(times), dtype=bool)
-            with_text[r.silent] = False
-            unseen = np.zeros(len(times), dtype=bool)
-            unseen[r.unseen] = True
-            hidden = np.flatnonzero(unseen[with_text]).tolist()
-            self._text_gaps.add_stream(times[with_text], early[with_text], hidden)
-
-    def _sharing(self, r: Record) -> np.ndarray | float:
+    def _sharing(self, r: Record) -> list[int] | float:
         """Return the tokens of each gap: those of the chunk that ends it, or their average."""
         if len(r.chunk_ns) < 2:
             return 1.0
         if r.chunk_tokens:
-            each: np.ndarray = np.maximum(np.array(r.chunk_tokens[1:]), 1)
-            self._n.update(after_least=int(each.sum()), after_most=int(each.sum()))
+            each = [max(tokens, 1) for tokens in r.chunk_tokens[1:]]
+            self._n.update(after_least=sum(each), after_most=sum(each))
             return each
-        tokens, gaps = r.output_tokens or len(r.chunk_ns), len(r.chunk_ns) - 1
+        tokens = r.output_tokens or len(r.chunk_ns)
+        gaps = len(r.chunk_ns) - 1
         most, least = (max(tokens - first, gaps) for first in timing.first_tokens(r))
         self._n.update(after_least=least, after_most=most)
         if least == most:
@@ -270,14 +233,13 @@ class Tally:
 
     def _itl_per_token(self, percentiles: Sequence[float]) -> Latency:
         """Return the distribution. Where it isn't known how many tokens the first chunks have, the mean has bounds."""
-        d, n = self._gaps_per_token.latency(percentiles), self._n
+        d = self._streams.gaps_per_token.latency(percentiles)
+        n = self._n
         if n["after_least"] == n["after_most"]:
             return d
-        total = self._gaps_per_token.total
-        low, high = (
-            total.low / n["after_most"] / NS_PER_MS,
-            total.high / n["after_least"] / NS_PER_MS,
-        )
+        total = self._streams.gaps_per_token.total
+        low = total.low / n["after_most"] / NS_PER_MS
+        high = total.high / n["after_least"] / NS_PER_MS
         mean = settled(low, high, KNOWN_WITHIN_MS)
         bounds = d.bounds if mean is not None else {**d.bounds, "mean": (low, high)}
         return msgspec.structs.replace(d, mean=mean, bounds=bounds)
@@ -289,7 +251,8 @@ class Tally:
 
     def summary(self, client: ClientFacts, sessions: Sequence[int] = ()) -> Summary:
         """Sum up the load. `sessions`: how many requests each has, where requests wait for one another."""
-        n, percentiles = self._n, self._trial.percentiles
+        n = self._n
+        percentiles = self._trial.percentiles
         duration_s = seconds(client.duration_ns)
         over = duration_s or 1.0
 
@@ -359,7 +322,7 @@ class Tally:
             impossible=self._counts("impossible"),
             miscounted=self._counts("miscounted"),
             odd_prompts=n["odd_prompts"],
-            freezes=self._silences.freezes(latencies["itl"], self._tokens),
+            freezes=self._silences.freezes(latencies["itl"], self._streams.tokens),
             replay=self._replay() if self._trial.load.arrivals else None,
             cancelled=n["cancelled"],
             skipped=client.skipped,
@@ -382,11 +345,11 @@ class Tally:
             del latencies["ttfo"]
         if not _differ(latencies["own_tpot"], latencies["tpot"]):
             del latencies["own_tpot"]
-        latencies["itl"] = self._gaps.latency(percentiles)
+        latencies["itl"] = self._streams.gaps.latency(percentiles)
         if n["output"] > 1.05 * (n["chunks"] + n["leading"]) > 0:
             latencies["itl_per_token"] = self._itl_per_token(percentiles)
-        if self._text_gaps:
-            latencies["itl_text"] = self._text_gaps.latency(percentiles)
+        if text_gaps := self._streams.text_gaps:
+            latencies["itl_text"] = text_gaps.latency(percentiles)
         latencies["queue"] = bounded_ms(self._queue, self._queue, percentiles)
         return latencies
 
@@ -412,16 +375,16 @@ class Tally:
     def _arrived(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the tokens that had arrived before each bucket: at least, and those that may have besides. Both end
         with a whole second."""
-        size = max(len(self._tokens), len(self._earlier))
+        columns = self._streams.tokens, self._streams.earlier
+        size = max(map(len, columns))
         size += -size % _A_SECOND
-        tokens, earlier = (
-            np.pad(a, (1, size - len(a))) for a in (self._tokens, self._earlier)
-        )
+        tokens, earlier = (np.pad(a, (1, size - len(a))) for a in columns)
         return tokens.cumsum(), earlier.cumsum().clip(min=0)
 
     def _peak_tokens_per_s(self) -> tuple[float, float]:
         least, more = (a[::_A_SECOND] for a in self._arrived())
-        low, high = np.diff(least) - more[:-1], np.diff(least) + more[1:]
+        low = np.diff(least) - more[:-1]
+        high = np.diff(least) + more[1:]
         return float(low.max(initial=0.0)), float(high.max(initial=0.0))
 
     def _window(self) -> tuple[int, int] | None:
@@ -430,13 +393,15 @@ class Tally:
         if not completed.any():
             return None
         # A request that fails at once doesn't show that the load is on.
-        start, end = int(np.array(self._end)[completed].min()), max(self._sent)
+        start = int(np.array(self._end)[completed].min())
+        end = max(self._sent)
         return (start, end) if end - start >= 10 * BUCKET_NS else None
 
     def _tokens_in(self, start: int, end: int) -> tuple[float, float]:
         """Return the tokens of a window: at least and at most."""
         least, more = self._arrived()
-        first, last = start // BUCKET_NS, min(end // BUCKET_NS, len(least) - 1)
+        first = start // BUCKET_NS
+        last = min(end // BUCKET_NS, len(least) - 1)
         tokens = float(least[last] - least[first])
         return max(tokens - float(more[first]), 0.0), tokens + float(more[last])
 
@@ -461,7 +426,8 @@ class Tally:
         if quarter < 10:
             return None
         order = np.argsort(due, kind="stable")
-        early, last = took[order[:quarter]], took[order[-quarter:]]
+        early = took[order[:quarter]]
+        last = took[order[-quarter:]]
         offered = due if not first.all() else np.array(self._due)
         span_s = seconds(int(offered.max() - offered.min())) or 1.0
         return Wait(
@@ -474,13 +440,12 @@ class Tally:
         )
 
     def _replay(self) -> ReplaySummary | None:
-        due, sent = (
-            np.array(self._due, dtype=np.float64),
-            np.array(self._sent, dtype=np.float64),
-        )
+        due = np.array(self._due, dtype=np.float64)
+        sent = np.array(self._sent, dtype=np.float64)
         if not len(due):
             return None
-        late_ms, last = np.maximum(sent - due, 0) / NS_PER_MS, len(due) - 1
+        late_ms = np.maximum(sent - due, 0) / NS_PER_MS
+        last = len(due) - 1
         return ReplaySummary(
             recorded_rps=last / (seconds(int(np.ptp(due))) or 1.0),
             sent_rps=last / (seconds(int(np.ptp(sent))) or 1.0),
@@ -504,7 +469,8 @@ class Tally:
 
     def _streams_peak(self, chosen: Chosen) -> int:
         # At the same instant an end comes before a start: a slot is handed on, not doubled.
-        sent, end = np.array(self._sent)[chosen], np.array(self._end)[chosen]
+        sent = np.array(self._sent)[chosen]
+        end = np.array(self._end)[chosen]
         marks = sorted([(t, 1) for t in sent] + [(t, -1) for t in end])
         return int(max(np.cumsum([step for _, step in marks]), default=0)) if marks else 0
 
@@ -589,85 +555,6 @@ def _count_name(names: Counter[str], name: str) -> None:
     names[name if name in names or len(names) < NAMES_MAX else "others"] += 1
 
 
-class _Gaps:
-    """Gaps between chunks, ns. Where chunks were not seen, only the sum of some gaps is known."""
-
-    def __init__(self) -> None:
-        self._known: list[np.ndarray] = []
-        self._low: list[np.ndarray] = []
-        self._high: list[np.ndarray] = []
-        self._sum_low = self._sum_high = 0.0
-
-    def copy(self) -> "_Gaps":
-        """Return a copy that shares the arrays."""
-        copy = _Gaps()
-        copy._known, copy._low, copy._high = [*self._known], [*self._low], [*self._high]
-        copy._sum_low, copy._sum_high = self._sum_low, self._sum_high
-        return copy
-
-    @property
-    def total(self) -> Span:
-        """Return the sum of all gaps."""
-        return Span(self._sum_low, self._sum_high)
-
-    def add_stream(
-        self,
-        times: np.ndarray,
-        early: np.ndarray,
-        unseen: Sequence[int],
-        sharing: np.ndarray | float = 1.0,
-    ) -> None:
-        """Add the gaps of a stream. `sharing`: the tokens that share each gap. One sample for each: else a chunk of one
-        would weigh as much as a chunk of four."""
-        gaps = np.diff(times).astype(np.float32)
-        first, last = (
-            Span(float(early[0]), float(times[0])),
-            Span(float(early[-1]), float(times[-1])),
-        )
-        total = last.since(first)
-        self._sum_low += total.low
-        self._sum_high += total.high
-        if unseen:
-            for begin, end in _blind(len(times), unseen):
-                first, last = (
-                    Span(float(early[begin]), float(times[begin])),
-                    Span(float(early[end]), float(times[end])),
-                )
-                shared = (
-                    sharing[begin:end].sum()
-                    if isinstance(sharing, np.ndarray)
-                    else (end - begin) * sharing
-                )
-                self._add_blind(last.since(first), round(float(shared)))
-            seen = np.ones(len(times), dtype=bool)
-            seen[unseen] = False
-            both = seen[1:] & seen[:-1]
-            gaps = gaps[both]
-            sharing = sharing[both] if isinstance(sharing, np.ndarray) else sharing
-        if isinstance(sharing, np.ndarray):
-            gaps = np.repeat(gaps / sharing, sharing.astype(int)).astype(np.float32)
-        elif sharing > 1:
-            gaps = np.repeat(gaps / np.float32(sharing), round(sharing))
-        self._known.append(gaps)
-
-    def _add_blind(self, total: Span, count: int) -> None:
-        """Add gaps with a known sum: the k-th largest is at most sum ÷ k; the largest is at least sum ÷ count."""
-        self._high.append((total.high / np.arange(1, count + 1)).astype(np.float32))
-        low = np.zeros(count, dtype=np.float32)
-        low[:1] = total.low / max(count, 1)
-        self._low.append(low)
-
-    def latency(self, percentiles: Sequence[float]) -> Latency:
-        high = np.concatenate([*self._known, *self._high]) if self._known else np.array([])
-        if not self._high:
-            return bounded_ms(high, high, percentiles)
-        low = np.concatenate([*self._known, *self._low])
-        count = max(len(high), 1)
-        return bounded_ms(
-            low, high, percentiles, (self._sum_low / count, self._sum_high / count)
-        )
-
-
 def _differ(own: Latency, vllms: Latency) -> bool:
     """Whether dyno's own TPOT is another figure than vLLM's: by more than 1 %, over other requests, or unknown."""
     if own.count != vllms.count or own.bounds.keys() != vllms.bounds.keys():
@@ -679,31 +566,3 @@ def _differ(own: Latency, vllms: Latency) -> bool:
     return any(
         a is not None and b is not None and abs(a - b) > TPOTS_DIFFER * b for a, b in pairs
     )
-
-
-def _blind(count: int, unseen: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Return the first and last chunk of each stretch whose gaps are not known one by one: the seen ones around unseen
-    ones."""
-    begin = end = -1
-    for i in unseen:
-        if i > end:
-            if end > begin:
-                yield begin, end
-            begin = max(i - 1, 0)
-        end = min(i + 1, count - 1)
-    if end > begin:
-        yield begin, end
-
-
-def _in_buckets(
-    buckets: np.ndarray, times: np.ndarray, tokens: np.ndarray | float
-) -> np.ndarray:
-    """Add `tokens` to the buckets of `times`, which grow where they must."""
-    numbers = times // BUCKET_NS
-    first, last = int(numbers.min()), int(numbers.max())
-    if last >= len(buckets):
-        buckets = np.concatenate([buckets, np.zeros(max(last + 1, len(buckets)))])
-    weights = tokens if isinstance(tokens, np.ndarray) else None
-    arrived = np.bincount(numbers - first, weights)
-    buckets[first : last + 1] += arrived if weights is not None else arrived * tokens
-    return buckets

@@ -86,7 +86,8 @@ def e2el_ns(r: Record) -> Span | None:
 
 def tpot_ns(r: Record) -> Span | None:
     """Return the time per output token as vLLM calculates it, as if the first chunk had one."""
-    begin, end = first(r), last(r)
+    begin = first(r)
+    end = last(r)
     if begin is None or end is None or not r.output_tokens or r.output_tokens < 2:
         return None
     return end.since(begin, r.output_tokens - 1)
@@ -94,7 +95,8 @@ def tpot_ns(r: Record) -> Span | None:
 
 def own_tpot_ns(r: Record) -> Span | None:
     """Return the time for each token after the first chunk. None: the answer came in one chunk."""
-    begin, end = first(r), last(r)
+    begin = first(r)
+    end = last(r)
     if begin is None or end is None or not r.output_tokens or len(r.chunk_ns) < 2:
         return None
     fewest, most = (r.output_tokens - tokens for tokens in reversed(first_tokens(r)))
@@ -154,19 +156,24 @@ def end_at_once(r: Record) -> bool:
 def earliest_ns(r: Record) -> list[int]:
     """Return the earliest moment at which each chunk can have arrived; chunk_ns is the latest."""
     early = list(r.chunk_ns)
-    for k, i in enumerate(r.unseen):
-        if r.unseen_since_ns:
-            early[i] = r.unseen_since_ns[k]
-        else:
-            early[i] = r.chunk_ns[i - 1] if i else r.sent_ns
+    for i, since_ns in zip(r.unseen, earliest_of_unseen_ns(r), strict=True):
+        early[i] = since_ns
     return early
+
+
+def earliest_of_unseen_ns(r: Record) -> list[int]:
+    """Return the same of the unseen ones."""
+    if r.unseen_since_ns:
+        return r.unseen_since_ns
+    return [r.chunk_ns[i - 1] if i else r.sent_ns for i in r.unseen]
 
 
 def likely_ns(r: Record) -> list[int]:
     """Return likely times for pictures: unseen chunks spread evenly over the time in which they can have come."""
     if not r.unseen:
         return r.chunk_ns
-    early, likely = earliest_ns(r), list(r.chunk_ns)
+    early = earliest_ns(r)
+    likely = list(r.chunk_ns)
     runs: dict[tuple[int, int], list[int]] = {}
     for i in r.unseen:
         runs.setdefault((early[i], r.chunk_ns[i]), []).append(i)

@@ -132,12 +132,10 @@ def _prompts_before(trial: TrialSpec, plan: EnginePlan, watcher: Watcher) -> Pro
 
 def measure(run: Run, session: Session, prepared: Prepared) -> None:
     """Warm up and put the load on. All that was measured is in the run's folder then."""
-    trial, work, watcher, stop = (
-        prepared.trial,
-        prepared.prompts.workload,
-        session.watcher,
-        session.stop,
-    )
+    trial = prepared.trial
+    work = prepared.prompts.workload
+    watcher = session.watcher
+    stop = session.stop
     load = traffic(trial, session, work)
     tokens = sum(r.output_tokens for r in work.requests) / len(work.requests)
     count = processes.needed(trial.client, load.plan, tokens)
@@ -192,11 +190,9 @@ def _warm_up(
     run: Run, session: Session, prepared: Prepared, count: int, keys: Sequence[bytes]
 ) -> None:
     """Send the warm-up requests. `count`: processes of the load, of which fewer may be busy now."""
-    trial, warmups, watcher = (
-        prepared.trial,
-        prepared.prompts.workload.warmups,
-        session.watcher,
-    )
+    trial = prepared.trial
+    warmups = prepared.prompts.workload.warmups
+    watcher = session.watcher
     watcher.phase(f"Warming up with {len(warmups)} requests")
     load = closed_loop(trial, session, warmups)
     spools = run.spools_of(processes.busy(count, load.plan), warmup=True)
@@ -228,7 +224,9 @@ def _load_words(count: int, here: bool) -> str:
 
 
 def manifest_of(session: Session, prepared: Prepared) -> Manifest:
-    trial, work, fleet = prepared.trial, prepared.prompts.workload, session.fleet
+    trial = prepared.trial
+    work = prepared.prompts.workload
+    fleet = session.fleet
     names = sorted(session.headers)
     spec = msgspec.structs.replace(
         trial.target, header_names=names, routing_headers=secrets.routing(names)
@@ -309,7 +307,8 @@ def _finish(
     keys_known: bool,
     watcher: Watcher,
 ) -> Outcome:
-    manifest, client = run.manifest(), run.client()
+    manifest = run.manifest()
+    client = run.client()
     trial = manifest.trial
     wordless = not keys_known and _keyed(trial)
     tally = Tally(trial, len(client.processes) if client else 1)
@@ -422,7 +421,9 @@ def _roofline(
     manifest: Manifest, summary: Summary, sampled: TelemetrySummary | None
 ) -> Roofline | None:
     """Return the shares of the machine's peaks; None where the model or the peaks are unknown."""
-    model, machine_peaks, trial = manifest.model, manifest.peaks, manifest.trial
+    model = manifest.model
+    machine_peaks = manifest.peaks
+    trial = manifest.trial
     if model is None or machine_peaks is None:
         return None
     prefix = trial.workload.prefix_len
@@ -520,7 +521,8 @@ def _records(
         if manifest.answers == "server":
             histories.correct(record)
         if wordless:
-            record.text, record.error_detail = "", ""
+            record.text = ""
+            record.error_detail = ""
             record.model = (
                 manifest.target.model if record.model == manifest.target.model else None
             )
@@ -537,7 +539,8 @@ class _Histories:
     def __init__(
         self, lengths: Sequence[StoredLengths], count: Callable[[str], int | None] | None
     ) -> None:
-        self._lengths, self._count = lengths, count
+        self._lengths = lengths
+        self._count = count
         self._followed = {n.history for n in lengths}
         # exchange → tokens that the history after it lacks
         self._lacks: dict[int, int] = {}

@@ -2,6 +2,7 @@
 
 import contextlib
 import heapq
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from dyno.facts.client import MOST_PROCESSES, ClientSpec
 from dyno.facts.record import ClientFacts, Record
-from dyno.load import decode, slices
+from dyno.load import decode, decoder, slices
 from dyno.load.decode import Lengths
 from dyno.load.plan import Plan
 from dyno.load.process import SliceProcess
@@ -17,7 +18,7 @@ from dyno.load.protocols import WireProtocol
 from dyno.load.sessions import Graph
 from dyno.load.wire import Traffic
 from dyno.measure import clocks
-from dyno.probe import peaks, rig
+from dyno.probe import host, peaks, rig
 from dyno.remote import on_ray
 from dyno.trial.session import Session
 from dyno.units import seconds
@@ -63,7 +64,8 @@ def drive(
     spec: ClientSpec | None = None,
 ) -> ClientFacts:
     """Put the load on by a process for each spool, here or on Ray's nodes (by `spec`)."""
-    tasks, count = slices.cut(load, spools, keys), len(spools)
+    tasks = slices.cut(load, spools, keys)
+    count = len(spools)
     if spec is not None and spec.on == "ray":
         with on_ray.placed(spec, list(tasks)) as nodes:
             session.watcher.phase("Measuring")
@@ -87,12 +89,13 @@ def records(
     client: ClientFacts | None = None,
 ) -> Iterator[Record]:
     """Yield the records of all processes in the order in which they ended, numbered as in the whole load."""
-    each = [
-        _of_process(spools, k, lengths, protocol, client)
-        for k, spool in enumerate(spools)
-        if spool.exists()
-    ]
-    yield from heapq.merge(*each, key=attrgetter("end_ns"))
+    with contextlib.ExitStack() as running:
+        each = [
+            _of_process(running, spools, k, lengths, protocol, client)
+            for k, spool in enumerate(spools)
+            if spool.exists()
+        ]
+        yield from heapq.merge(*each, key=attrgetter("end_ns"))
 
 
 def _facts_of_process(client: ClientFacts | None, k: int) -> ClientFacts | None:
@@ -103,31 +106,55 @@ def _facts_of_process(client: ClientFacts | None, k: int) -> ClientFacts | None:
 
 
 def _of_process(
+    running: contextlib.ExitStack,
     spools: Sequence[Path],
     k: int,
     lengths: Sequence[Lengths],
     protocol: WireProtocol,
     client: ClientFacts | None,
 ) -> Iterator[Record]:
-    count, graph = len(spools), Graph.from_requests(lengths)
+    """Return the records of one process, decoded by others that end with `running`, where that is worth it."""
+    count = len(spools)
+    graph = Graph.from_requests(lengths)
     own = slices.of_slice(lengths, k, count, len(lengths), graph)
-    number, turns = slices.Numbering(graph, k, count), graph.turns() if graph else []
     facts = _facts_of_process(client, k)
     zero_ns = client.start_ns if client else None
     clock = facts.clock if facts else None
     if clock and zero_ns is not None:
         zero_ns += clock.before.ahead_ns
-    decoded = decode.records(
-        spools[k], own, protocol, zero_ns, facts.unasked if facts else ()
-    )
-    for record in clocks.align(decoded, clock, zero_ns or 0) if clock else decoded:
+    # What a crash has left there ends a spool: one process finds it, a share might miss it.
+    cut = facts is None or facts.outcome == "lost"
+    shares = max(host.cores() // count, 1)
+    if cut or shares * count == 1 or not decoder.worthwhile(spools[k]):
+        decoded = decode.records(spools[k], own, protocol, zero_ns)
+    else:
+        decoders = decoder.Decoders(spools[k], own, protocol, zero_ns, shares)
+        decoded = running.enter_context(decoders).records()
+    decoded = map(decode.marked, decoded, itertools.repeat(_unasked(facts)))
+    aligned = clocks.align(decoded, clock, zero_ns or 0) if clock else decoded
+    return _numbered(aligned, own, slices.Numbering(graph, k, count), graph, facts)
+
+
+def _unasked(facts: ClientFacts | None) -> frozenset[int]:
+    return frozenset(facts.unasked if facts else ())
+
+
+def _numbered(
+    decoded: Iterator[Record],
+    own: Sequence[Lengths],
+    number: slices.Numbering,
+    graph: Graph | None,
+    facts: ClientFacts | None,
+) -> Iterator[Record]:
+    """Yield the records of a slice as those of the whole load."""
+    turns = graph.turns() if graph else []
+    for record in decoded:
         record.group = getattr(own[record.index % len(own)], "group", "")
         record.index = number(record.index)
         if graph:
-            record.session, record.turn = (
-                graph.session_of(record.index),
-                turns[record.index % graph.requests],
-            )
+            record.session = graph.session_of(record.index)
+            record.turn = turns[record.index % graph.requests]
         if facts and facts.outcome == "lost" and record.error == "interrupted":
-            record.error, record.error_detail = "lost", _LOST
+            record.error = "lost"
+            record.error_detail = _LOST
         yield record

@@ -15,7 +15,8 @@ from dyno.workload.request import Request
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
-_BEGIN, _END = "<think>", "</think>"
+_BEGIN = "<think>"
+_END = "</think>"
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -100,6 +101,9 @@ class WireProtocol(Protocol):
 
     def read(self, events: list[tuple[int, bytes]]) -> StreamReading: ...
 
+    def read_plain(self, raw: bytes, start: int) -> StreamReading | None:
+        """Read a body of HTTP chunks from `start` on in long steps; None: it can't be read so."""
+
 
 _FINISH: dict[str | None, str | None] = {
     "": None,
@@ -177,10 +181,12 @@ def settle_silent(reading: StreamReading, last_end: int | None) -> None:
     """
     if not reading.chunk_ends:
         return
-    tokens, count = reading.output_tokens, len(reading.chunk_ends)
+    tokens = reading.output_tokens
+    count = len(reading.chunk_ends)
     spoken = sum(map(bool, reading.texts))
     if tokens is not None and spoken >= tokens:
-        _leave_out_silent(reading)
+        if spoken < count:
+            _leave_out_silent(reading)
     elif last_end is None or (tokens is not None and count >= tokens):
         return
     elif tokens is not None and tokens - reading.leading <= count + 1:
@@ -198,10 +204,8 @@ def _leave_out_silent(reading: StreamReading) -> None:
         if text
     ]
     reading.empty_chunks += len(reading.texts) - len(spoken)
-    reading.chunk_ends, reading.texts = (
-        [end for end, _ in spoken],
-        [text for _, text in spoken],
-    )
+    reading.chunk_ends = [end for end, _ in spoken]
+    reading.texts = [text for _, text in spoken]
 
 
 def tokens_between(ends: list[int], so_far: dict[int, int]) -> list[int] | None:

@@ -62,6 +62,9 @@ class Completion:
             body["ignore_eos"] = True
         return {**body, **asked.extra_body}
 
+    def read_plain(self, raw: bytes, start: int) -> StreamReading | None:
+        return None
+
     def read(self, events: list[tuple[int, bytes]]) -> StreamReading:
         reading = StreamReading([], [], chunk_tokens=[])
         last_end = None

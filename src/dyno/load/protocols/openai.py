@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from dyno.load.plain import PlainEvents, TextShape, shape_of
 from dyno.load.protocols.base import (
     UNREADABLE,
     Asked,
@@ -63,65 +64,168 @@ _decode = msgspec.json.Decoder(_Chunk).decode
 _OPENAI = ("temperature", "top_p", "frequency_penalty", "seed")
 
 
-def _read(events: list[tuple[int, bytes]]) -> StreamReading:
-    reading = StreamReading([], [])
-    place, say = reading.chunk_ends.append, reading.texts.append
-    last_silent_end = None  # the event with the finish reason, where it has no text
-    tokens = 0  # so far, by the usage, token ids or log probabilities of each event
-    so_far: dict[int, int] = {}  # the same, by the end of each event that has them
-    for end, data in events:
+_RUNS = 4  # attempts to read many events of a stream at once
+
+
+class _EventReader:
+    """Takes the events of a stream one by one."""
+
+    __slots__ = ("_last_silent_end", "_so_far", "_tokens", "reading")
+
+    def __init__(self) -> None:
+        self.reading = StreamReading([], [])
+        # the event with the finish reason, where it has no text
+        self._last_silent_end: int | None = None
+        # so far, by the usage, token ids or log probabilities of each event
+        self._tokens = 0
+        # the same, by the end of each event that has them
+        self._so_far: dict[int, int] = {}
+
+    def take(self, end: int, data: bytes) -> bool:
+        """Take one event. Return whether the next one is to be read: not after an error."""
+        reading = self.reading
         try:
             chunk = _decode(data)
         except UNREADABLE as e:
             if data == b"[DONE]":
                 reading.done = True
-                continue
-            return garbage(reading, data, e)
+                return True
+            garbage(reading, data, e)
+            return False
         if chunk.error is not None:
-            return stream_error(reading, chunk.error)
-        usage = chunk.usage
+            stream_error(reading, chunk.error)
+            return False
         if chunk.choices:
             choice = chunk.choices[-1]
             if choice.index:
-                return several_choices(reading, choice.index)
-            text = choice.text
-            delta = choice.delta
-            if delta is not None:
-                text = delta.content
-                if thought := delta.reasoning_content or delta.reasoning:
-                    reading.thoughts[end] = len(thought)
-                    text = thought if not text else thought + text
-                if delta.tool_calls and not text:
-                    text = _called(delta.tool_calls)
-            if usage is not None and usage.completion_tokens:
-                so_far[end] = tokens = usage.completion_tokens
-            elif choice.token_ids or choice.logprobs:
-                so_far[end] = tokens = tokens + _listed(choice)
-            reason = choice.finish_reason
-            if reason:  # TGI's completions say "" until the last token
-                text = _finished(reading, reason, text)
-            if text:
-                place(end)
-                say(text)
-            elif not reading.chunk_ends:
-                _note_leading(reading, delta)
-            elif not reason or _adds_tokens(so_far, reading.chunk_ends[-1], end):
-                place(end)  # a token without text: a special one, half a character
-                say("")
-            elif end not in so_far or reading.chunk_ends[-1] not in so_far:
-                last_silent_end = end
-        if usage is not None:
-            reading.prompt_tokens = usage.prompt_tokens
-            reading.output_tokens = usage.completion_tokens
-            if usage.prompt_tokens_details is not None:
-                reading.cached_tokens = usage.prompt_tokens_details.cached_tokens
-            if usage.completion_tokens_details is not None:
-                reading.reasoning_tokens = usage.completion_tokens_details.reasoning_tokens
+                several_choices(reading, choice.index)
+                return False
+            self._count(end, choice, chunk.usage)
+            self._place(end, choice)
+        if chunk.usage is not None:
+            _note_usage(reading, chunk.usage)
         if reading.model is None:
             reading.model = chunk.model
-    settle_silent(reading, last_silent_end)
-    _note_tokens(reading, so_far)
-    return reading
+        return True
+
+    def extend(self, ends: list[int], texts: list[str]) -> None:
+        """Take events after the first text that have a text and nothing else."""
+        self.reading.chunk_ends += ends
+        self.reading.texts += texts
+
+    def close(self) -> StreamReading:
+        settle_silent(self.reading, self._last_silent_end)
+        _note_tokens(self.reading, self._so_far)
+        return self.reading
+
+    def _count(self, end: int, choice: _Choice, usage: _Usage | None) -> None:
+        """Note how many tokens have come, where the event says it."""
+        if usage is not None and usage.completion_tokens:
+            self._so_far[end] = self._tokens = usage.completion_tokens
+        elif choice.token_ids or choice.logprobs:
+            self._so_far[end] = self._tokens = self._tokens + _listed(choice)
+
+    def _place(self, end: int, choice: _Choice) -> None:
+        """Note the event as a chunk, if it has text or may have a token without."""
+        reading = self.reading
+        so_far = self._so_far
+        reason = choice.finish_reason
+        text = choice.text if choice.delta is None else self._delta_text(end, choice.delta)
+        if reason:  # TGI's completions say "" until the last token
+            text = _finished(reading, reason, text)
+        if text:
+            reading.chunk_ends.append(end)
+            reading.texts.append(text)
+        elif not reading.chunk_ends:
+            _note_leading(reading, choice.delta)
+        elif not reason or _adds_tokens(so_far, reading.chunk_ends[-1], end):
+            # a token without text: a special one, half a character
+            reading.chunk_ends.append(end)
+            reading.texts.append("")
+        elif end not in so_far or reading.chunk_ends[-1] not in so_far:
+            self._last_silent_end = end
+
+    def _delta_text(self, end: int, delta: _Delta) -> str | None:
+        """Return reasoning and text of an event of a chat."""
+        text = delta.content
+        if thought := delta.reasoning_content or delta.reasoning:
+            self.reading.thoughts[end] = len(thought)
+            text = thought if not text else thought + text
+        if delta.tool_calls and not text:
+            text = _called(delta.tool_calls)
+        return text
+
+
+def _read(events: list[tuple[int, bytes]]) -> StreamReading:
+    reader = _EventReader()
+    for end, data in events:
+        if not reader.take(end, data):
+            return reader.reading
+    return reader.close()
+
+
+def _read_plain(raw: bytes, start: int, key: str) -> StreamReading | None:
+    """Read a stream of HTTP chunks with an event each; None: it is none. `key`: of a text."""
+    events = PlainEvents.read(raw, start)
+    if events is None:
+        return None
+    reader = _EventReader()
+    attempts = _RUNS
+    i = 0
+    spoken = reader.reading.texts
+    while i < len(events):
+        before = len(spoken)
+        data = events.data(i)
+        if data is None:
+            return None
+        if not reader.take(events.ends[i], data):
+            return reader.reading
+        i += 1
+        if attempts and len(spoken) > before:
+            attempts -= 1
+            if shape := _shape(data, key):
+                texts = events.texts(i, shape)
+                reader.extend(events.ends[i : i + len(texts)], texts)
+                i += len(texts)
+    return reader.close()
+
+
+def _shape(data: bytes, key: str) -> TextShape | None:
+    """Return the shape of an event that has a text and nothing else that counts."""
+    shape = shape_of(data, key)
+    if shape is None:
+        return None
+    try:
+        # Two texts that a shape of another meaning would not give back.
+        alone = all(_has_only(_decode(shape.event(text.encode())), text) for text in "AB")
+    except UNREADABLE:
+        return None
+    return shape if alone else None
+
+
+def _has_only(chunk: _Chunk, text: str) -> bool:
+    """Whether an event has this text, and nothing else that a reading would note."""
+    choices = chunk.choices or []
+    if len(choices) != 1 or chunk.error is not None or chunk.usage is not None:
+        return False
+    (choice,) = choices
+    counted = (choice.index, choice.finish_reason, choice.token_ids, choice.logprobs)
+    if any(counted):
+        return False
+    delta = choice.delta
+    if delta is None:
+        return choice.text == text
+    thought = delta.reasoning_content or delta.reasoning
+    return delta.content == text and not (thought or delta.tool_calls)
+
+
+def _note_usage(reading: StreamReading, usage: _Usage) -> None:
+    reading.prompt_tokens = usage.prompt_tokens
+    reading.output_tokens = usage.completion_tokens
+    if usage.prompt_tokens_details is not None:
+        reading.cached_tokens = usage.prompt_tokens_details.cached_tokens
+    if usage.completion_tokens_details is not None:
+        reading.reasoning_tokens = usage.completion_tokens_details.reasoning_tokens
 
 
 def _finished(reading: StreamReading, reason: Any, text: str | None) -> str | None:
@@ -204,6 +308,9 @@ class Completions:
 
     read = staticmethod(_read)
 
+    def read_plain(self, raw: bytes, start: int) -> StreamReading | None:
+        return _read_plain(raw, start, "text")
+
 
 class Chat:
     path = "/v1/chat/completions"
@@ -226,6 +333,9 @@ class Chat:
         }
 
     read = staticmethod(_read)
+
+    def read_plain(self, raw: bytes, start: int) -> StreamReading | None:
+        return _read_plain(raw, start, "content")
 
 
 class TransformersCompletions:
@@ -260,6 +370,9 @@ class TransformersCompletions:
             "generation_config": json.dumps(config),
             **asked.extra_body,
         }
+
+    def read_plain(self, raw: bytes, start: int) -> StreamReading | None:
+        return None  # the transformers library itself takes far longer for a chunk
 
     def read(self, events: list[tuple[int, bytes]]) -> StreamReading:
         reading = _read(events)

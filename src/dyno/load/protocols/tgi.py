@@ -57,6 +57,9 @@ class GenerateStream:
         # stream: for --endpoint /
         return {"inputs": request.prompt, "parameters": parameters, "stream": True}
 
+    def read_plain(self, raw: bytes, start: int) -> StreamReading | None:
+        return None
+
     def read(self, events: list[tuple[int, bytes]]) -> StreamReading:
         reading = StreamReading([], [])
         for end, event in decoded(events, _decode, reading):
