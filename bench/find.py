@@ -2,7 +2,7 @@
 simulated time (bench/servers.py).
 
     python bench/find.py                        the whole table
-    python bench/find.py --seeds 1000           the same, closer; 40 minutes
+    python bench/find.py --seeds 1000           the same, closer; an hour on two cores
     python bench/find.py --seeds 50 --only M/M  a few
     python bench/find.py --markdown             as METHOD.md has it
     python bench/find.py --only M/M/1 --trace 3 one search, probe by probe

@@ -14,9 +14,8 @@ from dyno.facts.find import ProbeLook, Weighed
 from dyno.facts.limits import Limit, parse
 from dyno.facts.record import Record
 from dyno.search import backlog, start
-from dyno.search.correlation import together
 from dyno.search.evidence import Variation, doubt_of_meeting, doubt_of_missing
-from dyno.search.judge import Judge
+from dyno.search.judge import Judge, together
 from dyno.search.search import Probe, ProbeStep, Search, enough, monotone
 from dyno.search.timeline import ANSWERED, LimitColumn, Requests, Timeline
 from dyno.units import NS_PER_MS, NS_PER_S

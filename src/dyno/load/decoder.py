@@ -120,7 +120,7 @@ def _share(task: DecodeTask, process: Child | None) -> Iterator[tuple[int, Recor
     count = 0
     while process is not None:
         for line in process.hear(_WAIT_S):
-            decoded = _read(line)
+            decoded = _read_answer(line)
             if decoded is None:  # half a line: it was killed
                 break
             if decoded.record is None:
@@ -132,7 +132,7 @@ def _share(task: DecodeTask, process: Child | None) -> Iterator[tuple[int, Recor
     yield from islice(task.run(), count, None)
 
 
-def _read(line: bytes) -> Decoded | None:
+def _read_answer(line: bytes) -> Decoded | None:
     try:
         return _decode(line)
     except msgspec.MsgspecError:

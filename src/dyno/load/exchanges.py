@@ -5,7 +5,7 @@ exchange are found by sorting. A window in which anything is unusual (a clock th
 frame by frame.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -331,19 +331,34 @@ class Exchanges:
 
     def _as_usual(self, columns: "_Columns", reads: "_Reads") -> bool:
         """Whether each exchange goes its usual way: it is sent, read, and ends."""
-        sent: dict[int, int] = {}
-        for number, place in columns.numbered(SENT):
-            known = self._open.get(number)
-            if (known is not None and known.count) or place > reads.first(number):
-                return False
-            sent[number] = place
-        if any(number not in self._open and number not in sent for number in reads.groups):
-            return False
-        for number, place in columns.numbered(SINCE):
-            known = self._open.get(number)
-            if not (known is not None and known.count) and place < reads.first(number):
-                return False
-        ended = columns.numbered(END)
+        sent = dict(columns.numbered(SENT))
+        begun = {*self._open, *sent}
+        return (
+            len(sent) == len(columns.numbered(SENT))
+            and not any(
+                self._sent_oddly(number, place, reads) for number, place in sent.items()
+            )
+            and all(number in begun for number in reads.groups)
+            and not any(
+                self._late_before_a_read(number, place, reads)
+                for number, place in columns.numbered(SINCE)
+            )
+            and self._ends_as_usual(columns.numbered(END), sent, reads)
+        )
+
+    def _sent_oddly(self, number: int, place: int, reads: "_Reads") -> bool:
+        """Whether a request is sent again, or after what was read of it."""
+        known = self._open.get(number)
+        return bool(known is not None and known.count) or place > reads.first(number)
+
+    def _late_before_a_read(self, number: int, place: int, reads: "_Reads") -> bool:
+        known = self._open.get(number)
+        return not (known is not None and known.count) and place < reads.first(number)
+
+    def _ends_as_usual(
+        self, ended: Sequence[tuple[int, int]], sent: Mapping[int, int], reads: "_Reads"
+    ) -> bool:
+        """Whether each exchange that ends was begun, ends once, and after all else of it."""
         if len({number for number, _ in ended}) < len(ended):
             return False
         return all(

@@ -14,7 +14,6 @@ import numpy as np
 from dyno.facts.find import ProbeLook, Weighed
 from dyno.facts.limits import Limit
 from dyno.search import backlog, start
-from dyno.search.correlation import together
 from dyno.search.timeline import LimitColumn, Requests
 
 FEWEST = 20  # requests that count
@@ -43,6 +42,12 @@ _HALVES = 16  # requests from which on the second half is looked at alone
 # lengths, and share of the time, after which a request has probably ended
 _ENDED_LENGTHS, _ENDED_SHARE = 3.0, 0.25
 _LEAST_VALUE = 1e-3  # of the limit: lower figures count as this
+# of neighbours that are late together
+FEWEST_BATCHES = 8
+_EQUAL = 1e-12  # of the mean square: a variance that is none
+_STILL_GROWING = 1.3  # from one batch size to the next: there is no plateau yet
+# times what the largest batches show: their own variance is known from a few of them
+_MOST_BEYOND = 2.5
 
 
 class _Values(NamedTuple):
@@ -115,10 +120,9 @@ class Judge:
         weighed: list[Weighed] = []
         if rough or grows or filled:
             self._begins = begun.lasts
-            weighed = [
-                self._weigh(r, limit, first, now_s, length_s) for limit in self.limits
-            ]
+            weighed = self._weigh_all(r, first, now_s, length_s)
         ready = ready or (filled and self._far_over(weighed))
+        shows = rough or ready
         return ProbeLook(
             now_s=now_s,
             from_s=from_s,
@@ -126,12 +130,12 @@ class Judge:
             count=count,
             rate=_rate(r, from_s, now_s),
             ready=ready,
-            rough=ready or rough,
+            rough=shows,
             weighed=weighed,
             grows=grows,
             swells=ready and not self.wave and backlog.swells(r, from_s, now_s),
             settled=ready and not begun.lasts and self._is_settled(count, weighed),
-            profiles=self._profiles(r, now_s, filled_s, length_s) if rough or ready else [],
+            profiles=self._profiles(r, now_s, filled_s, length_s) if shows else [],
         )
 
     def _grows(self, r: Requests, now_s: float) -> bool:
@@ -223,6 +227,11 @@ class Judge:
         seen = np.bincount(r.turn[first:], minlength=count)[:count]
         shares = seen / (len(r.sent) - first)
         return bool((shares >= _TURNS_LEAST * self._turns).all())
+
+    def _weigh_all(
+        self, r: Requests, first: int, now_s: float, length_s: float
+    ) -> list[Weighed]:
+        return [self._weigh(r, limit, first, now_s, length_s) for limit in self.limits]
 
     def _weigh(
         self, r: Requests, limit: Limit, first: int, now_s: float, length_s: float
@@ -516,3 +525,33 @@ def _part(r: Requests, a: int, b: int) -> Requests:
     }
     turn = None if r.turn is None else r.turn[a:b]
     return Requests(r.sent[a:b], r.first[a:b], r.end[a:b], r.failed[a:b], columns, turn)
+
+
+# ---- how many neighbouring requests are worth one: those in one batch or queue are late together ----
+
+
+def _variance(values: np.ndarray, degrees: int) -> float:
+    """Return the same as values.var(), without what that takes for a few numbers."""
+    off = values - values.sum() / len(values)
+    return float(off @ off) / degrees
+
+
+def together(values: np.ndarray, wave: int = 1) -> float:
+    """Return the factor by which the mean of these values, in the order of sending, varies more than that of as many
+    independent ones. `wave`: requests that a load has in flight. Batches of whole waves say most, if there are enough.
+    """
+    n = len(values)
+    spread = _variance(values, n) if n else 0.0
+    if n < 2 * FEWEST_BATCHES or spread <= _EQUAL * float(np.square(values).mean()):
+        return 1.0
+    size = 2 * wave if n >= 2 * wave * FEWEST_BATCHES else 2
+    factor = previous = last = 1.0
+    sums = np.concatenate(([0.0], np.cumsum(values)))
+    while n // size >= FEWEST_BATCHES:
+        means = np.diff(sums[::size][: n // size + 1]) / size
+        previous, last = last, _variance(means, len(means) - 1) * size / spread
+        factor = max(factor, last)
+        size *= 2
+    if last == factor and last > _STILL_GROWING * previous:
+        factor *= min((last / previous) ** 2, _MOST_BEYOND)
+    return min(factor, float(n))
