@@ -250,6 +250,7 @@ class FindAnswer(msgspec.Struct, frozen=True):
     # --budget that would probably decide it; None: it is decided, or unknown
     needs_s: float | None = None
     varies: str = ""  # by how much probes of one load differed
+    starts: str = ""  # what is left out, where latencies change the first seconds of a load
     findings: list[Finding] = []  # about the server's answers, from the correctness check
     void: str = ""  # why probes were void, or disturbed, where that ended the search
     command: str = ""  # that measures the answer again

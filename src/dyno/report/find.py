@@ -122,6 +122,8 @@ def _remarks(answer: FindAnswer) -> Iterator[str]:
         yield f"{answer.contradiction} Runs differ by more than the bounds: repeat the search."
     if answer.varies:
         yield answer.varies
+    if answer.starts:
+        yield answer.starts
     if disturbed := [probe for probe in answer.probes if probe.disturbed]:
         yield f"disturbed: {disturbed[-1].disturbed} ({len(disturbed)} of {many(len(answer.probes), 'probe')})"
 

@@ -29,7 +29,7 @@ from dyno.facts.telemetry import TelemetrySummary
 from dyno.facts.trial import TrialSpec
 from dyno.load.progress import Progress, Stop
 from dyno.load.sessions import Graph
-from dyno.numbers import count, many, number, percent, rough_time
+from dyno.numbers import count, duration, many, number, percent, rough_time
 from dyno.probe import rig
 from dyno.probe.telemetry.sampler import Sampler
 from dyno.report.find import time_words
@@ -461,6 +461,7 @@ class Finder:
             findings=list(self._findings.values()),
             void=self._why if ended in ("void", "client") else "",
             varies=self._variation(),
+            starts=self._start(),
         )
         if not answer.decided:
             answer = replace(
@@ -491,6 +492,13 @@ class Finder:
         if not degrees or spread < _VARIES:
             return ""
         return f"Probes of the same load differ by {percent(math.expm1(spread))} (standard deviation)."
+
+    def _start(self) -> str:
+        """Say what is left out of each load, where servers are slower or quicker at first."""
+        start_s = self.search.start_nearby(self.search.crossing()) if self.probes else 0.0
+        if not start_s:
+            return ""
+        return f"The first {duration(start_s)} of each load are left out: latencies still changed."
 
     def _limits(self, above: ProbeFacts) -> list[str]:
         """Return the figures that miss, and what the server was short of there."""

@@ -187,6 +187,7 @@ _RECORDS: dict[str, tuple[type, str]] = {
     "iterations": (Iteration, "(end_ns - start_ns) / 1e6 AS latency_ms"),
 }
 # bytes of the longest line: below the first, DuckDB takes as much room
+_BEGINS = 4096  # bytes of a file that are looked at before it is queried
 _OBJECT, _OBJECT_MAX = 16 << 20, 1 << 30
 _ZONED = "TIMESTAMP WITH TIME ZONE"
 _IN_FILE = re.compile(r'in file "(.+?)", (?:at byte|in line)')
@@ -382,10 +383,18 @@ class RunTables:
         readable = []
         for path in (folder / name for folder in folders if (folder / name).exists()):
             try:
-                opened(path).close()
-                readable.append(path)
+                with opened(path) as file:
+                    begins = file.read(_BEGINS)
             except OSError as e:
                 self.unreadable.append(f"{path} can't be read: {e.strerror}.")
+                continue
+            # as a machine that lost its power leaves a file; DuckDB does not always mind them
+            if b"\0" in begins:
+                self.unreadable.append(
+                    f"{path} is damaged: it has bytes of zero instead of text."
+                )
+            else:
+                readable.append(path)
         return readable
 
     def _fit(self, tables: list[str]) -> None:
