@@ -509,7 +509,7 @@ def job(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Rig:
     )
     verbs = {
         "status": say(state="absent"),
-        "look": LOOK,
+        "describe": LOOK,
         "install": QUIET,
         "start": QUIET,
         "stop": say(state="0"),
@@ -536,15 +536,23 @@ def test_an_honest_job_ends_and_leaves_no_entry(job: Rig) -> None:
     job.far.conduct([job.planned], [])
     assert (job.runs.run(job.planned.place).path / "failed.json").read_bytes() == FAILURE
     assert not list((job.folder / "dyno" / "rigs").glob("*.json"))
-    assert job.calls() == ["status", "look", "install", "start", "follow", "pack", "remove"]
+    assert job.calls() == [
+        "status",
+        "describe",
+        "install",
+        "start",
+        "follow",
+        "pack",
+        "remove",
+    ]
 
 
 LATER: dict[str, dict[str, tuple[str, ...]]] = {
-    "another architecture": {"look": (LOOK, say(**{**HERE, "machine": "riscv64"}))},
-    "a name that leads elsewhere": {"look": (LOOK, say(**{**HERE, "tag": "../../x"}))},
-    "a libc without end": {"look": (LOOK, say(**{**HERE, "libc": ["glibc", "2.999999999"]}))},
-    "no description": {"look": (LOOK, "print('5')")},
-    "no room": {"look": (LOOK, say(**HERE, free_bytes=-1))},
+    "another architecture": {"describe": (LOOK, say(**{**HERE, "machine": "riscv64"}))},
+    "a name that leads elsewhere": {"describe": (LOOK, say(**{**HERE, "tag": "../../x"}))},
+    "a libc without end": {"describe": (LOOK, say(**{**HERE, "libc": ["glibc", "2.999999999"]}))},
+    "no description": {"describe": (LOOK, "print('5')")},
+    "no room": {"describe": (LOOK, say(**HERE, free_bytes=-1))},
     "escapes in its state": {"status": (say(state="absent"), say(state="\x1b[2J" * 1000))},
     "a state of another kind": {"status": (say(state="absent"), say(state={"x": []}))},
     "another end": {"follow": (say(log=["a"], offset=5), say(ended={"x": "\x1b[2J"}), say(ended="0"))},
@@ -603,7 +611,7 @@ HALF = "print('{\"log\": [\"a', end='', flush=True); "
 
 
 @pytest.mark.parametrize(
-    "verb", ["status", "look", "install", "start", "follow", "pack", "remove"]
+    "verb", ["status", "describe", "install", "start", "follow", "pack", "remove"]
 )
 @pytest.mark.parametrize("how", ["at once", "after half an answer", "after its input"])
 def test_an_agent_that_is_killed_there_ends_in_a_sentence_and_the_next_dyno_resumes(

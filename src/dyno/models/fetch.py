@@ -300,14 +300,7 @@ class Fetch:
             # a cache without links has no etags
             blob = blob_path(self._storage, file.etag) if file.etag else link
             for _ in range(2):
-                whole = next(
-                    (
-                        p
-                        for p in (blob, link)
-                        if p.is_file() and p.stat().st_size == file.size
-                    ),
-                    None,
-                )
+                whole = next((p for p in (blob, link) if _has_size(p, file.size)), None)
                 if whole and known:
                     return known
                 sums = checksum.read(whole) if whole else self._fetched(name, file, blob)
@@ -341,7 +334,7 @@ class Fetch:
                 # One at a time fetches it, to its place: two dynos, or two files of a repository with the same bytes.
                 fcntl.flock(out, fcntl.LOCK_EX)
                 if not _is_at(out, part):  # whoever was first has moved it
-                    if blob.is_file():
+                    if _has_size(blob, file.size):
                         return checksum.read(blob)
                     continue
                 # the Hub sends these by its own protocol only, Xet
@@ -557,6 +550,10 @@ def _is_at(file: BinaryIO, path: Path) -> bool:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
         return False
+
+
+def _has_size(path: Path, size: int) -> bool:
+    return path.is_file() and path.stat().st_size == size
 
 
 def _length(out: BinaryIO) -> int:

@@ -14,9 +14,14 @@ class ChatSpec(CommonSpec, frozen=True):
     think_time_s: ThinkTime = "0"
     turn_input_len: Annotated[
         str,
-        Option("--turn-input-len", "D", "chat: tokens of each question, without the history; also a distribution",
-               grammar=count_problem, always=True),
-    ] = "100"  # fmt: skip
+        Option(
+            "--turn-input-len",
+            "D",
+            "chat: tokens of each question, without the history; also a distribution",
+            grammar=count_problem,
+            always=True,
+        ),
+    ] = "100"
     turn_output_len: TurnOutputLen = None
 
 

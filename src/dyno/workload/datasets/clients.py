@@ -11,13 +11,25 @@ from dyno.workload.datasets.traces import TraceEnd, TraceMaxTokens, TraceStart
 class ClientsSpec(CommonSpec, frozen=True):
     num_clients: Annotated[
         int,
-        Option("--num-clients", "N", "clients that are generated (dataset clients)", least=1, most=100_000,
-               always=True),
-    ] = 100  # fmt: skip
+        Option(
+            "--num-clients",
+            "N",
+            "clients that are generated (dataset clients)",
+            least=1,
+            most=100_000,
+            always=True,
+        ),
+    ] = 100
     client_skew: Annotated[
-        float, Option("--client-skew", "S", "rate of the k-th client in proportion to 1 / k^S; 0: all alike", least=0,
-                      most=100),
-    ] = 1.0  # fmt: skip
+        float,
+        Option(
+            "--client-skew",
+            "S",
+            "rate of the k-th client in proportion to 1 / k^S; 0: all alike",
+            least=0,
+            most=100,
+        ),
+    ] = 1.0
     client_rate_rps: Annotated[
         float,
         Option(

@@ -30,9 +30,14 @@ class TraceSpec(CommonSpec, frozen=True):
     trace_max_tokens: TraceMaxTokens = None
     trace_length_scale: Annotated[
         float,
-        Option("--trace-length-scale", "F", "multiply all lengths of a trace by F, also those of shared blocks",
-               above=0, most=100),
-    ] = 1.0  # fmt: skip
+        Option(
+            "--trace-length-scale",
+            "F",
+            "multiply all lengths of a trace by F, also those of shared blocks",
+            above=0,
+            most=100,
+        ),
+    ] = 1.0
 
 
 class TimedTraceSpec(TraceSpec, frozen=True):
@@ -50,9 +55,14 @@ class TimedTraceSpec(TraceSpec, frozen=True):
     ] = 16
     timed_trace_sec_multiplier: Annotated[
         float,
-        Option("--timed-trace-sec-multiplier", "X", "timed_trace: seconds per unit of time; 0.001 for milliseconds",
-               above=0, most=1e9),
-    ] = 1.0  # fmt: skip
+        Option(
+            "--timed-trace-sec-multiplier",
+            "X",
+            "timed_trace: seconds per unit of time; 0.001 for milliseconds",
+            above=0,
+            most=1e9,
+        ),
+    ] = 1.0
     timed_trace_label_timestamp: Annotated[
         str,
         Option("--timed-trace-label-timestamp", "NAME", "timed_trace: column of the time"),
