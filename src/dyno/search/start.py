@@ -92,8 +92,9 @@ def profile(sent_s: np.ndarray, latencies_ms: np.ndarray) -> Profile:
 def length(profiles: Sequence[Profile]) -> float:
     """Return after how many seconds the latencies of these probes no longer fall or rise, in all of those that last
     long."""
-    longest_s = max((each[-1][0] for each in profiles if each), default=0.0)
-    long = [each for each in profiles if each and each[-1][0] >= _ALIKE * longest_s]
+    known = [each for each in profiles if len(each) >= _FEWEST_PARTS]
+    longest_s = max((each[-1][0] for each in known), default=0.0)
+    long = [each for each in known if each[-1][0] >= _ALIKE * longest_s]
     if not long:
         return 0.0
     edges = np.linspace(0.0, longest_s, _PARTS + 1)
