@@ -204,6 +204,7 @@ def busy() -> Iterator[None]:
 
 @pytest.mark.engines
 @pytest.mark.alone
+@pytest.mark.nightly  # a minute; test_search.py has models of such servers
 def test_a_server_that_is_slow_the_first_seconds_of_each_load_is_judged_by_the_rest(
     scripted: Callable[..., Scripted], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
