@@ -413,11 +413,11 @@ class Fetch:
             for part in response.iter_raw():
                 room = size - here
                 out.write(part[:room])
+                out.flush()  # else a kill loses what was buffered, and it is fetched again
                 here += min(len(part), room)
                 if len(part) > room:
                     raise _Unanswerable(f"it lists {human_bytes(size)}, but sends more")
                 pace.check(here)
-            out.flush()
 
     def _patient(self, ask: Callable[[], T]) -> T:
         """Ask the Hub; where it limits requests, wait as it says."""
