@@ -198,7 +198,7 @@ class Search:
     def start_nearby(self, level: float) -> float:
         """Return how many seconds of such a load don't count, by the probes so far."""
         near = [p.look.profiles for p in self.probes if _is_near(p, level)]
-        columns = zip(*(each for each in near if each), strict=True)
+        columns = zip(*(each for each in near if each), strict=False)  # files may be odd
         return max((start.length(column) for column in columns), default=0.0)
 
     @_remembered

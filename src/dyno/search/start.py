@@ -5,8 +5,8 @@ are compiled, clocks rise. A probe's batch means in the order of sending are cut
 is least (White's MSER): a start that differs from the rest adds more to that error than its requests take away. Where
 the halves of the rest differ, the start lasts still.
 
-One short probe can't show a start that is longer than itself, or small. So a search compares the halves of all its
-probes: what falls in each of them, for as long, is a start, and none of them counts it.
+One short probe can't show a start that is longer than itself, or small. So a search looks at all its long probes
+together: what differs from the rest in each of them, up to the same time, is a start, and none of them counts it.
 """
 
 import math
