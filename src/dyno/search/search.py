@@ -19,7 +19,7 @@ import numpy as np
 from dyno.facts.find import Outcome, ProbeLook
 from dyno.facts.limits import Limit
 from dyno.measure.statistics import quantile
-from dyno.search import start
+from dyno.search import start, trend
 from dyno.search.evidence import (
     Variation,
     doubt_of_meeting,
@@ -58,6 +58,7 @@ _STUCK, _OUTWARD = 5, 1.5
 _SURPLUS = 1.2  # times as far as it must be
 # of the distance of an end from the crossing: what a narrower one must reach
 _NEARER = 0.75
+_BESIDE = 0.15  # margin of loads that a line goes through best
 _FARTHEST = 3.0  # log of a load over the crossing
 _FEW_STEPS = 8.0  # whole loads up to which the next one is far
 # of the distance from the crossing: loads nearer to each other than this are one
@@ -288,7 +289,13 @@ class Search:
 
     @_remembered
     def shown(self, level: float, error: float = _EACH) -> Outcome:
-        """Return what is certain of a load; with a larger error, also what only one visit shows."""
+        """Return what is certain of a load: by the probes on one side of it, or by a line through those near it."""
+        shown = self._shown_by_side(level, error)
+        return self._shown_by_line(level, error) if shown == "undecided" else shown
+
+    @_remembered
+    def _shown_by_side(self, level: float, error: float) -> Outcome:
+        """Return what the probes on one side show; with a larger error, also what only one visit shows."""
         misses, meets = self.misses(level), self.meets(level)
         once_is_enough = error > _EACH
         if misses.doubt <= error and (misses.again or once_is_enough):
@@ -302,7 +309,15 @@ class Search:
         """Return the same without another visit: what its probes and those beside it look like."""
         if self.misses(level).doubt <= _EACH:
             return "misses"
-        return "meets" if self.meets(level).doubt <= _EACH else "undecided"
+        if self.meets(level).doubt <= _EACH:
+            return "meets"
+        return self._shown_by_line(level, _EACH)
+
+    def _shown_by_line(self, level: float, error: float) -> Outcome:
+        known = self.interval(error)
+        if level <= known.low:
+            return "meets"
+        return "misses" if level >= known.high else "undecided"
 
     def sides(self, level: float) -> list[bool | None]:
         """Return for each limit whether a load keeps it. None: undecided."""
@@ -392,6 +407,14 @@ class Search:
     @_remembered
     def interval(self, error: float = _EACH) -> Interval:
         """Return the loads between which the highest load within the target is."""
+        by_side, by_line = self._interval_by_side(error), self._ends_by_line(error)
+        low, high = max(by_side.low, by_line.low), min(by_side.high, by_line.high)
+        if low >= high:
+            return by_side
+        return msgspec.structs.replace(by_side, low=low, high=high)
+
+    @_remembered
+    def _interval_by_side(self, error: float) -> Interval:
         highs, lows = (
             self._levels_shown("misses", error),
             self._levels_shown("meets", error),
@@ -404,7 +427,49 @@ class Search:
         return Interval(low, high, 1 - (ERROR if error <= _EACH else 2 * error))
 
     def _levels_shown(self, outcome: Outcome, error: float) -> list[float]:
-        return [x for x in self._levels if self.shown(x, error) == outcome]
+        return [x for x in self._levels if self._shown_by_side(x, error) == outcome]
+
+    # ---- a line through the probes near the target ----
+
+    @_remembered
+    def _ends_by_line(self, error: float) -> trend.Ends:
+        """Return the load up to which a line keeps all limits, and the one from which on it misses one of them."""
+        count = len(self.limits)
+        lines = [self._line_of(i, error / count) for i in range(count)]
+        lows = [
+            line.low or self._highest_keeping(i, error) for i, line in enumerate(lines)
+        ]
+        by_line = any(line.low for line in lines)
+        return trend.Ends(
+            self._outward(min(lows), below=True) if by_line else 0.0,
+            self._outward(min(line.high for line in lines), below=False),
+        )
+
+    def _line_of(self, i: int, error: float) -> trend.Ends:
+        """Ask a line through the margins of one limit."""
+        if self.limits[i].stem == "failed":
+            return trend.NOTHING
+        points = [_point(p, i) for p in self._near_limit(i)]
+        return trend.ends(points, self.variation(), error)
+
+    def _near_limit(self, i: int) -> list[Probe]:
+        """Return the probes with a figure near this limit."""
+        near = []
+        for p in self._ready(0.0, math.inf):
+            piles_up = p.look.grows or p.look.swells
+            if not piles_up and abs(p.look.weighed[i].margin) < trend.NEAR:
+                near.append(p)
+        return near
+
+    def _highest_keeping(self, i: int, error: float) -> float:
+        """Return the highest load whose own probes show that it keeps a limit, and the loads below it. 0: none."""
+        highest = 0.0
+        for level in self._levels:
+            own = self._ready(level, level)
+            if own and self._limit_met(i, own) > error:
+                break
+            highest = level if own else highest
+        return highest
 
     def best(self) -> Interval:
         """Return the interval that the data supports with less confidence."""
@@ -587,6 +652,9 @@ class Search:
         self, met: float, missed: float, left_s: float, spent_s: float
     ) -> ProbeStep | None:
         """Return a load nearer to the crossing than an end, if it can be shown in a time that it is worth."""
+        known = self.interval()
+        if known.low < known.high:
+            met, missed = max(met, known.low), min(missed, known.high)
         if self._narrow_enough(met, missed):
             return None
         most_s = self._worth_s(math.log(missed / met), left_s, spent_s)
@@ -597,7 +665,8 @@ class Search:
         gains = itertools.chain(
             self._gains(met, missed, most_s), self._gains_again(met, missed, most_s)
         )
-        best = max(gains, default=None)
+        along = self._gain_along_the_line(met, missed, most_s)
+        best = max(itertools.chain(gains, along), default=None)
         # it may need fewer than expected
         if best is None and missed / met > _WIDE and left_s > self._probe_s():
             best = max(self._gains_again(met, missed, math.inf), default=None)
@@ -640,6 +709,22 @@ class Search:
         if cost_s > most_s or visited > tries:
             return None
         return _Gain(abs(math.log(known / level)) / cost_s, level)
+
+    def _gain_along_the_line(
+        self, met: float, missed: float, most_s: float
+    ) -> "Iterator[_Gain]":
+        """Yield what more probes near the crossing gain where a line shows an end, on the side that has fewer."""
+        points = [p for i in range(len(self.limits)) for p in self._near_limit(i)]
+        ends = self._ends_by_line(_EACH)
+        if ends.low != met and ends.high != missed:
+            return
+        cost_s = (1 / _NEARER**2 - 1) * len(points) * self._probe_s()
+        if cost_s > most_s:
+            return
+        crossing = self.crossing()
+        below = sum(p.level < crossing for p in points) <= len(points) / 2
+        level = self._end(below, _BESIDE / max(self.slope(), 1.0))
+        yield _Gain((1 - _NEARER) * math.log(missed / met) / cost_s, level)
 
     def _gain_again(
         self, met: float, missed: float, most_s: float, level: float
@@ -809,6 +894,8 @@ class Search:
         return float(round(level)) if self.whole else float(f"{level:.3g}")
 
     def _outward(self, level: float, below: bool) -> float:
+        if not math.isfinite(level):
+            return level
         if not self.whole:
             return self._rounded(level)
         return float(math.floor(level + 1e-9) if below else math.ceil(level - 1e-9))
@@ -854,6 +941,17 @@ class Search:
         """Return how many probes with such a margin show on which side it is, by how much probes differ."""
         spread, degrees = self.variation()
         return (quantile(1 - _EACH, degrees) * spread / abs(margin)) ** 2
+
+
+def _point(probe: Probe, i: int) -> trend.Point:
+    weighed = probe.look.weighed[i]
+    return trend.Point(
+        probe.level,
+        weighed.margin_low,
+        weighed.margin_high,
+        weighed.error or 0.0,
+        probe.began_s,
+    )
 
 
 def _visits(times_s: Sequence[float], apart_s: float) -> int:

@@ -1,0 +1,120 @@
+"""Where does a line through the probes near the target cross it?
+
+Probes of one load say little about the next one, unless all of them are taken together: near the target, the log of a
+figure rises about evenly with the log of the load. So a line through the probes, by least squares, says with so much
+certainty up to which load the figure keeps its limit and from which load on it doesn't. It is asked only where it
+rests on several probes of several loads near the limit, and only between the loads that these probes had.
+
+Its error holds three things: by how much probes of one load differ; what the line leaves unexplained, where that is
+more, and more so where neighbours in time are off on one side together, as a server that changes makes them; and what
+all probes may have in common, since they are shorter than the load that the answer is for.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dyno.measure.statistics import quantile
+from dyno.search.evidence import Variation
+
+NEAR = 0.5  # margins of probes through which a line goes: 60 to 165 % of the limit
+_FEWEST, _FEWEST_LEVELS = 5, 3  # probes, and loads
+_IN_COMMON = 0.025  # log of a figure, by which all probes may be off alike
+_MOST_ALIKE = 0.8  # of what neighbours in time have in common
+_LEVELS = 400  # at which the line is asked
+
+
+class Point(NamedTuple):
+    """A probe: its load, and the log of a figure over its limit."""
+
+    level: float
+    low: float  # at least
+    high: float  # at most
+    error: float  # of the margin, were the requests independent
+    began_s: float
+
+
+class Ends(NamedTuple):
+    """The highest load that meets a limit for certain, and the lowest that misses it. 0, infinity: none does."""
+
+    low: float
+    high: float
+
+
+NOTHING = Ends(0.0, math.inf)
+
+
+def ends(points: Sequence[Point], variation: Variation, error: float) -> Ends:
+    """Return what a line through these probes shows, with so small an error on each side."""
+    levels = {point.level for point in points}
+    if len(points) < _FEWEST or len(levels) < _FEWEST_LEVELS:
+        return NOTHING
+    ordered = sorted(points, key=lambda point: point.began_s)
+    asked = np.linspace(math.log(min(levels)), math.log(max(levels)), _LEVELS)
+    most = _Line(ordered, np.array([p.high for p in ordered]), variation).bounds(asked, error)
+    least = _Line(ordered, np.array([p.low for p in ordered]), variation).bounds(asked, error)
+    meets, misses = most.high < 0, least.low > 0
+    return Ends(_last_of_the_first(asked, meets), _first_of_the_last(asked, misses))
+
+
+class _Bounds(NamedTuple):
+    low: np.ndarray
+    high: np.ndarray
+
+
+class _Line:
+    """A line through margins, in the order of time."""
+
+    def __init__(
+        self, points: Sequence[Point], margins: np.ndarray, variation: Variation
+    ) -> None:
+        x = np.log([point.level for point in points])
+        errors = np.array([max(variation.spread, point.error) for point in points])
+        self._weights = 1 / errors**2
+        self._middle = float(np.average(x, weights=self._weights))
+        self._height = float(np.average(margins, weights=self._weights))
+        self._across = float((self._weights * (x - self._middle) ** 2).sum())
+        rising = (self._weights * (x - self._middle) * (margins - self._height)).sum()
+        self._slope = float(rising) / self._across
+        off = (margins - self._at(x)) * np.sqrt(self._weights)
+        own = len(points) - 2
+        self._scale = _unexplained(off, own, variation.degrees) * _alike(off)
+        self._degrees = min(variation.degrees + own, own + 3)
+
+    def _at(self, x: np.ndarray) -> np.ndarray:
+        return self._height + self._slope * (x - self._middle)
+
+    def bounds(self, x: np.ndarray, error: float) -> _Bounds:
+        """Return between which margins the true ones are, at these logs of loads."""
+        variance = 1 / self._weights.sum() + (x - self._middle) ** 2 / self._across
+        beyond = quantile(1 - error, self._degrees) * np.sqrt(self._scale * variance)
+        beyond = beyond + _IN_COMMON
+        return _Bounds(self._at(x) - beyond, self._at(x) + beyond)
+
+
+def _unexplained(off: np.ndarray, own: int, known: float) -> float:
+    """Return how many times as much as expected the margins are off the line, squared; once at least."""
+    squares = float((off**2).sum())
+    return max(1.0, (squares + known) / (own + known), squares / own)
+
+
+def _alike(off: np.ndarray) -> float:
+    """Return how many probes are worth one, by what neighbours in time have in common."""
+    squares = max(float((off**2).sum()), 1e-12)
+    correlation = float((off[1:] * off[:-1]).sum()) / squares + 1 / len(off)
+    correlation = min(max(correlation, 0.0), _MOST_ALIKE)
+    return (1 + correlation) / (1 - correlation)
+
+
+def _last_of_the_first(logs: np.ndarray, holds: np.ndarray) -> float:
+    """Return the load up to which something holds from the lowest one on. 0: not even there."""
+    count = len(holds) if holds.all() else int(np.argmin(holds))
+    return math.exp(logs[count - 1]) if count else 0.0
+
+
+def _first_of_the_last(logs: np.ndarray, holds: np.ndarray) -> float:
+    """Return the load from which on something holds up to the highest one. Infinity: not even there."""
+    count = len(holds) if holds.all() else int(np.argmin(holds[::-1]))
+    return math.exp(logs[len(logs) - count]) if count else math.inf
