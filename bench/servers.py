@@ -702,6 +702,53 @@ def _starting(name: str, times: Callable[[float], float]) -> Server:
     return Server(name, "ttft_p90:500", "concurrency", 1, 1024, _CAPACITY, load)
 
 
+# How the figure grows with the load, from a share of the capacity to a share of the limit. None of these is a line.
+
+
+def knee(share: float) -> float:
+    """Nearly flat first, then steep."""
+    return 0.4 + 0.6 * share**6
+
+
+def step(share: float) -> float:
+    """Flat but for a jump from 80 to 110 % of the limit."""
+    return 0.8 if share <= 1 else 1.1
+
+
+def stairs(share: float) -> float:
+    """It jumps by a fifth each time that the load has grown by a fifth, as where a batch size is rounded up."""
+    return float(0.93 * 1.2 ** math.ceil(math.log(share) / math.log(1.2) - 1e-9))
+
+
+def bend(share: float) -> float:
+    """It rises slowly up to the limit, and quickly beyond."""
+    return share**0.4 if share <= 1 else share**2.5
+
+
+def _curved(
+    name: str,
+    shape: Callable[[float], float],
+    truth: float = _CAPACITY,
+    sd: Callable[[float], float] = lambda share: 0.03,
+    outliers: float = 0.0,
+) -> Server:
+    """A closed loop whose figure grows by such a curve. `sd`: from run to run; `outliers`: share of runs that are 1.4
+    times as slow."""
+    top = math.exp(0.3 * z("p90"))
+
+    def load(level: float, rng: np.random.Generator, begins_s: float) -> Load:
+        share = level / _CAPACITY
+        run = math.exp(sd(share) * rng.standard_normal())
+        if rng.random() < outliers:
+            run *= 1.4
+        lengths = (
+            0.5 * run * shape(share) / top * np.exp(0.3 * x) for x in independent(rng)
+        )
+        return DrawnLoad(int(level), lengths, begins_s)
+
+    return Server(name, "ttft_p90:500", "concurrency", 1, 1024, truth, load)
+
+
 class StartingLoad(ListedLoad):
     """The same in an open loop."""
 
@@ -975,6 +1022,14 @@ HELD_OUT: dict[str, Callable[[], Server]] = {
     "slow for 5 s, open": lambda: _starting_open("slow for 5 s, open", slow_for(5.0, 1.5)),
     "quick at first, open": lambda: _starting_open("quick at first, open", fading(-0.4, 5.0)),
     "last come, first served": _last_first, "priority classes": _priority,
+    "a knee": lambda: _curved("a knee", knee),
+    "a small step": lambda: _curved("a small step", step, 41.5),
+    "stairs": lambda: _curved("stairs", stairs, 41.5),
+    "a bend": lambda: _curved("a bend", bend),
+    "steep": lambda: _curved("steep", lambda share: share**3),
+    "hardly rising": lambda: _curved("hardly rising", lambda share: share**0.3),
+    "noisier above": lambda: _curved("noisier above", float, sd=lambda share: 0.02 if share <= 1 else 0.15),
+    "one run in ten slow": lambda: _curved("one run in ten slow", float, outliers=0.1),
 }  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from typing import Any
 from dyno.facts.find import FindAnswer, FindSpec, LimitFigure, Outcome, ProbeFacts
 from dyno.facts.limits import Limit
 from dyno.report import searches
+from dyno.report.find import lines
 from dyno.report.searches import Searched, table_of
 from dyno.report.table import Table, markdown, terminal
 
@@ -46,6 +47,22 @@ def test_an_answer_has_both_ends_of_its_interval_with_the_figures_there() -> Non
         "400.0",
         "240",
         "30.00",
+    ]
+
+
+def test_an_end_between_loads_that_were_tried_has_the_figures_of_the_next_one_tried() -> (
+    None
+):
+    tried = [probe(40, "meets", 50.0, 400.0), probe(64, "misses", 70.0, 500.0)]
+    remark = "47 and 55: by a line through 9 probes of 4 loads near the target."
+    between = FindAnswer(FindSpec([LIMIT]), "narrow", 47, 55, tried, 0, 30.0, line=remark)
+    printed = "\n".join(lines(between))
+    assert "concurrency 47 (95 % interval: 47 to 55)" in printed and remark in printed
+    assert "highest tried that meets it: concurrency 40 with p90 TTFT 50.00 ms" in printed
+    assert "lowest tried that misses it: concurrency 64 with p90 TTFT 70.00 ms" in printed
+    table = table_of(searches.answers([Searched([between], "sound")]))
+    assert cells(table, "p90 TTFT") == ["50.00"] and cells(table, "p90 TTFT above") == [
+        "70.00"
     ]
 
 

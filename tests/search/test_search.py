@@ -13,7 +13,7 @@ import pytest
 from dyno.facts.find import ProbeLook, Weighed
 from dyno.facts.limits import Limit, parse
 from dyno.facts.record import Record
-from dyno.search import backlog, start
+from dyno.search import backlog, start, trend
 from dyno.search.evidence import Variation, doubt_of_meeting, doubt_of_missing
 from dyno.search.judge import Judge, together
 from dyno.search.search import Probe, ProbeStep, Search, enough, monotone
@@ -536,12 +536,81 @@ def test_a_search_ends_with_two_loads_around_the_truth() -> None:
     assert known.low <= 45.3 <= known.high < 1.7 * known.low and len(steps) < 40
 
 
-def test_each_end_near_the_target_is_seen_twice_by_its_probes_or_nearer_ones() -> None:
+def test_each_end_near_the_target_is_seen_twice_by_its_probes_or_by_those_of_a_line() -> (
+    None
+):
     search, _ = searched(45.3)
     known = search.interval()
-    below = [p for p in search.probes if known.low <= p.level < 45.3]
-    above = [p for p in search.probes if 45.3 < p.level <= known.high]
-    assert len(below) >= 2 and len(above) >= 2
+    on_the_line = {p.level for p in search.on_the_line()}
+    near = [
+        p
+        for p in search.probes
+        if known.low <= p.level <= known.high or p.level in on_the_line
+    ]
+    assert sum(p.level < 45.3 for p in near) >= 2 and sum(p.level > 45.3 for p in near) >= 2
+
+
+# ---- a line through the probes near the target ----
+
+
+def on_a_line(
+    levels: list[float], noise: list[float], truth: float = 40.0, slope: float = 1.0
+) -> list[trend.Point]:
+    """Probes of these loads, one after another, with margins that cross zero at the truth."""
+    points = []
+    for place, (level, off) in enumerate(zip(levels, noise, strict=True)):
+        margin = slope * math.log(level / truth) + off
+        points.append(trend.Point(level, margin, margin, 0.02, 10.0 * place))
+    return points
+
+
+LEVELS = [34.0, 46.0, 34.0, 46.0, 37.0, 43.0, 37.0, 43.0]
+
+
+def test_a_line_holds_the_truth_in_nineteen_of_twenty_draws() -> None:
+    rng, held, narrow = np.random.default_rng(4), 0, 0
+    for _ in range(400):
+        points = on_a_line(LEVELS, (0.06 * rng.standard_normal(8)).tolist())
+        ends = trend.ends(points, Variation(0.06, 5), 0.0125)
+        held += ends.low <= 40 <= ends.high
+        narrow += ends.high / ends.low < 1.4 if ends.low else False
+    assert held >= 390 and narrow > 100
+
+
+def test_a_line_needs_probes_of_three_loads_on_both_sides() -> None:
+    two_loads = on_a_line([30.0, 50.0] * 4, [0.0] * 8)
+    one_side = on_a_line([20.0, 25.0, 30.0, 35.0, 38.0, 46.0], [0.0] * 6)
+    few = on_a_line([34.0, 37.0, 43.0, 46.0], [0.0] * 4)
+    enough_ = on_a_line(LEVELS, [0.0] * 8)
+    for points in (two_loads, one_side, few):
+        assert trend.ends(points, Variation(0.03, 5), 0.0125) == trend.NOTHING
+    assert trend.ends(enough_, Variation(0.03, 5), 0.0125) != trend.NOTHING
+
+
+def test_a_line_says_nothing_of_loads_beyond_its_probes() -> None:
+    ends = trend.ends(on_a_line(LEVELS, [0.0] * 8), Variation(0.001, 50), 0.0125)
+    assert min(LEVELS) <= ends.low < 40 < ends.high <= max(LEVELS)
+
+
+def test_probes_that_are_off_together_widen_what_a_line_shows() -> None:
+    drift = [0.08, 0.08, 0.08, 0.08, -0.08, -0.08, -0.08, -0.08]
+    mixed = [0.08, 0.08, -0.08, -0.08, -0.08, 0.08, 0.08, -0.08]
+    levels = [34.0, 46.0, 37.0, 43.0, 34.0, 46.0, 37.0, 43.0]
+    by_state, by_chance = (
+        trend.ends(on_a_line(levels, off, slope=3.0), Variation(0.05, 5), 0.0125)
+        for off in (drift, mixed)
+    )
+    assert by_state.low < by_chance.low or by_state.high > by_chance.high
+
+
+def test_an_end_may_be_between_loads_that_were_tried() -> None:
+    search = Search([P90], 1, 1024, whole=True, start=4)
+    levels = [31.0, 52.0, 31.0, 52.0, 33.0, 48.0, 33.0, 48.0]
+    for began, point in enumerate(on_a_line(levels, [0.0] * 8)):
+        search.add(Probe(point.level, look(point.low), False, 10.0, 10.0 * began))
+    known = search.interval()
+    assert {known.low, known.high}.isdisjoint(levels) and known.low < 40 < known.high
+    assert len(search.on_the_line()) == 8
 
 
 def test_what_every_load_meets_and_what_none_meets() -> None:

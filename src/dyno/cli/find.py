@@ -223,7 +223,7 @@ def _cost(answer: FindAnswer, folder: Path, rules: list[PriceRule]) -> Cost | No
     """Return the cost at the highest load, as a report has it."""
     from dyno.conduct.read import ReportRequest, make_report, read_words
 
-    best = answer.confirmed or answer.at_level(answer.low)
+    best = answer.confirmed or answer.below
     if best is None:
         return None
     words = [str(folder / best.run)]

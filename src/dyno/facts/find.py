@@ -251,6 +251,7 @@ class FindAnswer(msgspec.Struct, frozen=True):
     needs_s: float | None = None
     varies: str = ""  # by how much probes of one load differed
     starts: str = ""  # what is left out, where latencies change the first seconds of a load
+    line: str = ""  # what the ends rest on, where they are between loads that were tried
     findings: list[Finding] = []  # about the server's answers, from the correctness check
     void: str = ""  # why probes were void, or disturbed, where that ended the search
     command: str = ""  # that measures the answer again
@@ -265,6 +266,22 @@ class FindAnswer(msgspec.Struct, frozen=True):
     @property
     def verdict(self) -> Verdict:
         return verdict(self.findings)
+
+    @property
+    def below(self) -> ProbeFacts | None:
+        """Return the longest probe of the highest load tried that is shown to meet the target."""
+        tried = [
+            p.level for p in self.probes if self.low is not None and p.level <= self.low
+        ]
+        return self.at_level(max(tried, default=None))
+
+    @property
+    def above(self) -> ProbeFacts | None:
+        """Return the longest probe of the lowest load tried that is shown to miss it."""
+        tried = [
+            p.level for p in self.probes if self.high is not None and p.level >= self.high
+        ]
+        return self.at_level(min(tried, default=None))
 
     def at_level(self, level: float | None) -> ProbeFacts | None:
         """Return the longest probe at this load."""

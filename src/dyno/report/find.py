@@ -91,12 +91,14 @@ def lines(answer: FindAnswer, cost: Cost | None = None) -> Iterator[str]:
 def _sentences(answer: FindAnswer, cost: Cost | None) -> Iterator[str]:
     yield f"Highest load with {target_words(answer.spec)}:"
     yield f"  {headline(answer)}"
-    for words, level in (
-        ("highest that meets it", answer.low),
-        ("lowest that misses it", answer.high),
+    for which, what, end, probe in (
+        ("highest", "meets", answer.low, answer.below),
+        ("lowest", "misses", answer.high, answer.above),
     ):
-        if level is not None and (probe := answer.at_level(level)):
-            yield f"  {words}: {level_words(answer, level)} with {figures(probe)}"
+        if probe is not None:
+            tried = " tried" if probe.level != end else ""
+            with_figures = f"{level_words(answer, probe.level)} with {figures(probe)}"
+            yield f"  {which}{tried} that {what} it: {with_figures}"
     if cost is not None and cost.per_million_output is not None:
         each = f"{money(cost.per_million_output)} {cost.currency} per million output tokens"
         yield f"  cost there: {each} ({cost.source})"
@@ -124,6 +126,8 @@ def _remarks(answer: FindAnswer) -> Iterator[str]:
         yield answer.varies
     if answer.starts:
         yield answer.starts
+    if answer.line:
+        yield answer.line
     if disturbed := [probe for probe in answer.probes if probe.disturbed]:
         yield f"disturbed: {disturbed[-1].disturbed} ({len(disturbed)} of {many(len(answer.probes), 'probe')})"
 

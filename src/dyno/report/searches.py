@@ -48,7 +48,7 @@ class Searched(NamedTuple):
 
     def _probes(self, end: End) -> Iterator[ProbeFacts]:
         for answer in self.answers:
-            probe = answer.at_level(getattr(answer, end))
+            probe = answer.below if end == "low" else answer.above
             if probe is not None:
                 yield probe
 

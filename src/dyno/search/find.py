@@ -462,6 +462,7 @@ class Finder:
             void=self._why if ended in ("void", "client") else "",
             varies=self._variation(),
             starts=self._start(),
+            line=self._line(),
         )
         if not answer.decided:
             answer = replace(
@@ -471,7 +472,7 @@ class Finder:
                 confidence=likely.confidence,
                 needs_s=None if more_s is None else 1.2 * (self.spent_s + more_s),
             )
-        above, below = answer.at_level(answer.high), answer.at_level(answer.low)
+        above, below = answer.above, answer.below
         return replace(
             answer,
             limited_by=self._limits(above) if above else [],
@@ -499,6 +500,20 @@ class Finder:
         if not start_s:
             return ""
         return f"The first {duration(start_s)} of each load are left out: latencies still changed."
+
+    def _line(self) -> str:
+        """Say what the ends rest on, where no probe had their load."""
+        known = self.search.interval()
+        tried = {probe.level for probe in self.probes}
+        between = [
+            x for x in (known.low, known.high) if x and math.isfinite(x) and x not in tried
+        ]
+        if not between:
+            return ""
+        near = self.search.on_the_line()
+        loads = many(len({probe.level for probe in near}), "load")
+        ends = " and ".join(count(x) for x in between)
+        return f"{ends}: by a line through {many(len(near), 'probe')} of {loads} near the target."
 
     def _limits(self, above: ProbeFacts) -> list[str]:
         """Return the figures that miss, and what the server was short of there."""
@@ -630,7 +645,7 @@ def measure_trial(
         return None
     best = (
         answer.confirmed
-        or answer.at_level(answer.low)
+        or answer.below
         or min(answer.probes, key=lambda p: p.level, default=None)
     )
     if best is None:

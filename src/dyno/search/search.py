@@ -436,9 +436,7 @@ class Search:
         """Return the load up to which a line keeps all limits, and the one from which on it misses one of them."""
         count = len(self.limits)
         lines = [self._line_of(i, error / count) for i in range(count)]
-        lows = [
-            line.low or self._highest_keeping(i, error) for i, line in enumerate(lines)
-        ]
+        lows = [line.low or self._highest_keeping(i, error) for i, line in enumerate(lines)]
         by_line = any(line.low for line in lines)
         return trend.Ends(
             self._outward(min(lows), below=True) if by_line else 0.0,
@@ -450,7 +448,15 @@ class Search:
         if self.limits[i].stem == "failed":
             return trend.NOTHING
         points = [_point(p, i) for p in self._near_limit(i)]
+        times = [point.began_s for point in points]
+        if not points or max(times) - min(times) < self._between_s():
+            return trend.NOTHING
         return trend.ends(points, self.variation(), error)
+
+    def on_the_line(self) -> list[Probe]:
+        """Return the probes through which lines go."""
+        near = [self._near_limit(i) for i in range(len(self.limits))]
+        return [p for p in self.probes if any(p in each for each in near)]
 
     def _near_limit(self, i: int) -> list[Probe]:
         """Return the probes with a figure near this limit."""
@@ -714,7 +720,7 @@ class Search:
         self, met: float, missed: float, most_s: float
     ) -> "Iterator[_Gain]":
         """Yield what more probes near the crossing gain where a line shows an end, on the side that has fewer."""
-        points = [p for i in range(len(self.limits)) for p in self._near_limit(i)]
+        points = self.on_the_line()
         ends = self._ends_by_line(_EACH)
         if ends.low != met and ends.high != missed:
             return

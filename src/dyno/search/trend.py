@@ -3,11 +3,13 @@
 Probes of one load say little about the next one, unless all of them are taken together: near the target, the log of a
 figure rises about evenly with the log of the load. So a line through the probes, by least squares, says with so much
 certainty up to which load the figure keeps its limit and from which load on it doesn't. It is asked only where it
-rests on several probes of several loads near the limit, and only between the loads that these probes had.
+rests on several probes of several loads near the limit, some on either side, and only between the loads that these
+probes had.
 
-Its error holds three things: by how much probes of one load differ; what the line leaves unexplained, where that is
-more, and more so where neighbours in time are off on one side together, as a server that changes makes them; and what
-all probes may have in common, since they are shorter than the load that the answer is for.
+The nearer a probe to the limit, the more it counts, as a curve is a line only nearby. The line's error holds three
+things: by how much probes of one load differ; what the line leaves unexplained, where that is more, and more so where
+neighbours in time are off on one side together, as a server that changes makes them; and what all probes may have in
+common, since they are shorter than the load that the answer is for.
 """
 
 import math
@@ -20,7 +22,11 @@ from dyno.measure.statistics import quantile
 from dyno.search.evidence import Variation
 
 NEAR = 0.5  # margins of probes through which a line goes: 60 to 165 % of the limit
+_NEARER = (
+    0.3  # a margin with which a probe counts about a third: a curve is a line only nearby
+)
 _FEWEST, _FEWEST_LEVELS = 5, 3  # probes, and loads
+_FEWEST_BESIDE = 2  # probes above the limit, and below
 _IN_COMMON = 0.025  # log of a figure, by which all probes may be off alike
 _MOST_ALIKE = 0.8  # of what neighbours in time have in common
 _LEVELS = 400  # at which the line is asked
@@ -49,14 +55,21 @@ NOTHING = Ends(0.0, math.inf)
 def ends(points: Sequence[Point], variation: Variation, error: float) -> Ends:
     """Return what a line through these probes shows, with so small an error on each side."""
     levels = {point.level for point in points}
-    if len(points) < _FEWEST or len(levels) < _FEWEST_LEVELS:
+    above = sum(point.low > 0 for point in points)
+    below = sum(point.high < 0 for point in points)
+    few = len(points) < _FEWEST or len(levels) < _FEWEST_LEVELS
+    if few or min(above, below) < _FEWEST_BESIDE:
         return NOTHING
     ordered = sorted(points, key=lambda point: point.began_s)
     asked = np.linspace(math.log(min(levels)), math.log(max(levels)), _LEVELS)
-    most = _Line(ordered, np.array([p.high for p in ordered]), variation).bounds(asked, error)
-    least = _Line(ordered, np.array([p.low for p in ordered]), variation).bounds(asked, error)
-    meets, misses = most.high < 0, least.low > 0
-    return Ends(_last_of_the_first(asked, meets), _first_of_the_last(asked, misses))
+    highs = np.array([point.high for point in ordered])
+    lows = np.array([point.low for point in ordered])
+    by_highs = _TrendLine(ordered, highs, variation).bounds(asked, error)
+    by_lows = _TrendLine(ordered, lows, variation).bounds(asked, error)
+    return Ends(
+        low=_last_of_the_first(asked, by_highs.high < 0),
+        high=_first_of_the_last(asked, by_lows.low > 0),
+    )
 
 
 class _Bounds(NamedTuple):
@@ -64,7 +77,7 @@ class _Bounds(NamedTuple):
     high: np.ndarray
 
 
-class _Line:
+class _TrendLine:
     """A line through margins, in the order of time."""
 
     def __init__(
@@ -72,18 +85,19 @@ class _Line:
     ) -> None:
         x = np.log([point.level for point in points])
         errors = np.array([max(variation.spread, point.error) for point in points])
-        self._weights = 1 / errors**2
+        near = np.exp(-((margins / _NEARER) ** 2))
+        self._weights = near / errors**2
         self._middle = float(np.average(x, weights=self._weights))
         self._height = float(np.average(margins, weights=self._weights))
         self._across = float((self._weights * (x - self._middle) ** 2).sum())
-        rising = (self._weights * (x - self._middle) * (margins - self._height)).sum()
-        self._slope = float(rising) / self._across
-        off = (margins - self._at(x)) * np.sqrt(self._weights)
+        across, up = x - self._middle, margins - self._height
+        self._slope = float((self._weights * across * up).sum()) / self._across
+        off = (margins - self._margin_at(x)) * np.sqrt(self._weights)
         own = len(points) - 2
         self._scale = _unexplained(off, own, variation.degrees) * _alike(off)
         self._degrees = min(variation.degrees + own, own + 3)
 
-    def _at(self, x: np.ndarray) -> np.ndarray:
+    def _margin_at(self, x: np.ndarray) -> np.ndarray:
         return self._height + self._slope * (x - self._middle)
 
     def bounds(self, x: np.ndarray, error: float) -> _Bounds:
@@ -91,7 +105,7 @@ class _Line:
         variance = 1 / self._weights.sum() + (x - self._middle) ** 2 / self._across
         beyond = quantile(1 - error, self._degrees) * np.sqrt(self._scale * variance)
         beyond = beyond + _IN_COMMON
-        return _Bounds(self._at(x) - beyond, self._at(x) + beyond)
+        return _Bounds(self._margin_at(x) - beyond, self._margin_at(x) + beyond)
 
 
 def _unexplained(off: np.ndarray, own: int, known: float) -> float:
