@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dyno.engines.variables import misspelt
+from dyno.engines.launch import misspelt
 from dyno.facts.engine import EngineSpec, Misspelt
 from dyno.facts.rig import Rig
 from dyno.trial.engine_plan import EnginePlan

@@ -22,8 +22,7 @@ from dyno.errors import RigError, StoreError, Unreachable, UsageError
 from dyno.facts.elsewhere import RigEntry, RigPython, SshSpec
 from dyno.facts.rig import Rig
 from dyno.remote import agent, elsewhere, wheel
-from dyno.remote.elsewhere import Order, unpack
-from dyno.remote.register import Register, new_id
+from dyno.remote.elsewhere import Order, Register, new_id, unpack
 from dyno.remote.ssh import SshMachine
 from dyno.store.pack import _is_raw, _passing
 from dyno.store.run import PASSING, RAW, UNSCRUBBED

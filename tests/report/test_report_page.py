@@ -22,10 +22,9 @@ from dyno.facts.load import Load
 from dyno.facts.report import AuthorsTable, CommandText, Report, Sheet, Words
 from dyno.report import page as pages
 from dyno.report import per, tables
-from dyno.report.csv_table import csv
-from dyno.report.markdown import escaped, escaped_line, markdown
 from dyno.report.page import embedded, page
 from dyno.report.table import figure_interval, figure_text, guarded
+from dyno.report.text import csv, escaped, escaped_line, markdown
 from dyno.visible import plain
 
 HOSTILE = (

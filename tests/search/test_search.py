@@ -13,11 +13,11 @@ import pytest
 from dyno.facts.find import ProbeLook, Weighed
 from dyno.facts.limits import Limit, parse
 from dyno.facts.record import Record
-from dyno.search import backlog, start
+from dyno.search import start
 from dyno.search.evidence import Variation, doubt_of_meeting, doubt_of_missing
 from dyno.search.judge import Judge, together
 from dyno.search.search import Probe, ProbeStep, Search, enough, monotone
-from dyno.search.timeline import ANSWERED, LimitColumn, Requests, Timeline
+from dyno.search.timeline import ANSWERED, LimitColumn, Requests, Timeline, grows
 from dyno.units import NS_PER_MS, NS_PER_S
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
@@ -471,7 +471,7 @@ def test_a_queue_that_grows_is_seen_and_one_that_varies_is_not() -> None:
     grown = []
     for load in (overloaded, stable, filling):
         load.until(30.0)
-        grown.append(backlog.grows(requests_of(load, [P90]), 0.0, 30.0))
+        grown.append(grows(requests_of(load, [P90]), 0.0, 30.0))
     assert grown == [True, False, False]
 
 
@@ -487,7 +487,7 @@ def test_a_queue_that_grows_behind_many_places_is_seen() -> None:
             1 + 0.1 * rng.standard_normal()
         )
     requests = Requests(sent, sent, end, np.zeros(len(sent), bool), {})
-    assert backlog.grows(requests, 0.0, 60.0)
+    assert grows(requests, 0.0, 60.0)
 
 
 def test_an_overloaded_engine_is_judged_before_its_queue_is_long() -> None:

@@ -16,7 +16,7 @@ import pytest
 from dyno.cli.main import main
 from dyno.cli.run import key_headers
 from dyno.conduct import study_plan
-from dyno.conduct.study_run import conduct_part
+from dyno.conduct.study import conduct_part
 from dyno.facts.engine import EngineSpec
 from dyno.facts.rig import Peaks
 from dyno.facts.tune import Setting, TuneAxis, TuneSpec, TuneTrial

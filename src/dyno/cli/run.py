@@ -23,7 +23,7 @@ from dyno.option import Option
 from dyno.store.study import StudyFolder, failure_of
 
 if TYPE_CHECKING:
-    from dyno.conduct.study_run import StudyRun
+    from dyno.conduct.study import StudyRun
 
 Headers = Callable[[PlannedTrial], dict[str, str]]
 Show = Callable[[StudyFolder, list[PlannedTrial], dict[str, Result]], None]
@@ -299,7 +299,7 @@ def _check_elsewhere(study: Study, wanted: list[PlannedTrial]) -> None:
 def _check_before_fetching(study: Study, planned: list[PlannedTrial], machine: Rig) -> None:
     """Refuse what can be known to fail, before gigabytes are fetched for it."""
     from dyno.conduct import study_plan
-    from dyno.conduct.study_run import check_keys, refuse
+    from dyno.conduct.study import check_keys, refuse
 
     refuse(
         study_plan.problems_before_fetching(study, planned, machine),
@@ -344,7 +344,7 @@ def _left(
     headers: Headers,
 ) -> "StudyRun":
     from dyno.cli.progress import StudyView
-    from dyno.conduct.study_run import StudyChoices, StudyRun
+    from dyno.conduct.study import StudyChoices, StudyRun
 
     # else it is made of flags, and has no such flags of its own
     of_file = options.settings == "keys"

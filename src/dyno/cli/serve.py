@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dyno.cli import exit_codes, flags, preparing, settings, vocabulary
-from dyno.cli.classes import EXAMPLE, classes
 from dyno.cli.flags import refuse
 from dyno.cli.parser import Parser
 from dyno.engines.kinds import KINDS, kind_of, starts
@@ -216,7 +215,7 @@ def _workload_flags(g: argparse._ArgumentGroup) -> None:
         default=[],
         dest="classes",
         metavar="'NAME: KEY=VALUE …'",
-        help=f"a class of traffic with its own keys, once for each: {EXAMPLE} (default: none)",
+        help=f"a class of traffic with its own keys, once for each: {settings.CLASS_EXAMPLE} (default: none)",
     )
 
 
@@ -568,7 +567,7 @@ def result_file(outcome: "Outcome", detailed: bool) -> dict[str, Any]:
 
 def spec(o: argparse.Namespace) -> tuple[TrialSpec, dict[str, str]]:
     """Read the flags into one frozen value; keys and headers stay outside it."""
-    parts = classes(o.classes)
+    parts = settings.classes(o.classes)
     refuse(
         parts and o.dataset_name not in (DEFAULT, DEFAULT_OF_CLASSES),
         "--class: each has its dataset. Remove --dataset-name.",
@@ -731,7 +730,7 @@ def _recorded(o: argparse.Namespace) -> bool:
     ):
         return False
     return DATASETS[o.dataset_name].traits.paced or any(
-        c.request_rate_rps for c in classes(o.classes).values()
+        c.request_rate_rps for c in settings.classes(o.classes).values()
     )
 
 

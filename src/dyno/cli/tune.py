@@ -85,7 +85,7 @@ def add(p: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from dyno.cli.progress import TuneView
     from dyno.conduct import study_plan
-    from dyno.conduct.study_run import conduct_part
+    from dyno.conduct.study import conduct_part
     from dyno.probe import rig
     from dyno.report import tune as text
     from dyno.search.proposer import possible

@@ -19,7 +19,7 @@ from dyno.measure import cost as costs
 from dyno.models import sizes, steps
 from dyno.numbers import clock, human_bytes, many
 from dyno.probe import peaks
-from dyno.study.order import (
+from dyno.study.duration import (
     OWN_BYTES_S,
     OWN_START_S,
     OWN_STREAM_BYTES_S,

@@ -38,7 +38,7 @@ from dyno.search.judge import FEWEST, FILL_ENDS, LEAST_S, WAVES
 from dyno.search.search import Probe, ProbeStep, Search
 from dyno.search.search_time import Pace, search_time
 from dyno.store.run import Run, create, make_folder, pretty, read_optional, write
-from dyno.study.order import TOKEN_S, output_tokens
+from dyno.study.duration import TOKEN_S, output_tokens
 from dyno.trial.online import finish, measure
 from dyno.trial.outcome import Outcome
 from dyno.trial.prepare import hidden, prepare

@@ -18,8 +18,7 @@ from dyno import secrets
 from dyno.checks import examine
 from dyno.checks.evidence import Evidence
 from dyno.engines.kinds import metric_names
-from dyno.engines.log import excerpt
-from dyno.engines.remarks import remarks
+from dyno.engines.log import excerpt, remarks
 from dyno.errors import DynoError, Interrupted, NotSummedUp, StoreError, TargetError
 from dyno.facts.engine import Remark
 from dyno.facts.finding import verdict
