@@ -10,7 +10,7 @@ import pytest
 from dyno.engines import environment
 from dyno.errors import UsageError
 from dyno.facts.quality import QualitySpec
-from dyno.models.workers import convert_gguf
+from dyno.models.programs import convert_gguf
 from dyno.quality.lm_eval import _check_code, task_code
 
 TASKS = {

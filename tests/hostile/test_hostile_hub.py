@@ -121,12 +121,12 @@ class Victim:
     def pull(self, revision: str = "main") -> Listing | str:
         """Return what was fetched, or the message of the refusal."""
         try:
-            worker = fetch.Fetch(Job(REPO, "model", revision))
-            worker.run(Go({}))
+            fetching = fetch.Fetch(Job(REPO, "model", revision))
+            fetching.run(Go({}))
         except ModelError as e:
             assert len(str(e)) < 2000
             return str(e)
-        return worker.listing
+        return fetching.listing
 
     def check(self) -> None:
         """Nothing outside the cache has changed, and no link in the cache leads out of it."""

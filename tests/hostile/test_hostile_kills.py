@@ -78,7 +78,7 @@ def moments() -> list[object]:
 
 @pytest.mark.parametrize("moment_ms", moments())
 def test_the_processors_test_dies_with_dyno(place: Place, moment_ms: int) -> None:
-    code = "from dyno.probe import peaks, rig; peaks._test(rig.look())"
+    code = "from dyno.probe import peaks, rig; peaks._test(rig.read_machine())"
     process = subprocess.Popen(
         [sys.executable, "-c", code], cwd=place.folder, env=place.env
     )
@@ -278,7 +278,7 @@ def test_a_page_whose_scripts_cannot_be_made_has_tables_and_says_what_is_missing
         if (p.parent / "trial.json").exists()
     )
     dies = [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGTRAP)"]
-    monkeypatch.setattr(draw, "WORKER", dies)
+    monkeypatch.setattr(draw, "PROCESS", dies)
     monkeypatch.setattr(draw, "_DRAWER", draw._Drawer())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     bundle.cache_clear()

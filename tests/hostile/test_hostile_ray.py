@@ -23,10 +23,10 @@ from dyno.errors import DynoError, TargetError, UsageError
 from dyno.facts.record import ClientFacts
 from dyno.load import relay
 from dyno.load.echo import Asker
+from dyno.load.node import NodeSlice
 from dyno.load.process import SliceFailure
 from dyno.load.progress import Progress, Stop
 from dyno.load.spool import CLOCK, END, READ, SENT, SINCE, TURN
-from dyno.load.worker import SliceWorker
 from dyno.measure import clocks
 from dyno.remote import on_ray
 from dyno.units import NS_PER_MS, NS_PER_S
@@ -50,17 +50,17 @@ def lie(ray: StandIn, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Change]
     """`lie(call, change)`: the second node changes what it answers to a call."""
 
     def lie(name: str, change: Change) -> None:
-        honest = getattr(SliceWorker, name)
+        honest = getattr(NodeSlice, name)
 
-        def answer(self: SliceWorker, *args: Any) -> Any:
+        def answer(self: NodeSlice, *args: Any) -> Any:
             said = honest(self, *args)
             return (
                 change(said)
-                if len(ray.workers) > 1 and ray.workers[1].worker is self
+                if len(ray.actors) > 1 and ray.actors[1].slice is self
                 else said
             )
 
-        monkeypatch.setattr(SliceWorker, name, answer)
+        monkeypatch.setattr(NodeSlice, name, answer)
 
     return lie
 

@@ -121,7 +121,7 @@ OWN: dict[str, tuple[str, set[str]]] = {
         "names in the source",
         {"folder / f'make-{name}.log'"},
     ),
-    "models/workers/__main__.py": (
+    "models/programs/__main__.py": (
         "names in the source",
         {"Path(__file__).with_name(name.replace('-', '') + '.py')"},
     ),

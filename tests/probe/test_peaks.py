@@ -274,7 +274,7 @@ def test_with_too_little_memory_smaller_sizes_are_read() -> None:
     assert cpu_test.sizes(2, 4 << 30)[-1] == 512 << 20
     assert cpu_test.sizes(2, 100 << 20) == [4 << 20, 8 << 20, 16 << 20]
     assert cpu_test.sizes(2, 0) == []
-    # Each worker reads a quarter of a MiB at least; many cores have large caches.
+    # Each process reads a quarter of a MiB at least; many cores have large caches.
     assert (
         cpu_test.sizes(64, 1 << 40)[0] == 16 << 20
         and cpu_test.sizes(64, 1 << 40)[-1] == 2 << 30

@@ -121,7 +121,11 @@ def tuner_of(folder: Path, tune: str, **study: str) -> Tuner:
     (path / "search.json").write_text(plan.identity)
     run = StudyFolder(path)
     return Tuner(
-        plan, run, rig.look(), partial(conduct_part, text, run, key_headers), StudyWatcher()
+        plan,
+        run,
+        rig.read_machine(),
+        partial(conduct_part, text, run, key_headers),
+        StudyWatcher(),
     )
 
 

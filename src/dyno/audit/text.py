@@ -632,7 +632,8 @@ class Walk:
             )
 
     def _figures(self, number: int, text: str) -> None:
-        """Figures outside of blocks and of tables with bars: aligned columns are read, names with numbers are not."""
+        """Take figures outside of blocks and of tables with bars: aligned columns are read, names with numbers are
+        not."""
         if self._code or not forms.is_measured(text):
             return
         if self._fence is not None or not self.markdown:

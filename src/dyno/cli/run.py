@@ -136,7 +136,7 @@ def demo(options: argparse.Namespace) -> int:
     study, text = study_plan.read(study_path(options.study))
     folder = study_plan.folder_for(options.runs, study, again=True)
     with folder.lock():
-        code = conduct(study, text, folder, study.trials, rig.look(), options)
+        code = conduct(study, text, folder, study.trials, rig.read_machine(), options)
     print(
         f"\nResults:             {folder.path}/ (`dyno runs` lists them, `dyno runs show FOLDER` prints one)"
     )
@@ -156,7 +156,7 @@ def run(options: argparse.Namespace) -> int:
     rules = price_rules(options.price, options.energy_price, options.prices)
     study, text, ordered = _read_study(options)
     study = _proxied(study)
-    machine = rig.look()
+    machine = rig.read_machine()
     if options.dry_run:
         name = (
             study_plan.choose_rig(study, machine, options.rig, anyway=True)
@@ -237,7 +237,7 @@ def _prepared_machine(
     local = study.rigs[here[0].place.rig] if left and here[0].place.rig else RigWanted()
     with prepared(local, say):
         if local.before:
-            machine = rig.look()
+            machine = rig.read_machine()
         differs = unmet(local.host, machine) if local.host else None
         if differs:
             say(

@@ -448,7 +448,7 @@ def _several(
         slug(f"serve-{server}-{slugs}"), trials, options.seed, options.repeats
     )
     if options.dry_run:
-        return preview(study, study.trials, rig.look(), options.runs)
+        return preview(study, study.trials, rig.read_machine(), options.runs)
     if not starting(options):  # a wrong key or model ends it here, before there is a folder
         attach(first, headers, Watcher(), Stop()).test(first)
     for name, value in (
@@ -467,7 +467,7 @@ def _several(
             text,
             folder,
             study.trials,
-            rig.look(),
+            rig.read_machine(),
             options,
             lambda _: headers,
             partial(_show, options=options),
@@ -526,7 +526,7 @@ def dry_run(trial: TrialSpec) -> int:
             "--dry-run needs --engine KIND or several loads: one load on a running server starts nothing."
         )
     assert trial.engine is not None
-    plan = EnginePlan(trial.engine, rig.look(), dry=True)
+    plan = EnginePlan(trial.engine, rig.read_machine(), dry=True)
     settings.print_plan(
         [*plan.lines(), *(f"# {note}" for note in plan.notes(trial.load.max_concurrency))]
     )

@@ -70,7 +70,7 @@ class _Setting(NamedTuple):
 
 
 class RigEstimate:
-    """Of one machine's trials."""
+    """Estimates one machine's trials."""
 
     def __init__(
         self,

@@ -148,7 +148,7 @@ class Conductor:
             ids = {p.place.id for p in wanted} - self.folder.done()
             for client in {p.trial.client for p in wanted if p.place.id in ids}:
                 on_ray.check(client)
-            machine = rig.look()
+            machine = rig.read_machine()
             for group in order.sessions(self.study, ids):
                 queue = deque(p for p in group.trials if not self._recovered(p))
                 while queue and not self.stop.requested:

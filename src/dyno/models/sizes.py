@@ -79,11 +79,11 @@ def _answers(question: RepoQuestion, timeout_s: float) -> dict[int, RepoFacts]:
         env = {**os.environ, **hub.ENV}
         with EngineProcess(
             _WORKER, env, folder / "log", secrets=secrets.known(), talks=True
-        ) as worker:
-            worker.send_line(msgspec.json.encode(question))
+        ) as process:
+            process.send_line(msgspec.json.encode(question))
             while len(out) < len(question.jobs) and time.monotonic() < deadline:
-                line = worker.hear(min(deadline - time.monotonic(), 0.5))
-                if line is None and not worker.alive():
+                line = process.hear(min(deadline - time.monotonic(), 0.5))
+                if line is None and not process.alive():
                     break
                 if line is not None:
                     facts = msgspec.json.decode(line, type=RepoFacts)

@@ -1,4 +1,4 @@
-"""lm-evaluation-harness: its tasks, asked by a worker in its own environment."""
+"""lm-evaluation-harness: its tasks, asked by a program in its own environment."""
 
 import os
 import time
@@ -30,7 +30,7 @@ _GONE = "The server stopped answering"
 
 
 class _WorkerResult(msgspec.Struct):
-    """What the worker writes."""
+    """What the program writes."""
 
     problem: str = ""
     answers: list[ItemAnswer] = []
@@ -84,7 +84,7 @@ def interpreter() -> str:
 def _work(
     run: Run, session: Session, trial: TrialSpec, concurrency: int, tasks: list[str]
 ) -> _WorkerResult | None:
-    """Run the worker; None where the user stops it. Its log stays where it fails."""
+    """Run the program; None where the user stops it. Its log stays where it fails."""
     job, out = run.path / "lm-eval-job.json", run.path / "lm-eval-result.json"
     out.unlink(missing_ok=True)
     order = {

@@ -603,7 +603,7 @@ def strings(value: Any) -> list[str]:
 
 
 def _alive(process: int) -> bool:
-    """Whether another dyno of this machine still watches an entry."""
+    """Return whether another dyno of this machine still watches an entry."""
     if process in (0, os.getpid()):
         return False
     try:

@@ -542,7 +542,7 @@ def disturbed(result: Result, limits: Sequence[Limit]) -> str:
 def others(result: Result) -> str:
     """Name who else used the machine."""
     used = result.served.client.others_cpu
-    cores = rig.look().cores
+    cores = rig.read_machine().cores
     if used is None or not cores or used < _OTHERS_CORES * cores:
         return ""
     return f"Other programs used {number(min(used, cores), digits=2)} of {cores} cores."

@@ -244,7 +244,7 @@ def manifest_of(session: Session, prepared: Prepared) -> Manifest:
         test_requests=prepared.test_requests,
         rig=fleet.machine(trial.target.urls)
         if fleet
-        else rig.look(trial.target.urls, record=True),
+        else rig.read_machine(trial.target.urls, record=True),
         place=prepared.place,
         model=fleet.shape() if fleet else None,
         peaks=fleet.peaks if fleet else None,
