@@ -270,12 +270,12 @@ def test_commands_after_a_study_run_also_when_one_before_it_fails(
 def test_a_study_on_a_machine_that_is_set_otherwise_is_doubtful(
     here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    look = rig.look
+    read_machine = rig.read_machine
     set_so = {"numa_balancing": "on", "transparent_huge_pages": "always"}
     monkeypatch.setattr(
         rig,
         "read_machine",
-        lambda *a, **k: msgspec.structs.replace(look(*a, **k), state=set_so),
+        lambda *a, **k: msgspec.structs.replace(read_machine(*a, **k), state=set_so),
     )
     wanted = 'host = { numa_balancing = false, transparent_huge_pages = "always", governor = "performance" }'
     assert run_study("true", "true", wanted) == 0

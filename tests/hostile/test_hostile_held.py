@@ -259,7 +259,7 @@ LINES: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("line", LINES.values(), ids=LINES.keys())
-def test_a_line_that_is_no_event_is_a_failure_in_a_sentence(
+def test_a_line_that_is_not_an_event_is_a_failure_in_a_sentence(
     home: Home, line: bytes
 ) -> None:
     said = home.run(line)

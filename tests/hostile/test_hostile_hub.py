@@ -518,7 +518,7 @@ def test_two_names_for_one_blob_of_two_sizes_end(victim: Victim) -> None:
     assert victim.hub.requests < 20
 
 
-def test_a_list_that_changes_between_two_requests_brings_no_file_of_the_other(
+def test_a_list_that_changes_between_two_requests_adds_no_file_of_the_other(
     victim: Victim,
 ) -> None:
     """The file is checked by the list that was read, whatever the Hub says later."""

@@ -93,7 +93,7 @@ def test_the_processors_test_dies_with_dyno(place: Place, moment_ms: int) -> Non
 
 
 @pytest.mark.parametrize("moment_ms", moments())
-def test_a_benchmark_that_is_killed_leaves_nobody(
+def test_a_benchmark_that_is_killed_leaves_no_process(
     place: Place, fake: StartFake, moment_ms: int
 ) -> None:
     url = fake(first_ms=5, gap_ms=2).base_url
@@ -104,7 +104,7 @@ def test_a_benchmark_that_is_killed_leaves_nobody(
 
 
 @pytest.mark.parametrize("moment_ms", moments())
-def test_a_pull_that_is_killed_is_continued_and_leaves_nobody(
+def test_a_pull_that_is_killed_is_continued_and_leaves_no_process(
     place: Place, moment_ms: int
 ) -> None:
     make_model(place.folder / "hub" / "acme" / "tiny")

@@ -122,7 +122,7 @@ def test_auto_is_by_what_the_doctor_found(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     machine = msgspec.structs.replace(rig.read_machine(), cores=16)
-    monkeypatch.setattr(rig, "look", lambda: machine)
+    monkeypatch.setattr(rig, "read_machine", lambda: machine)
     peaks.keep_client(machine, peaks.TestedClient(512, 40_000.0))
     assert processes.needed(ClientSpec("auto"), plan, tokens) == wanted
     (tmp_path / "dyno/peaks.json").unlink()  # the doctor never ran here

@@ -248,7 +248,7 @@ def test_a_container_is_reported_by_the_marks_of_what_made_it(
     assert host.container(lay(tmp_path, files), environ) == reported
 
 
-def test_the_rig_as_text_tells_all_and_marks_what_it_does_not_know(tmp_path: Path) -> None:
+def test_the_rig_as_text_has_all_and_marks_what_is_unknown(tmp_path: Path) -> None:
     root = lay(strix_halo(xeon(tmp_path)), {"proc/77/comm": "train.py\n"})
     found = rig.read_machine(
         root=root, environ={"CUDA_VISIBLE_DEVICES": "0,1"}, vendors=[Nvidia(Nvml()), AMD]

@@ -278,7 +278,7 @@ def test_ray_that_is_missing_is_one_sentence(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("address", ["nonsense", "host:", ":6379", "ray://host:10001"])
-def test_what_is_no_address_is_refused(
+def test_what_is_not_an_address_is_refused(
     monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:
     monkeypatch.setattr(on_ray.importlib.util, "find_spec", lambda name: True)
@@ -324,7 +324,7 @@ def _clock(uncertainty_ms: float, gain_ms: float = 0.0, apart_s: float = 10.0) -
     return NodeClock(ClockReading(0, 0, trip), after)
 
 
-def test_a_clock_known_within_a_hundredth_of_each_latency_is_no_finding() -> None:
+def test_a_clock_known_within_a_hundredth_of_each_latency_is_not_a_finding() -> None:
     assert list(checks.clocks(_evidence([_clock(0.02), _clock(0.09)]))) == []
     assert list(checks.clocks(_evidence([]))) == []
 

@@ -177,7 +177,7 @@ def test_a_damaged_entry_is_an_error_since_a_machine_may_be_paid_for(
         Register(tmp_path).entries()
 
 
-def test_nothing_elsewhere_is_said_plainly(
+def test_nothing_elsewhere_is_reported_plainly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("DYNO_HOME", str(tmp_path))

@@ -470,7 +470,7 @@ def test_csv_has_a_line_for_each_trial(made: Report) -> None:
     )
 
 
-def test_a_spreadsheet_reckons_nothing() -> None:
+def test_a_spreadsheet_calculates_nothing() -> None:
     assert [guarded(w) for w in ("=1+1", "+a", "-b", "@c", "-1.5", "\t=x", "a=b")] == \
         ["'=1+1", "'+a", "'-b", "'@c", "-1.5", "'\t=x", "a=b"]  # fmt: skip
     for line in commas.reader(io.StringIO(csv(hostile()))):

@@ -39,7 +39,7 @@ from dyno.saying import Say, silent
 from dyno.workload.datasets import DATASETS
 from dyno.workload.request import DataFile
 
-_WORKER = [sys.executable, "-P", "-m", "dyno.models.fetch"]
+_PROCESS = [sys.executable, "-P", "-m", "dyno.models.fetch"]
 # Nothing but the model's own requests; no bars in the log.
 ENV = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 _RATE_S = 20.0  # the rate is that of the last seconds
@@ -132,7 +132,7 @@ def pull(recipe: ModelRecipe, say: Say, below: Say = silent) -> ModelEntry:
 
 def _fetching(log: Path) -> EngineProcess:
     return EngineProcess(
-        _WORKER, {**os.environ, **ENV}, log, secrets=secrets.known(), talks=True
+        _PROCESS, {**os.environ, **ENV}, log, secrets=secrets.known(), talks=True
     )
 
 

@@ -80,12 +80,12 @@ class RaySlice:
         # bytes of the node's spool; when to ask for more
         self._received = self._look_ns = 0
         self._tries -= 1
-        self._there = (
+        self._actor = (
             self._ray.remote(NodeSlice)
             .options(num_cpus=1, scheduling_strategy="SPREAD")
             .remote()
         )
-        self._answer = self._there.begin.remote(self._task, self._masks)
+        self._answer = self._actor.begin.remote(self._task, self._masks)
         self._heard_ns = self._placed_ns = now_ns()
 
     def update(self) -> None:
@@ -96,7 +96,7 @@ class RaySlice:
             if late := self._late(now):
                 raise ray.exceptions.GetTimeoutError(late)
             if self._answer is None:
-                self._answer = self._there.relay.remote(self._received)
+                self._answer = self._actor.relay.remote(self._received)
             if not ray.wait([self._answer], timeout=0)[0]:
                 return
             answer, self._answer = self._answer, None
@@ -172,8 +172,8 @@ class RaySlice:
 
     def _read_clock(self) -> ClockReading:
         """Read the node's clock over a connection, else by calls through Ray, which take longer."""
-        there, token = self._there, secrets.token_bytes(16)
-        port = self._get(there.echo.remote(self._node, token), timeout=_ANSWER_S)
+        actor, token = self._actor, secrets.token_bytes(16)
+        port = self._get(actor.echo.remote(self._node, token), timeout=_ANSWER_S)
         if type(port) is not int or not 1 <= port <= 65535:
             raise NotUnderstood("its clock is at no port")
         try:
@@ -181,21 +181,21 @@ class RaySlice:
                 return clocks.read(lambda: _time(asker()), _ROUND_TRIPS)
         except (OSError, UnicodeError):  # the second: of a name that can't be one
             return clocks.read(
-                lambda: _time(self._get(there.clock.remote(), timeout=_ANSWER_S)),
+                lambda: _time(self._get(actor.clock.remote(), timeout=_ANSWER_S)),
                 _ROUND_TRIPS_RAY,
             )
 
     def go(self, at_ns: int) -> None:
         assert self._clock is not None, "it is ready"
         self._start_ns = at_ns
-        self._there.go.remote(at_ns + self._clock.before.ahead_ns)
+        self._actor.go.remote(at_ns + self._clock.before.ahead_ns)
 
     def stop(self) -> None:
         self._stop_ns = now_ns()
         if not self._node:  # Ray hasn't placed it yet
             self.facts = self._nothing_sent()
         elif self.facts is None:
-            self._there.stop.remote()
+            self._actor.stop.remote()
 
     def _nothing_sent(self) -> ClientFacts:
         now = self._stop_ns
@@ -211,7 +211,7 @@ class RaySlice:
                 return
             if not self._tries or isinstance(error, TimeoutError):
                 raise _refusal(error)
-            self._ray.kill(self._there)  # it may live on, and hold a processor
+            self._ray.kill(self._actor)  # it may live on, and hold a processor
             self._begin()
             return
         elapsed_ns = max(min(self.progress.elapsed_ns, now_ns() - self._start_ns), 0)
@@ -255,8 +255,8 @@ class RaySlice:
         self._spool.close()
         if self._node and not self.ready:
             with contextlib.suppress(self._ray.exceptions.RayError, NotUnderstood):
-                self._get(self._there.clean_up.remote(), timeout=_ANSWER_S)
-        self._ray.kill(self._there)
+                self._get(self._actor.clean_up.remote(), timeout=_ANSWER_S)
+        self._ray.kill(self._actor)
 
 
 def check(spec: ClientSpec) -> None:

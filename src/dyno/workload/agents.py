@@ -348,8 +348,7 @@ def _exchanges(
         yield own, None
 
 
-# ---- sessions without their texts: TraceLab's rounds, and block traces. Their prompts are made up, and share what the
-# recorded ones shared ----
+# ---- sessions without texts: TraceLab's rounds, and block traces. Prompts share what the recorded ones shared ----
 
 _SLACK_S = 1.0  # block traces round their times to a second
 _Count = Annotated[int, msgspec.Meta(ge=0, le=100_000_000)]
