@@ -133,7 +133,7 @@ def same_model(folder: Path) -> str:
     where = folder / "same"
     where.mkdir()
     with running(
-        EnginePlan(spec, rig.look()), where, {}, lambda _: None, lambda _: None
+        EnginePlan(spec, rig.read_machine()), where, {}, lambda _: None, lambda _: None
     ) as fleet:
         client = Client(Url(fleet.urls[0]), {})
         chosen = [(prompt, _continued(client, prompt)) for prompt in prompts]

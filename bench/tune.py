@@ -58,7 +58,12 @@ def tuner(options: argparse.Namespace, name: str, trials: int) -> Tuner:
     study, text = study_plan.read(path)
     plan = TunePlan(study)
     return Tuner(
-        plan, text, folder_for(options.runs, plan), rig.look(), key_headers, StudyWatcher()
+        plan,
+        text,
+        folder_for(options.runs, plan),
+        rig.read_machine(),
+        key_headers,
+        StudyWatcher(),
     )
 
 

@@ -116,7 +116,7 @@ def _cache(root: Path) -> Path:
 
 def _keep_the_processors_test() -> None:
     """For this machine and the programs that tests start. `given` stays with it: dyno corrects what was disturbed."""
-    here = rig.look()
+    here = rig.read_machine()
     kept = peaks.of_processor(here, only_kept=True).peaks
     if kept is None or "corrected for" in kept.source:
         with pytest.MonkeyPatch.context() as patch:
@@ -203,7 +203,7 @@ def _nothing_real(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
         popen = subprocess.Popen
 
         def refuse(command: Any = (), *rest: Any, **how: Any) -> Any:
-            if command == draw.WORKER:  # a library in a process of its own, started once
+            if command == draw.PROCESS:  # a library in a process of its own, started once
                 return popen(command, *rest, **how)
             pytest.fail(
                 f"starts a process or uses a socket: mark {request.path.stem} with pytest.mark.real"

@@ -23,7 +23,7 @@ def dry_run(
 ) -> DryRun:
     """Return a function from a command to the engine's command, or to dyno's refusal. Models need not be here."""
     machine = Rig("Linux", "6.8", "x86_64", "Xeon", 104, accelerators=MI300X)
-    monkeypatch.setattr(rig, "look", lambda: machine)
+    monkeypatch.setattr(rig, "read_machine", lambda: machine)
     monkeypatch.setenv("DYNO_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)

@@ -233,7 +233,7 @@ def test_a_header_whose_name_is_half_a_key_is_refused_and_not_repeated(name: str
     assert "abc" not in str(caught.value)
 
 
-def test_a_certificate_is_found_too_and_half_a_character_is_no_secret() -> None:
+def test_a_certificate_is_found_too_and_half_a_character_is_not_a_secret() -> None:
     pem = "-----BEGIN KEY-----\n" + "abcdefgh\n" * 500
     secrets.learn([pem, "\ud83d-seven-letters", "\udc80not-utf8"])
     assert (

@@ -41,5 +41,5 @@ def test_other_letters_line_ends_and_tabs_stay() -> None:
         assert visible(text) == text
 
 
-def test_a_name_that_is_no_utf_8_is_shown() -> None:
+def test_a_name_that_is_not_utf_8_is_shown() -> None:
     assert visible(os.fsdecode(b"a\xffb")) == "a\\udcffb"

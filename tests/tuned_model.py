@@ -122,7 +122,12 @@ def tuner(
     plan, now, watcher = TunePlan(study), [0.0], Remarks()
     monkeypatch.setattr("dyno.search.tune_budget.time.monotonic", lambda: now[0])
     made = ModelTuner(
-        plan, folder_for(folder / "runs", plan), rig.look(), unused, watcher, budget_s
+        plan,
+        folder_for(folder / "runs", plan),
+        rig.read_machine(),
+        unused,
+        watcher,
+        budget_s,
     )
     made.start_s, made.model, made.loads, made.now = start_s, model, [], now
     return NewTuner(made, watcher.texts)

@@ -46,7 +46,7 @@ def opened(path: Path, pipes: bool = False) -> IO[bytes]:
 
 
 def read(path: Path, most: int = FACTS, pipes: bool = False) -> bytes:
-    """All of it, up to `most` bytes; a larger one is refused before it fills the memory."""
+    """Return all of it, up to `most` bytes; a larger one is refused before it fills the memory."""
     with opened(path, pipes) as file:
         return taken(file, most, path, os.fstat(file.fileno()).st_size)
 
@@ -68,7 +68,7 @@ def taken(file: IO[bytes], most: int, name: object, size: int = 0) -> bytes:
 
 
 def lines(path: Path) -> Iterator[bytes]:
-    """One by one. A line that fills the memory is refused."""
+    """Yield its lines one by one. A line that fills the memory is refused."""
     with opened(path) as file:
         while line := file.readline(LINE + 1):
             if len(line) > LINE:

@@ -84,7 +84,7 @@ class Url:
 
     @property
     def local(self) -> bool:
-        """Whether the server is on this machine, by its address."""
+        """Return whether the server is on this machine, by its address."""
         return self.host in ("localhost", "::1", "0.0.0.0") or self.host.startswith("127.")
 
     def __str__(self) -> str:
@@ -171,7 +171,7 @@ class Route:
 
 
 def _is_unresolved(error: Exception) -> bool:
-    """Whether it is an error of getaddrinfo, whose numbers are negative."""
+    """Return whether it is an error of getaddrinfo, whose numbers are negative."""
     return isinstance(error, OSError) and error.errno is not None and error.errno < 0
 
 
@@ -454,7 +454,7 @@ class Client:
         raise error
 
     def _greeted(self, sock: socket.socket, until: float) -> socket.socket:
-        """Through the proxy's tunnel and the TLS handshake, where there are any."""
+        """Go through the proxy's tunnel and the TLS handshake, where there are any."""
         if self._route.tunnel:
             sock.sendall(self._route.tunnel)
             answer = b""

@@ -192,7 +192,7 @@ def interval(value: float, low: float, high: float) -> str:
 
 
 def even(value: float, low: float, high: float) -> bool:
-    """Whether both sides of an interval are as long, to a tenth."""
+    """Return whether both sides of an interval are as long, to a tenth."""
     below, above = value - low, high - value
     return min(below, above) >= 0.9 * max(below, above)
 

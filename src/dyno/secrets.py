@@ -113,7 +113,7 @@ _TRACING = ("traceparent", "tracestate", "baggage", "x-request-id", "x-correlati
 
 @functools.lru_cache(4096)
 def is_secret(name: str) -> bool:
-    """Whether this is the name of a secret: of a variable, a flag without its dashes, a field."""
+    """Return whether this is the name of a secret: of a variable, a flag without its dashes, a field."""
     if name in _FOLDERS:
         return False
     plain = re.sub(r"[-.]", "_", _HUMP.sub("_", name[:_LONGEST_NAME])).lower().strip("_")
@@ -412,8 +412,8 @@ def _can_be_sent(value: str) -> bool:
 
 
 def _is_simple(value: str) -> bool:
-    """Whether it can be searched for in all ways of writing. Others, such as certificates, are known by the usual
-    escapes."""
+    """Return whether it can be searched for in all ways of writing. Others, such as certificates, are known by the
+    usual escapes."""
     return len(value) <= _LONGEST_ESCAPED and value.count("\\") < 5
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 
 def interrupt(number: int, _: object) -> None:
-    """TERM and HUP as Ctrl-C: once is enough."""
+    """Treat TERM and HUP as Ctrl-C: once is enough."""
     signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
 

@@ -134,8 +134,8 @@ def _login(parts: SplitResult) -> str | None:
 
 
 def _excluded(host: str, port: int, no_proxy: str) -> bool:
-    """Whether `no_proxy` has the host: by names and all that ends in them, addresses, networks (10.0.0.0/8), each
-    perhaps with a port; or by *."""
+    """Return whether `no_proxy` has the host: by names and all that ends in them, addresses, networks (10.0.0.0/8),
+    each perhaps with a port; or by *."""
     for word in no_proxy.lower().replace(",", " ").split():
         entry = word.removesuffix(f":{port}").strip("[]").removeprefix("*").lstrip(".")
         if word == "*" or host == entry or (entry and host.endswith("." + entry)):

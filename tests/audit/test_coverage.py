@@ -243,7 +243,7 @@ def test_printed_figures_of_no_known_tool_are_listed_as_a_block() -> None:
     assert lost(report(READ, box)) == [(11, "block", "TTFT")]
 
 
-def test_a_configuration_a_command_and_an_engines_log_are_no_printed_figures() -> None:
+def test_a_configuration_a_command_and_an_engines_log_are_not_printed_figures() -> None:
     config = "max_latency_ms: 200\ntarget_throughput: 50\n"
     assert lost(report(READ, fenced(config, "yaml"))) == []
     assert lost(report(READ, fenced("./load --goodput=3 --p99 ttft:200 --latency=7"))) == []
@@ -294,7 +294,7 @@ def test_a_table_in_box_drawing_characters_is_read() -> None:
     ) == ("Prefix Cache", 28.4, 10)
 
 
-def test_a_cell_of_a_box_that_goes_on_in_the_next_line_is_one_cell() -> None:
+def test_a_cell_of_a_box_that_continues_in_the_next_line_is_one_cell() -> None:
     text = """
 ┏━━━━━━━━━━━━━━━━━━━━━┳━━━━━━━━┳━━━━━━━━┓
 ┃              Metric ┃    avg ┃    p99 ┃

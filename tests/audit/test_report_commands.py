@@ -56,7 +56,7 @@ def test_a_command_that_is_not_of_the_results_after_it() -> None:
     assert said(wording.command_differs, other) == [("consistency.command", "note")]
 
 
-def test_a_few_requests_that_nobody_tells_of() -> None:
+def test_a_few_requests_that_are_reported_nowhere() -> None:
     how = ("# Runs", "## How", listing(CLIENT.format(n=1000, c=64)), "## Results")
     assert (
         said(wording.fewer_than_commanded, report(*how, *[listing(block(1000))] * 3)) == []

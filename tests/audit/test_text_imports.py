@@ -114,7 +114,7 @@ def test_a_block_of_vllm_024_is_read_to_the_digit() -> None:
     assert row.figures["mean_ttft_ms"].definition == "vllm.ttft"
 
 
-def test_a_block_of_vllm_032_tells_its_goodput() -> None:
+def test_a_block_of_vllm_032_reports_its_goodput() -> None:
     row = only(read(CAPTURES / "vllm-0.32-serve.txt"))
     assert row.get("request_goodput") == 3.50
     assert row.number("concurrency") == 2
@@ -196,7 +196,7 @@ def test_what_a_logger_puts_before_each_line_does_no_harm(prefix: str) -> None:
     assert row.get("p99_tpot_ms") == 11.70
 
 
-def test_a_progress_bar_is_painted_over_and_tells_how_many_were_asked_for() -> None:
+def test_a_progress_bar_is_painted_over_and_reports_how_many_were_asked_for() -> None:
     bar = (
         "\r".join(
             f" {i:2d}%|█  | {i}/80 [00:0{i % 10}<00:10,  3.90it/s]" for i in range(80)
@@ -319,7 +319,7 @@ def test_single_lines_of_the_offline_procedures_are_rows() -> None:
 # Commands
 
 
-def test_a_command_over_several_lines_tells_of_the_block_below() -> None:
+def test_a_command_over_several_lines_belongs_to_the_block_below() -> None:
     row = only(markdown(
         "# Run\n```bash\nCUDA_VISIBLE_DEVICES=0 vllm bench serve \\\n  --model org/m-7b \\\n  "
         "--dataset-name random \\\n"
@@ -371,7 +371,7 @@ def test_json_that_is_broken_over_lines_stays_one_word() -> None:
     assert command.settings["seed"].value == 3
 
 
-def test_a_dump_of_arguments_tells_of_the_block_below() -> None:
+def test_a_dump_of_arguments_belongs_to_the_block_below() -> None:
     row = only(text(
         "Namespace(backend='vllm', dataset_name='random', random_input_len=1024, random_output_len=128, model='org/m',"
         " num_prompts=64, request_rate=inf, seed=0, max_concurrency=None, ignore_eos=True,"
@@ -427,7 +427,7 @@ def test_no_secret_is_kept() -> None:
     assert only(document).setting("model") == "m-8b"
 
 
-def test_ordinary_words_about_tokens_are_no_secrets() -> None:
+def test_ordinary_words_about_tokens_are_not_secrets() -> None:
     document = markdown(
         "# Max token throughput\nThe output token: 12.5 ms, max_token=512, add_bos_token=True and token "
         "throughput 900.\n"
@@ -468,7 +468,7 @@ def test_the_next_command_of_a_kind_takes_the_place_of_the_last() -> None:
     assert document.rows[1].setting("num_prompts") is None
 
 
-def test_words_that_speak_of_a_program_are_no_command() -> None:
+def test_words_about_a_program_are_not_a_command() -> None:
     document = markdown(
         "# A\nWe ran vllm serve --model x on one node, and benchmark_serving.py against it.\n"
     )
@@ -495,7 +495,7 @@ def test_a_rule_below_a_list_or_a_front_matter_makes_no_heading() -> None:
     assert [h.text for h in document.headings] == ["A"]
 
 
-def test_the_last_item_of_a_list_is_no_name_of_the_table_below() -> None:
+def test_the_last_item_of_a_list_is_not_a_name_of_the_table_below() -> None:
     document = markdown(
         "# A\n- llama.cpp b1620\n- ExLlamaV2\n\n| Software | TTFT (ms) | tok/s |\n|---|---|---|\n| vLLM "
         "| 12.5 | 80.1 |\n"
@@ -540,7 +540,7 @@ def test_a_table_is_a_table_however_it_is_written(form: str) -> None:
     assert [p.line for p in document.passages] == [3, 10]
 
 
-def test_cells_of_a_page_that_span_several_are_said_in_each() -> None:
+def test_cells_of_a_page_that_span_several_are_repeated_in_each() -> None:
     document = markdown(
         "# A\n<table>\n<tr>\n<th>Model</th>\n<th>Load</th>\n<th colspan='2'>TTFT &amp; more</th>\n</tr>\n"
         '<tr><td rowspan="2">m</td><td>1</td><td>2</td><td>3</td></tr>\n'
@@ -555,12 +555,12 @@ def test_cells_of_a_page_that_span_several_are_said_in_each() -> None:
     assert table.lines == [8, 9]
 
 
-def test_lines_between_bars_are_no_table() -> None:
+def test_lines_between_bars_are_not_a_table() -> None:
     document = markdown("# A\n| a | b |\n| c | d |\n\na | b\n\nx\n---|---\n")
     assert document.tables == []
 
 
-def test_what_lm_eval_says_of_its_model_belongs_to_the_table_below() -> None:
+def test_what_lm_eval_writes_about_its_model_belongs_to_the_table_below() -> None:
     for comment in ("", "# "):
         content = (
             "vllm (pretrained=org/m-8b,dtype=auto,quantization=fp8), gen_kwargs: (None), limit: 250.0, "

@@ -151,12 +151,12 @@ def test_a_wrong_sum_is_reported_with_what_it_is() -> None:
         "from 100 to 120, a 20% increase",
     ],
 )
-def test_right_sums_and_things_that_are_no_sums_are_not_spoken_of(text: str) -> None:
+def test_right_sums_and_things_that_are_not_sums_are_not_mentioned(text: str) -> None:
     assert said(numbers.sums, doc(text)) == []
     assert said(numbers.sums, doc(text, listing=True)) == []
 
 
-def test_a_python_session_is_held_against_its_answer() -> None:
+def test_a_python_session_is_compared_with_its_answer() -> None:
     def session(answer: str) -> Document:
         return Document(
             "r.md",
@@ -201,7 +201,7 @@ def test_a_measured_speed_times_a_number_was_not_run(text: str) -> None:
         "2011.33 and 8 × more",
     ],
 )
-def test_other_products_are_no_extrapolation(text: str) -> None:
+def test_other_products_are_not_an_extrapolation(text: str) -> None:
     measured = [row(output_throughput=v) for v in (2011.33, 1559.19, 1024.2)]
     assert said(numbers.extrapolated, doc(text, rows=measured)) == []
 
@@ -428,7 +428,7 @@ def test_a_percentage_that_its_numbers_contradict_is_found_among_right_ones() ->
     assert percentages(*right, ("e", "150", "100 (success 51.6%)")) == []
 
 
-def test_comments_of_a_script_are_no_empty_sections() -> None:
+def test_comments_of_a_script_are_not_empty_sections() -> None:
     headings = [Heading(i, 1, "Licensed under results", empty=True) for i in range(9)]
     assert (
         said(wording.empty, Document("CMakeLists.txt", "markdown", headings=headings)) == []
@@ -600,7 +600,7 @@ def test_a_claim_that_the_rows_contradict_is_reported(text: str) -> None:
         "--max-num-seqs: up to 512 sequences are better than 256.",
     ],
 )
-def test_true_claims_and_those_that_can_not_be_resolved_are_not_spoken_of(
+def test_true_claims_and_those_that_cannot_be_resolved_are_not_mentioned(
     text: str,
 ) -> None:
     assert claim(text) == []
@@ -612,7 +612,7 @@ def test_a_claim_in_a_listing_or_without_rows_is_passed_over() -> None:
     assert said(claims.claims, doc(text)) == []
 
 
-def test_rows_of_another_report_are_not_held_against_this_one() -> None:
+def test_rows_of_another_report_are_not_compared_with_this_one() -> None:
     text = "Red beats Green in throughput at all batch sizes."
     other = Document("other.md", "markdown", grid().rows, [Heading(1, 1, "Another")])
     assert said(claims.claims, doc(text), other) == []
@@ -642,7 +642,7 @@ def test_a_claim_fails_only_if_it_fails_in_every_reading() -> None:
     assert "60.8 / 61.7" in finding.text
 
 
-def test_the_section_tells_which_lengths_are_meant() -> None:
+def test_the_section_shows_which_lengths_are_meant() -> None:
     text = "Red beats Green at all batch sizes."
     short, long = grid(input_len=128.0), grid(input_len=2048.0)
     heading = "When input-len=2048 and so on"

@@ -35,7 +35,7 @@ PLAIN = Rig("Debian", "6.1", "x86_64", "AMD EPYC 9654", 4)
 
 @pytest.fixture
 def server(tmp_path: Path) -> Rig:
-    return rig.look(root=xeon(tmp_path), environ={}, vendors=[Nvidia(Nvml())])
+    return rig.read_machine(root=xeon(tmp_path), environ={}, vendors=[Nvidia(Nvml())])
 
 
 def met(machine: Rig, **wanted: Any) -> dict[str, bool | None]:
@@ -77,7 +77,7 @@ def test_each_setting_has_the_command_that_sets_it(server: Rig) -> None:
 
 
 def test_partitions_and_power_of_amd_s_accelerators(tmp_path: Path) -> None:
-    machine = rig.look(root=mi300x_in_cpx(tmp_path), environ={}, vendors=[AMD])
+    machine = rig.read_machine(root=mi300x_in_cpx(tmp_path), environ={}, vendors=[AMD])
     assert set(met(machine, compute_partition="cpx", memory_partition="NPS1").values()) == {
         True
     }
@@ -159,7 +159,7 @@ def test_a_mistake_in_them_has_its_line(
 def doctor(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, machine: Rig, rigs: str, *words: str
 ) -> int:
-    monkeypatch.setattr(rig, "look", lambda *_, **__: machine)
+    monkeypatch.setattr(rig, "read_machine", lambda *_, **__: machine)
     (tmp_path / "s.toml").write_text(rigs + ENGINE)
     return main(["doctor", "--for", str(tmp_path / "s.toml"), *words])
 
@@ -270,10 +270,12 @@ def test_commands_after_a_study_run_also_when_one_before_it_fails(
 def test_a_study_on_a_machine_that_is_set_otherwise_is_doubtful(
     here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    look = rig.look
+    read_machine = rig.read_machine
     set_so = {"numa_balancing": "on", "transparent_huge_pages": "always"}
     monkeypatch.setattr(
-        rig, "look", lambda *a, **k: msgspec.structs.replace(look(*a, **k), state=set_so)
+        rig,
+        "read_machine",
+        lambda *a, **k: msgspec.structs.replace(read_machine(*a, **k), state=set_so),
     )
     wanted = 'host = { numa_balancing = false, transparent_huge_pages = "always", governor = "performance" }'
     assert run_study("true", "true", wanted) == 0
@@ -296,7 +298,7 @@ def test_the_doctor_says_what_an_engine_in_a_container_will_fetch(
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hub/not-yet"))
     boxed = 'kind = "vllm"\nversion = "0.6.3"\nmodel = "some/model"\ncontainer = { image = "a/b:c" }\n'
     engine = f"[engines.e]\n{boxed}" + ENGINE.partition('kind = "fake"\n')[2]
-    monkeypatch.setattr(rig, "look", lambda *_, **__: PLAIN)
+    monkeypatch.setattr(rig, "read_machine", lambda *_, **__: PLAIN)
     (tmp_path / "s.toml").write_text(engine)
     assert main(["doctor", "--for", str(tmp_path / "s.toml"), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)

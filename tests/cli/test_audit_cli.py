@@ -123,7 +123,7 @@ def test_markdown_can_be_put_into_a_review(
     )
 
 
-def test_what_holds_no_result_is_said(
+def test_what_holds_no_result_is_reported(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "words.txt").write_text("nothing to see\n")
@@ -217,7 +217,7 @@ def test_a_folder_is_its_files_and_a_pipe_is_read(
     assert "stdin: text, 1 result" in capsys.readouterr().out
 
 
-def test_what_a_file_of_dynos_own_says_of_itself_counts(
+def test_what_a_file_of_dynos_own_says_about_itself_counts(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     finding = {
@@ -269,7 +269,7 @@ def set_(here: Path, *words: str) -> int:
     return main(["import", "bare.csv", "-o", "kept", *(f"--set={word}" for word in words)])
 
 
-def test_what_a_file_does_not_tell_is_given_and_kept_with_who_reported_it(
+def test_what_a_file_does_not_report_is_given_and_kept_with_who_reported_it(
     here: Path,
 ) -> None:
     reported = ["engine=TGI", "--tensor-parallel-size=8", "accelerators=8", "accelerator=MI300X", "--swap-space=16",
@@ -318,7 +318,7 @@ def test_a_setting_that_cannot_be_given_gets_a_sentence(
     assert reported in capsys.readouterr().err and not (here / "kept").exists()
 
 
-def test_what_a_file_tells_is_not_overridden(
+def test_what_a_file_reports_is_not_overridden(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["import", "sound.log", "--json"]) == 0
@@ -337,7 +337,7 @@ def test_what_a_file_tells_is_not_overridden(
 @pytest.mark.parametrize(
     "command", [["audit"], ["audit", "--json"], ["report", "-o", "x.md"]]
 )
-def test_a_definition_that_this_version_does_not_know_is_no_crash(
+def test_a_definition_that_this_version_does_not_know_is_not_a_crash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -748,7 +748,7 @@ def test_a_fault_the_fake_does_not_have_names_those_it_has(
     assert "reset" in done.err
 
 
-def test_showing_a_folder_that_is_no_run_says_so(dyno: Callable[..., Done]) -> None:
+def test_showing_a_folder_that_is_not_a_run_says_so(dyno: Callable[..., Done]) -> None:
     done = dyno("runs", "show", "elsewhere")
     assert done.code == 2
     assert "No run or study named" in done.err

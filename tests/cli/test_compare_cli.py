@@ -14,7 +14,7 @@ import pytest
 from conftest import Built
 from dyno.cli.main import main
 from dyno.compare.compare import default_metrics
-from dyno.conduct.sources import Source, read
+from dyno.conduct.read import Source, read
 from dyno.errors import UsageError
 from dyno.facts.finding import Finding
 from dyno.facts.spread import Spread

@@ -113,7 +113,7 @@ QUERIES = [
 ]
 
 
-def test_sql_tells_tables_and_columns(dyno: Dyno) -> None:
+def test_sql_reports_tables_and_columns(dyno: Dyno) -> None:
     check("sql/tables.txt", dyno.transcript(["sql", "sql --json"]))
 
 

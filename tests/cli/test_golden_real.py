@@ -111,7 +111,9 @@ def test_what_a_bench_writes_has_the_same_shape_on_any_machine(
 ) -> None:
     """Processor, kernel and container as recorded; the load is real."""
     recorded = lay_out(tmp_path / "machine")
-    monkeypatch.setattr("dyno.probe.rig.look", partial(rig.look, root=recorded, environ={}))
+    monkeypatch.setattr(
+        "dyno.probe.rig.read_machine", partial(rig.read_machine, root=recorded, environ={})
+    )
     test_bench(dyno, "serve")
 
 

@@ -84,7 +84,7 @@ def test_user_and_password_become_a_header_and_are_in_no_url() -> None:
         "http://p\r\n:1", "://hunter22", "http://[", "http://me:hunter22@[p",
     ],
 )  # fmt: skip
-def test_what_is_no_http_proxy_is_refused_in_one_sentence_without_its_password(
+def test_what_is_not_an_http_proxy_is_refused_in_one_sentence_without_its_password(
     value: str,
 ) -> None:
     with pytest.raises(UsageError, match="all_proxy") as reported:

@@ -223,7 +223,7 @@ def test_a_mistake_is_reported_and_nothing_is_written(
     assert reported in capsys.readouterr().err and not Path("x.png").exists()
 
 
-def test_what_cant_be_read_is_reported_and_the_rest_goes_on(
+def test_what_cant_be_read_is_reported_and_the_rest_continues(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["report", "runs/s", "nothing-here", "-o", "out/m.md"]) == VOID

@@ -268,7 +268,7 @@ def test_tags_are_given_shown_sought_and_taken(home: Path, say: Say) -> None:
     assert "No runs with the tag absent" in say("runs", "--tag", "absent")[1]
 
 
-def test_a_tag_is_one_word_and_must_be_said(home: Path, say: Say) -> None:
+def test_a_tag_is_one_word_and_must_be_given(home: Path, say: Say) -> None:
     for words in (["--add", "two words"], ["--add", "ok", ""], []):
         assert say("runs", "tag", "1111", *words)[0] == 2
     assert not list(home.rglob("tags.json"))
@@ -303,7 +303,7 @@ def test_a_trial_or_a_whole_study_can_be_deleted(home: Path, say: Say) -> None:
     ]
 
 
-def test_what_is_no_run_is_not_deleted(home: Path, say: Say) -> None:
+def test_what_is_not_a_run_is_not_deleted(home: Path, say: Say) -> None:
     (home / "photos").mkdir()
     (home / "app").mkdir()
     (home / "app/study.json").write_text('{"title": "not ours"}')
@@ -543,7 +543,9 @@ def test_a_hostile_archive_writes_nothing(
     assert not Path("/tmp/dyno-escaped").exists()
 
 
-def test_a_file_that_is_no_archive_or_half_of_one_is_reported(home: Path, say: Say) -> None:
+def test_a_file_that_is_not_an_archive_or_half_of_one_is_reported(
+    home: Path, say: Say
+) -> None:
     say("runs", "pack", "1111", "-o", "good.tar.zst")
     data = (home / "good.tar.zst").read_bytes()
     (home / "half.tar.zst").write_bytes(data[: len(data) // 2])

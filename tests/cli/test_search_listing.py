@@ -182,7 +182,7 @@ def test_a_search_that_was_cut_off_says_so(
     assert "has no answer yet" in capsys.readouterr().err
 
 
-def test_a_foreign_folder_with_a_find_json_is_no_search(
+def test_a_foreign_folder_with_a_find_json_is_not_a_search(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "runs" / "other").mkdir(parents=True)

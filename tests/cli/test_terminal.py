@@ -126,7 +126,7 @@ def test_texts_are_folded_before_a_column_is_hidden() -> None:
     ]
 
 
-def test_what_is_hidden_is_said_and_the_verdict_stays() -> None:
+def test_what_is_hidden_is_reported_and_the_verdict_stays() -> None:
     assert drawn(TABLE, Screen(50, fits=True)) == [
         "name                     tok/s  verdict",
         "a-rather-long-name  1,580 ± 12  sound",
@@ -194,7 +194,7 @@ def test_a_pipe_has_colours_only_if_they_are_forced(
     assert "\x1b" not in dyno("runs", "show", "two", "--json")[1]
 
 
-def test_colours_that_somebody_else_wrote_are_shown_and_not_obeyed(
+def test_colours_of_others_are_shown_and_not_obeyed(
     screened: Screened,
 ) -> None:
     shown = screened("runs show \x1b[31mred", 100)

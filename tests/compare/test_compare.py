@@ -362,7 +362,7 @@ def test_a_load_has_one_word_for_all_its_figures(
     assert pairing(side(dict.fromkeys(figures, 100.0)), side(figures)).word == word
 
 
-def test_more_repeats_are_reported_where_they_are_too_few_and_bring_what_they_promise() -> (
+def test_more_repeats_are_advised_where_they_are_too_few_and_reach_what_they_promise() -> (
     None
 ):
     rng = np.random.default_rng(5)
@@ -420,7 +420,7 @@ def test_of_a_printed_block_the_mean_alone_has_an_interval() -> None:
     assert "repeat" in p99.why
 
 
-def test_of_single_runs_requests_tell_and_a_percentile_that_was_not_printed_is_reckoned() -> (
+def test_of_single_runs_requests_decide_and_a_percentile_that_was_not_printed_is_calculated() -> (
     None
 ):
     rng = np.random.default_rng(0)
@@ -446,7 +446,7 @@ def test_of_single_runs_requests_tell_and_a_percentile_that_was_not_printed_is_r
     )
 
 
-def test_a_score_has_its_own_standard_error_and_one_question_is_no_difference() -> None:
+def test_a_score_has_its_own_standard_error_and_one_question_is_not_a_difference() -> None:
     a = [
         one(
             "a",
@@ -550,7 +550,7 @@ def test_no_rate_and_a_rate_are_not_paired() -> None:
     assert not pair([[a]], [[b]]).pairs
 
 
-def test_prompts_of_other_lengths_are_not_paired_where_nobody_tells_which() -> None:
+def test_prompts_of_other_lengths_are_not_paired_where_the_lengths_are_unknown() -> None:
     reported = {"form": "json", "output_throughput": 1.0, "input_len": None}
     a, b = one("a", **reported), one("b", **reported, total_input_tokens=64000.0)
     assert not pair([[a]], [[b]]).pairs
@@ -629,7 +629,7 @@ def test_requests_each_second_of_other_lengths_are_left_out_and_tokens_are_not()
     assert len(marked.differences) == 2 and marked.verdict == "void"
 
 
-def test_figures_that_two_tools_reckon_differently_share_no_line() -> None:
+def test_figures_that_two_tools_calculate_differently_share_no_line() -> None:
     a = one(
         "a",
         tool="vllm",
@@ -678,7 +678,7 @@ def test_other_prompts_are_reported_and_machines_compared() -> None:
         ({"tensor_parallel": 1, "accelerators": 1}, {"tensor_parallel": 4, "accelerators": 4}, ["tensor_parallel"]),
     ],
 )  # fmt: skip
-def test_what_follows_from_a_change_is_no_second_one(
+def test_what_follows_from_a_change_is_not_a_second_one(
     a: Any, b: Any, changed: list[str]
 ) -> None:
     assert [name for name, _, _ in things_changed(row("a", **a), row("b", **b))] == changed

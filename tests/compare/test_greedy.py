@@ -14,7 +14,7 @@ from dyno.measure.greedy import agreement
 from dyno.report.compare import as_markdown, text
 from dyno.report.conclusion import conclude
 from dyno.report.entries import entries
-from dyno.report.markdown import markdown
+from dyno.report.text import markdown
 from dyno.store.rows import quality_rows
 from offlines import manifest
 from reports import of

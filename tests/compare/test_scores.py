@@ -11,7 +11,7 @@ from dyno.audit.document import read
 from dyno.cli.main import main
 from dyno.compare.compare import compare
 from dyno.compare.gate import parse
-from dyno.conduct.sources import spread
+from dyno.conduct.read import spread
 from dyno.errors import UsageError
 from dyno.facts.comparison import Comparison
 from dyno.facts.imported import Row

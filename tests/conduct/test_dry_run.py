@@ -577,7 +577,7 @@ def test_no_known_size_is_not_zero(
     )
 
 
-def test_what_a_build_needs_of_the_machine_is_said(
+def test_what_a_build_needs_of_the_machine_is_reported(
     hub: HubServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = (
@@ -614,7 +614,7 @@ def mi300x(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Rig(
         "Linux", "6.8", "x86_64", "EPYC", 192, memory_bytes=2 << 40, accelerators=cards
     )
-    monkeypatch.setattr(machines, "look", lambda: machine)
+    monkeypatch.setattr(machines, "read_machine", lambda: machine)
     monkeypatch.setattr(install, "variant_of_this_machine", lambda: "rocm")
 
 

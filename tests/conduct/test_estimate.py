@@ -21,7 +21,7 @@ from dyno.facts.rig import Peaks
 from dyno.facts.target import TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.probe import peaks
-from dyno.study.order import trial_s
+from dyno.study.duration import trial_s
 from dyno.workload.spec import WorkloadSpec
 
 PUBLISHED = Path(__file__).parents[2] / "published"

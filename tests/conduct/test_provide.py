@@ -182,7 +182,7 @@ def test_no_prepare_refuses_with_advice(
 
 
 @pytest.mark.hostile
-def test_ctrl_c_while_preparing_names_the_command_that_goes_on(hub: HubServer) -> None:
+def test_ctrl_c_while_preparing_names_the_command_that_continues(hub: HubServer) -> None:
     hub.faults.slow = {"tiny-Q4_0.gguf"}
     with starting() as first:
         await_sent(hub, 1_000_000)

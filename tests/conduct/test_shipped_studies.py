@@ -25,7 +25,7 @@ pytestmark = pytest.mark.real  # starts processes, uses sockets or takes seconds
 
 @pytest.fixture(scope="module")
 def here() -> Rig:
-    return rig.look()
+    return rig.read_machine()
 
 
 def once(name: str, **given: str) -> Iterator[PlannedTrial]:

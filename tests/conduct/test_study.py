@@ -196,7 +196,7 @@ def test_a_study_killed_20_times_ends_like_one_that_was_not(here: Path) -> None:
     assert not left
 
 
-def test_a_study_killed_while_it_makes_its_folder_goes_on(here: Path) -> None:
+def test_a_study_killed_while_it_makes_its_folder_continues(here: Path) -> None:
     write(ONE.replace("repeats = 2", "repeats = 1").replace("[1, 2]", "1"))
     folder = Path("runs/s")
     steps = [
@@ -213,7 +213,7 @@ def test_a_study_killed_while_it_makes_its_folder_goes_on(here: Path) -> None:
 
 
 @pytest.mark.parametrize("theirs", ["study.toml", "trials/notes.txt", "notes.txt"])
-def test_a_folder_of_somebody_elses_is_not_taken_for_a_study(
+def test_a_folder_of_others_is_not_taken_for_a_study(
     here: Path, theirs: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(STUDY)
@@ -225,7 +225,7 @@ def test_a_folder_of_somebody_elses_is_not_taken_for_a_study(
     assert [p for p in Path("runs/s").rglob("*") if p.is_file()] == [path]
 
 
-def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(here: Path) -> None:
+def test_ctrl_c_keeps_what_is_done_and_says_how_to_continue(here: Path) -> None:
     write(STUDY)
     process = start()
     until(lambda: len(done()) >= 2, "nothing was measured")
@@ -352,7 +352,7 @@ SINGLE = STUDY.replace("repeats = 2", "repeats = 1").replace("[1, 2]", "1")
 BROKEN = SINGLE.replace('args = ["first_ms=6", "gap_ms=2"]', "args = [ARGS]")
 
 
-def test_an_engine_that_does_not_come_up_is_tried_twice_and_the_others_go_on(
+def test_an_engine_that_does_not_come_up_is_tried_twice_and_the_others_continue(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(BROKEN.replace("ARGS", '"fault=die@1"'))

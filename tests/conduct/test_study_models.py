@@ -161,7 +161,7 @@ samples = 0
         assert text in found
 
 
-def test_a_name_of_the_hub_is_no_slip_of_the_pen() -> None:
+def test_a_name_of_the_hub_is_not_a_slip_of_the_pen() -> None:
     for name in ("gpt2", "owner/base", "./base"):
         assert (
             weights(

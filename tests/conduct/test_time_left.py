@@ -12,7 +12,7 @@ from dyno.conduct import study_plan
 from dyno.conduct.study import TrialEnd
 from dyno.load.progress import Progress
 from dyno.probe.telemetry.sampler import Sampler
-from dyno.study.time_left import TimeLeft
+from dyno.study.duration import TimeLeft
 from dyno.units import NS_PER_S
 
 TRIALS = {"a": 10.0, "b": 20.0, "c": 30.0}

@@ -117,7 +117,7 @@ def test_rows_that_are_sound_are_not_doubted() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_the_files_tell_stands_and_the_rest_is_reported_by_user(name: str) -> None:
+def test_what_the_files_report_stays_and_the_rest_is_reported_by_user(name: str) -> None:
     for ours, theirs in zip(published(name), reported(name), strict=True):
         for mine, read_now in zip(ours.rows, theirs.rows, strict=True):
             assert {
@@ -126,7 +126,7 @@ def test_what_the_files_tell_stands_and_the_rest_is_reported_by_user(name: str) 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_result_tells_its_engine_and_its_accelerators(name: str) -> None:
+def test_each_result_reports_its_engine_and_its_accelerators(name: str) -> None:
     for document in published(name):
         for row in document.rows:
             assert all(

@@ -606,7 +606,7 @@ def test_the_digest_is_the_registrys_or_else_the_images_id(fake_tool: FakeTool) 
     assert images.digest("podman", "mine:1") is None
 
 
-def test_a_pull_that_fails_tells_its_last_lines_and_the_log(
+def test_a_pull_that_fails_reports_its_last_lines_and_the_log(
     fake_tool: FakeTool, tmp_path: Path
 ) -> None:
     fake_tool("docker", "[ $1 = pull ] && echo manifest unknown; exit 1")

@@ -379,7 +379,7 @@ def test_other_engines_are_given_the_same_files_by_its_name(kind: str) -> None:
 # The process
 
 
-def test_an_engine_that_cannot_read_its_model_tells_the_cause_and_the_log(
+def test_an_engine_that_cannot_read_its_model_reports_the_cause_and_the_log(
     tmp_path: Path,
 ) -> None:
     log = tmp_path / "engine.log"

@@ -141,7 +141,7 @@ REPORTED: list[tuple[str, str, str | None, dict[str, Any]]] = [
 @pytest.mark.parametrize(
     ("line", "kind", "version", "fields"), REPORTED, ids=[r[0][:60] for r in REPORTED]
 )
-def test_each_server_command_of_the_reports_can_be_said(
+def test_each_server_command_of_the_reports_can_be_written(
     line: str, kind: str, version: str, fields: dict[str, Any]
 ) -> None:
     wanted = parts(shlex.split(line))
@@ -214,7 +214,7 @@ def test_llama_cpp_s_speculation_changed_its_flags() -> None:
         (None, "--enable-chunked-prefill", "--no-enable-chunked-prefill"),
     ],
 )
-def test_chunked_prefill_is_said_as_the_version_wants_it(
+def test_chunked_prefill_is_written_as_the_version_wants_it(
     version: str | None, on: str, off: str
 ) -> None:
     assert command("vllm", version, model="m", chunked_prefill=True)[-1] == on
@@ -254,7 +254,7 @@ def test_what_a_version_cannot_do_is_an_error_that_names_it(
 
 
 @pytest.mark.parametrize("kind", [k for k, v in KINDS.items() if v.starts and k != "fake"])
-def test_every_portable_setting_is_either_said_or_refused(kind: str) -> None:
+def test_every_portable_setting_is_either_passed_on_or_refused(kind: str) -> None:
     """Nothing is dropped in silence: with the setting the command or its environment differs, or it is an error."""
     values: dict[str, Any] = {
         "served_name": "n", "load_format": "dummy", "dtype": "bf16", "quantization": "fp8",
@@ -288,7 +288,7 @@ def test_a_dtype_and_a_quantization_that_contradict_each_other_are_refused() -> 
         command("vllm", model="m", quantization="bf16", dtype="fp16")
 
 
-def test_what_lies_in_the_checkpoint_is_not_said_to_vllm() -> None:
+def test_what_is_in_the_checkpoint_is_not_passed_to_vllm() -> None:
     for found in ("gptq", "awq", "int8", "W8A8-INT8"):
         assert "--quantization" not in command("vllm", model="m", quantization=found)
 
@@ -396,7 +396,7 @@ CAPTURES = Path(__file__).parents[1] / "captures"
         ("vllm-0.24-serve_fp8.log", 8.54, 972_496, 118.71, "fp8", 42.49, 7, 72.10),
     ],
 )
-def test_vllm_s_own_log_tells_what_it_loaded(
+def test_vllm_s_own_log_reports_what_it_loaded(
     file: str, weights_gib: float, tokens: int, full: float, quantization: str | None,
     compile_s: float, graphs_s: float, init_s: float,
 ) -> None:  # fmt: skip
@@ -525,7 +525,7 @@ def differing(spec: EngineSpec, **reported: Any) -> list[str]:
     return list(differences(spec, TargetFacts("m", models_listed=["m"], **reported)))
 
 
-def test_only_what_was_asked_for_is_held_against_a_server() -> None:
+def test_only_what_was_asked_for_is_compared_with_a_server() -> None:
     assert (
         differing(
             EngineSpec("openai", quantization="fp8"), tensor_parallel=8, quantization="fp8"

@@ -284,7 +284,7 @@ def test_the_real_pip_does_the_same_from_the_users_own_find_links(
 
 
 @pytest.mark.engines
-def test_what_is_there_stays_and_with_its_version_nobody_is_asked(pip: FakePip) -> None:
+def test_what_is_there_stays_and_with_its_version_no_server_is_asked(pip: FakePip) -> None:
     first = pip.install("vllm", "0.32.0", "cpu")
     calls = pip.calls()
     said: list[str] = []
@@ -490,7 +490,7 @@ def test_a_build_for_an_accelerator_takes_no_wheel_from_the_cache_and_the_users_
 
 
 @pytest.mark.hostile
-def test_a_failed_installation_tells_the_cause_and_the_log_and_leaves_no_half(
+def test_a_failed_installation_reports_the_cause_and_the_log_and_leaves_no_half(
     pip: FakePip, home: Path
 ) -> None:
     noise = "print('Collecting exceptiongroup')\n" * 3
@@ -731,7 +731,7 @@ def test_the_newest_version_is_found_and_not_the_one_made_last(home: Path) -> No
     assert environment.find("tgi") is None
 
 
-def test_a_manifest_that_cannot_be_read_is_no_installation(home: Path) -> None:
+def test_a_manifest_that_cannot_be_read_is_not_an_installation(home: Path) -> None:
     env = fixed(home, "vllm", "0.9.2")
     (env.folder / "dyno.json").write_text("{}")
     assert environment.installed() == []

@@ -204,7 +204,7 @@ def test_layers_on_the_accelerator_are_those_that_the_model_has(
     assert bool(fewer) == (asked >= 0)
 
 
-def test_a_folder_is_no_model_of_llama_cpp_and_the_message_says_what_is(
+def test_a_folder_is_not_a_model_of_llama_cpp_and_the_message_says_what_is(
     tmp_path: Path,
 ) -> None:
     kind, program = KINDS["llamacpp"], Program(["llama-server"], "11549")

@@ -9,8 +9,7 @@ import pytest
 
 from dyno import secrets
 from dyno.checks import examine
-from dyno.engines.log import last_lines
-from dyno.engines.remarks import remarks
+from dyno.engines.log import last_lines, remarks
 from dyno.facts.engine import EngineFacts, EngineSpec, Remark
 from dyno.facts.rig import Accelerator, Rig
 from dyno.store.run import Run

@@ -114,7 +114,7 @@ def test_a_flag_that_its_version_lacks_is_refused_before_the_start(
     assert words in str(refused.value)
 
 
-def test_its_limit_of_requests_at_once_refuses_and_is_no_number_of_slots() -> None:
+def test_its_limit_of_requests_at_once_refuses_and_is_not_a_number_of_slots() -> None:
     default = TGI.limits(EngineSpec("tgi", model="m"), None)
     raised = TGI.limits(
         EngineSpec("tgi", model="m", args=["--max-concurrent-requests", "8192"]), None

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dyno.engines.variables import misspelt
+from dyno.engines.launch import misspelt
 from dyno.facts.engine import EngineSpec, Misspelt
 from dyno.facts.rig import Rig
 from dyno.trial.engine_plan import EnginePlan
@@ -84,7 +84,7 @@ def test_tgis_variables_are_compared_with_the_settings_own_alone() -> None:
     assert misspelt("tgi", None, {}, {"MAX_INPUT_TOKEN": "1", "MODEL_IDS": "1"}) == []
 
 
-def test_this_machines_own_environment_is_no_slip() -> None:
+def test_this_machines_own_environment_is_not_a_slip() -> None:
     assert [
         m
         for kind in ("vllm", "tgi", "llamacpp")

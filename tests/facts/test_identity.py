@@ -252,13 +252,13 @@ def entries_of(rows: Sequence[Row]) -> list[Entry]:
     return entries(rows, [], [], lambda row: None)
 
 
-def test_the_list_of_fields_that_are_no_part_names_only_fields_that_there_are() -> None:
+def test_the_list_of_fields_that_are_left_out_has_only_fields_that_exist() -> None:
     assert {case.name for case in CASES} >= ASIDE and len(CASES) > 180
     assert {spec for spec, _ in spec_fields()} == {TrialSpec, *PARTS}
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_another_value_of_a_setting_is_another_entry_unless_it_is_no_part_of_what_was_measured(
+def test_another_value_of_a_setting_is_another_entry_unless_it_is_not_part_of_what_was_measured(
     case: Case, tmp_path: Path
 ) -> None:
     found = entries_of(rows_of(tmp_path, case.trials))
@@ -511,7 +511,9 @@ def test_a_sweep_of_flags_is_one_with_the_same_flags_given_again_at_another_port
     assert [e.repeats for e in entries_of(rows_of(tmp_path, [_BASE, _BASE], places))] == [2]
 
 
-def test_a_trial_that_failed_on_one_rig_is_no_doubt_about_the_other(tmp_path: Path) -> None:
+def test_a_trial_that_failed_on_one_rig_is_not_a_doubt_about_the_other(
+    tmp_path: Path,
+) -> None:
     done, lost = (Place("s", "1", "e", "w", "l", rig=rig) for rig in ("one", "two"))
     rows = [
         *rows_of(tmp_path, [_BASE], [done]),

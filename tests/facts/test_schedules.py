@@ -69,7 +69,7 @@ def test_times_are_the_inverse_of_the_area(text: str) -> None:
     assert [made.area(t) for t in made.times(areas)] == pytest.approx(areas)
 
 
-def test_a_schedule_without_a_duration_goes_on_until_all_are_sent() -> None:
+def test_a_schedule_without_a_duration_continues_until_all_are_sent() -> None:
     due = plan.make(LoadSpec(rate_schedule="step: 0=10 1=100", burstiness=None), 210).due_ns
     assert due is not None and due[-1] == 3 * NS_PER_S
     with pytest.raises(UsageError, match="ends at 0"):

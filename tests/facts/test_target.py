@@ -179,7 +179,7 @@ def test_void_results_and_those_with_failures_are_never_the_best() -> None:
     assert (found.entry, found.why) == ("t5", "")
 
 
-def test_who_does_not_tell_the_latency_does_not_meet_it_and_that_is_said() -> None:
+def test_a_result_without_the_latency_does_not_meet_it_and_that_is_reported() -> None:
     silent = entry("t2", 8, 90.0, figures={"p99_ttft_ms": None})
     (found,) = best([entry("t1", 1, 10.0), silent], {"p99_ttft_ms": 500.0})
     assert (found.entry, found.why) == ("t1", "No p99 TTFT at concurrency 8.")

@@ -10,7 +10,7 @@ import pytest
 from dyno.engines import environment
 from dyno.errors import UsageError
 from dyno.facts.quality import QualitySpec
-from dyno.models.workers import convert_gguf
+from dyno.models.programs import convert_gguf
 from dyno.quality.lm_eval import _check_code, task_code
 
 TASKS = {
@@ -47,7 +47,7 @@ def test_a_task_of_data_alone_needs_none(tmp_path: Path) -> None:
     _check_code(QualitySpec(["mine"], include_path=str(tmp_path)))
 
 
-def test_a_folder_of_tasks_that_holds_a_device_is_no_trap(tmp_path: Path) -> None:
+def test_a_folder_of_tasks_that_holds_a_device_is_not_a_trap(tmp_path: Path) -> None:
     (tmp_path / "task.yaml").symlink_to("/dev/zero")
     _check_code(QualitySpec(["mine"], include_path=str(tmp_path)))
 

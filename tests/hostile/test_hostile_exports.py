@@ -121,7 +121,7 @@ def test_a_name_that_no_import_accepts_is_refused_by_the_export(
     assert not (desk.folder / "out.tar").exists()
 
 
-def test_what_is_no_file_is_left_out_and_not_waited_for(desk: Desk) -> None:
+def test_what_is_not_a_file_is_left_out_and_not_waited_for(desk: Desk) -> None:
     os.mkfifo(desk.model / "pipe")
     (desk.model / "zero").symlink_to("/dev/zero")
     (desk.model / "loop").symlink_to("loop")
@@ -170,7 +170,7 @@ def test_a_target_that_exists_or_cannot_be_is_refused(desk: Desk) -> None:
     assert desk.left() == []
 
 
-def test_a_target_inside_the_model_is_no_part_of_it(desk: Desk) -> None:
+def test_a_target_inside_the_model_is_not_part_of_it(desk: Desk) -> None:
     assert desk.export("model/out.tar")[0] == 0
     with tarfile.open(desk.model / "out.tar") as tar:
         assert "out.tar" not in {Path(name).name for name in tar.getnames()}

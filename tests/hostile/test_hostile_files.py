@@ -371,7 +371,7 @@ max_concurrency = 1
 
 
 @pytest.mark.parametrize("name", NOT_FILES)
-def test_what_is_no_file_is_reported_in_a_sentence_by_every_command(
+def test_what_is_not_a_file_is_reported_in_a_sentence_by_every_command(
     tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -562,7 +562,7 @@ HEADS = {
     ("file", "number"),
     [(file, i) for file, heads in HEADS.items() for i in range(len(heads))],
 )
-def test_a_head_that_claims_the_moon_is_no_model(
+def test_a_head_that_claims_the_moon_is_not_a_model(
     tmp_path: Path, file: str, number: int
 ) -> None:
     (tmp_path / file).write_bytes(HEADS[file][number])

@@ -60,7 +60,7 @@ ESCAPES = (
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """The event of a rig with an engine that runs, as dyno.conduct.far_side sends it."""
-    folder, machine = tmp_path_factory.mktemp("held"), this_machine.look()
+    folder, machine = tmp_path_factory.mktemp("held"), this_machine.read_machine()
     plan = EnginePlan(EngineSpec("fake", args=["first_ms=2", "gap_ms=1"]), machine)
     with (
         running(plan, folder, {}, lambda _: None, lambda _: None) as fleet,
@@ -259,7 +259,7 @@ LINES: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("line", LINES.values(), ids=LINES.keys())
-def test_a_line_that_is_no_event_is_a_failure_in_a_sentence(
+def test_a_line_that_is_not_an_event_is_a_failure_in_a_sentence(
     home: Home, line: bytes
 ) -> None:
     said = home.run(line)

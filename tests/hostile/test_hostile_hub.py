@@ -121,12 +121,12 @@ class Victim:
     def pull(self, revision: str = "main") -> Listing | str:
         """Return what was fetched, or the message of the refusal."""
         try:
-            worker = fetch.Fetch(Job(REPO, "model", revision))
-            worker.run(Go({}))
+            fetching = fetch.Fetch(Job(REPO, "model", revision))
+            fetching.run(Go({}))
         except ModelError as e:
             assert len(str(e)) < 2000
             return str(e)
-        return worker.listing
+        return fetching.listing
 
     def check(self) -> None:
         """Nothing outside the cache has changed, and no link in the cache leads out of it."""
@@ -518,7 +518,7 @@ def test_two_names_for_one_blob_of_two_sizes_end(victim: Victim) -> None:
     assert victim.hub.requests < 20
 
 
-def test_a_list_that_changes_between_two_requests_brings_no_file_of_the_other(
+def test_a_list_that_changes_between_two_requests_adds_no_file_of_the_other(
     victim: Victim,
 ) -> None:
     """The file is checked by the list that was read, whatever the Hub says later."""

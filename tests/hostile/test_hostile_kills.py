@@ -78,7 +78,7 @@ def moments() -> list[object]:
 
 @pytest.mark.parametrize("moment_ms", moments())
 def test_the_processors_test_dies_with_dyno(place: Place, moment_ms: int) -> None:
-    code = "from dyno.probe import peaks, rig; peaks._test(rig.look())"
+    code = "from dyno.probe import peaks, rig; peaks._test(rig.read_machine())"
     process = subprocess.Popen(
         [sys.executable, "-c", code], cwd=place.folder, env=place.env
     )
@@ -93,7 +93,7 @@ def test_the_processors_test_dies_with_dyno(place: Place, moment_ms: int) -> Non
 
 
 @pytest.mark.parametrize("moment_ms", moments())
-def test_a_benchmark_that_is_killed_leaves_nobody(
+def test_a_benchmark_that_is_killed_leaves_no_process(
     place: Place, fake: StartFake, moment_ms: int
 ) -> None:
     url = fake(first_ms=5, gap_ms=2).base_url
@@ -104,7 +104,7 @@ def test_a_benchmark_that_is_killed_leaves_nobody(
 
 
 @pytest.mark.parametrize("moment_ms", moments())
-def test_a_pull_that_is_killed_is_continued_and_leaves_nobody(
+def test_a_pull_that_is_killed_is_continued_and_leaves_no_process(
     place: Place, moment_ms: int
 ) -> None:
     make_model(place.folder / "hub" / "acme" / "tiny")
@@ -278,7 +278,7 @@ def test_a_page_whose_scripts_cannot_be_made_has_tables_and_says_what_is_missing
         if (p.parent / "trial.json").exists()
     )
     dies = [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGTRAP)"]
-    monkeypatch.setattr(draw, "WORKER", dies)
+    monkeypatch.setattr(draw, "PROCESS", dies)
     monkeypatch.setattr(draw, "_DRAWER", draw._Drawer())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     bundle.cache_clear()

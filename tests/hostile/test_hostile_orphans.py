@@ -37,7 +37,7 @@ ONE = [1600]  # of them in each run of the suite
     "moment_ms",
     [ms if ms in ONE else pytest.param(ms, marks=pytest.mark.nightly) for ms in MOMENTS_MS],
 )
-def test_a_study_with_llama_cpp_that_is_ended_leaves_nobody(
+def test_a_study_with_llama_cpp_that_is_ended_leaves_no_process(
     tmp_path: Path, moment_ms: int
 ) -> None:
     place = Place(tmp_path)

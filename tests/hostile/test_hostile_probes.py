@@ -388,7 +388,7 @@ def test_a_compressed_answer_is_refused_by_name_and_was_not_asked_for(
     assert b"accept-encoding: identity" in asked[0] and b"gzip" not in asked[0]
 
 
-def test_a_cut_answer_is_no_whole_one(scripted: Serve) -> None:
+def test_a_cut_answer_is_not_a_whole_one(scripted: Serve) -> None:
     def talk(sock: Any, _: int) -> None:
         sock.recv(65_536)
         sock.sendall(OK + b"content-length: 100\r\n\r\n{}")

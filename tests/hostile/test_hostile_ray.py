@@ -23,10 +23,10 @@ from dyno.errors import DynoError, TargetError, UsageError
 from dyno.facts.record import ClientFacts
 from dyno.load import relay
 from dyno.load.echo import Asker
+from dyno.load.node import NodeSlice
 from dyno.load.process import SliceFailure
 from dyno.load.progress import Progress, Stop
 from dyno.load.spool import CLOCK, END, READ, SENT, SINCE, TURN
-from dyno.load.worker import SliceWorker
 from dyno.measure import clocks
 from dyno.remote import on_ray
 from dyno.units import NS_PER_MS, NS_PER_S
@@ -50,17 +50,17 @@ def lie(ray: StandIn, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Change]
     """`lie(call, change)`: the second node changes what it answers to a call."""
 
     def lie(name: str, change: Change) -> None:
-        honest = getattr(SliceWorker, name)
+        honest = getattr(NodeSlice, name)
 
-        def answer(self: SliceWorker, *args: Any) -> Any:
+        def answer(self: NodeSlice, *args: Any) -> Any:
             said = honest(self, *args)
             return (
                 change(said)
-                if len(ray.workers) > 1 and ray.workers[1].worker is self
+                if len(ray.actors) > 1 and ray.actors[1].slice is self
                 else said
             )
 
-        monkeypatch.setattr(SliceWorker, name, answer)
+        monkeypatch.setattr(NodeSlice, name, answer)
 
     return lie
 
@@ -156,7 +156,7 @@ NOT_REPORTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", NOT_REPORTS)
-def test_what_is_no_report_is_refused_in_words_that_can_be_printed(name: str) -> None:
+def test_what_is_not_a_report_is_refused_in_words_that_can_be_printed(name: str) -> None:
     with pytest.raises(relay.NotUnderstood) as refused:
         relay.decoded(NOT_REPORTS[name], 6)
     assert str(refused.value).isprintable() and len(str(refused.value)) < 600
@@ -219,19 +219,19 @@ LIES: dict[str, tuple[str, Change]] = {
     "no address": ("begin", lambda said: None), "an address with lines": ("begin", lambda said: f"{said}\n{ESCAPES}"),
     "a long address": ("begin", lambda said: "1" * 10**6), "an object as its address": ("begin", lambda said: Hides()),
     "a report as its address": ("begin", lambda said_: said()),
-    "its address again": ("look", lambda said: "127.0.0.1"),
-    "an object": ("look", lambda said: Hides()), "garbage": ("look", lambda said: b"\xff" * 1000),
-    "a failure with escapes": ("look", report(lambda f: f.update(failure={"kind": "errno", "text": ESCAPES * 99}))),
-    "the end before the start": ("look", lambda _: with_facts()),
-    "the end before it is ready": ("look", lambda _: said(ready=False)),
-    "a load yesterday": ("look", report(lambda f: facts(start_ns=max(f["facts"]["start_ns"] - DAY_NS, 0))(f)
+    "its address again": ("relay", lambda said: "127.0.0.1"),
+    "an object": ("relay", lambda said: Hides()), "garbage": ("relay", lambda said: b"\xff" * 1000),
+    "a failure with escapes": ("relay", report(lambda f: f.update(failure={"kind": "errno", "text": ESCAPES * 99}))),
+    "the end before the start": ("relay", lambda _: with_facts()),
+    "the end before it is ready": ("relay", lambda _: said(ready=False)),
+    "a load yesterday": ("relay", report(lambda f: facts(start_ns=max(f["facts"]["start_ns"] - DAY_NS, 0))(f)
                                         if f["facts"] else None)),
-    "a load tomorrow": ("look", report(lambda f: facts(start_ns=f["facts"]["start_ns"] + DAY_NS,
+    "a load tomorrow": ("relay", report(lambda f: facts(start_ns=f["facts"]["start_ns"] + DAY_NS,
                                                        end_ns=f["facts"]["end_ns"] + DAY_NS)(f)
                                        if f["facts"] else None)),
-    "an end tomorrow": ("look", report(lambda f: facts(end_ns=f["facts"]["end_ns"] + DAY_NS)(f)
+    "an end tomorrow": ("relay", report(lambda f: facts(end_ns=f["facts"]["end_ns"] + DAY_NS)(f)
                                        if f["facts"] else None)),
-    "more than it was given": ("look", report(facts(sent=7, planned=7))),
+    "more than it was given": ("relay", report(facts(sent=7, planned=7))),
     "no port": ("echo", lambda said: 0), "a port beyond": ("echo", lambda said: 10**9),
     "a text as a port": ("echo", str),
     "NaN as a port": ("echo", lambda said: NAN), "true as a port": ("echo", lambda said: True),
@@ -373,7 +373,7 @@ def test_a_spool_of_any_bytes_is_read_or_refused(
         fields["spool"] = SPOOLS[name] if fields["ready"] and not sent else b""
         sent.extend([1] if fields["ready"] else [])
 
-    lie("look", report(instead))
+    lie("relay", report(instead))
     with nothing_beside(tmp_path) as runs:
         try:
             done = on_nodes(runs, fake(first_ms=1, gap_ms=1).base_url)
@@ -393,7 +393,7 @@ def test_a_spool_without_end_fills_no_disk(
 ) -> None:
     monkeypatch.setattr(on_ray, "_SPOOL_MORE", 1 << 20)
     part = bytes(relay.RELAY_BYTES)
-    lie("look", report(lambda fields: fields.update(spool=part, facts=None)))
+    lie("relay", report(lambda fields: fields.update(spool=part, facts=None)))
     with (
         nothing_beside(tmp_path) as runs,
         pytest.raises(TargetError, match="more than 6 responses can have"),
@@ -415,7 +415,7 @@ def test_a_node_that_never_becomes_ready_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(on_ray, "_READY_NS", 2 * NS_PER_S)
-    lie("look", lambda _: said(ready=False, facts=None))
+    lie("relay", lambda _: said(ready=False, facts=None))
     with (
         nothing_beside(tmp_path) as runs,
         pytest.raises(TargetError, match="not ready after 2 s"),
@@ -430,7 +430,7 @@ def test_a_node_that_never_ends_is_lost_after_a_stop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(on_ray, "_STOPPED_NS", NS_PER_S // 2)
-    lie("look", report(lambda fields: fields.update(facts=None)))
+    lie("relay", report(lambda fields: fields.update(facts=None)))
     stop = Stop()
 
     looks: list[Progress] = []
@@ -458,7 +458,7 @@ ERRORS: dict[str, Exception] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("call", ["begin", "look", "echo", "clock"])
+@pytest.mark.parametrize("call", ["begin", "relay", "echo", "clock"])
 @pytest.mark.parametrize("name", ERRORS)
 def test_an_exception_of_a_node_is_one_sentence(
     name: str, call: str, ray: StandIn, fake: StartFake, tmp_path: Path

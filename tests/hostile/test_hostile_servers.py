@@ -227,7 +227,7 @@ def test_a_poisoned_answer_is_one_failed_request(
     assert main(["runs", "show", str(run)]) == 0
 
 
-def test_a_study_goes_on_past_poisoned_answers(scripted: Serve, tmp_path: Path) -> None:
+def test_a_study_continues_past_poisoned_answers(scripted: Serve, tmp_path: Path) -> None:
     server = serving(
         scripted, lambda n: POISON["nested"] if n in (2, 3, 4) else claiming(10**18)
     )
@@ -277,7 +277,7 @@ def test_a_second_answer_that_comes_later_is_found_too(
     assert result["completed"] == 0 and result["dyno"]["verdict"] == "void"
 
 
-def test_bytes_that_nobody_asked_for_put_the_answers_of_one_connection_in_doubt(
+def test_bytes_without_a_request_put_the_answers_of_one_connection_in_doubt(
     scripted: Serve,
 ) -> None:
     seen = threading.Semaphore(0)
@@ -302,7 +302,7 @@ def test_bytes_that_nobody_asked_for_put_the_answers_of_one_connection_in_doubt(
 
 
 @pytest.mark.parametrize("tail", [b"\r\n", b"\r\n\r\n"])
-def test_a_line_end_too_many_is_no_answer(scripted: Serve, tail: bytes) -> None:
+def test_a_line_end_too_many_is_not_an_answer(scripted: Serve, tail: bytes) -> None:
     def talk(sock: Any, _: int) -> None:
         while receive_request(sock):
             sock.sendall(answer(2) + tail)
@@ -432,7 +432,7 @@ def test_an_encoded_answer_is_refused_by_name(scripted: Serve, bench: Bench) -> 
     ],
 )
 @pytest.mark.parametrize("when", ["instead of an answer", "after one"])
-def test_bytes_that_are_no_tls_fail_one_request(
+def test_bytes_that_are_not_tls_fail_one_request(
     scripted: Serve, junk: bytes, when: str
 ) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -459,7 +459,7 @@ def test_bytes_that_are_no_tls_fail_one_request(
 # ---- dyno's own mistakes ----
 
 
-def test_a_trial_that_cant_be_summed_up_is_failed_and_the_study_goes_on(
+def test_a_trial_that_cant_be_summed_up_is_failed_and_the_study_continues(
     scripted: Serve,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -383,7 +383,7 @@ def test_sql_s_csv_is_exact_for_programs_but_for_what_a_spreadsheet_would_run(
 # ---- what is no word of others' ----
 
 
-def test_ctrl_c_while_dyno_is_still_being_loaded_is_no_traceback() -> None:
+def test_ctrl_c_while_dyno_is_still_being_loaded_is_not_a_traceback() -> None:
     for _ in range(3):
         process = subprocess.Popen(
             [sys.executable, "-X", "importtime", "-m", "dyno", "runs"],

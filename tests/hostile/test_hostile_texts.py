@@ -146,7 +146,7 @@ PARTS = (
         "the token @ ",
     ],
 )
-def test_no_line_takes_long_however_it_goes_on(before: str) -> None:
+def test_no_line_takes_long_however_it_continues(before: str) -> None:
     for i, part in enumerate(PARTS):
         line = (part * LONG)[:LONG]
         within(1, NAMES[i % 2], f"{before}{line}\x01!\n".encode())
@@ -181,7 +181,7 @@ ROW = Row("serve", "vllm", "block", "f", 1, 1, {"completed": Figure(1, 1)})
         "~/x",
     ],
 )
-def test_a_name_is_no_path(tmp_path: Path, name: str) -> None:
+def test_a_name_is_not_a_path(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "runs" / "imports"
     path = store(Document(name, "text", rows=[ROW]), folder)
     assert path.parent == folder
@@ -213,7 +213,7 @@ def test_import_writes_only_under_its_folder_and_over_no_other_file_s(
     assert {p: p.read_bytes() for p in tmp_path.rglob("*.log")} == before
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_what_is_not_a_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "gone.log").symlink_to(tmp_path / "nowhere")
     # nobody writes into it, and nobody is waited for

@@ -224,7 +224,7 @@ OTHERS = [
         *(pytest.param(*each, marks=pytest.mark.nightly) for each in (*KILLS, *OTHERS)),
     ],
 )
-def test_a_search_that_is_ended_leaves_nobody_and_no_answer_and_resumes(
+def test_a_search_that_is_ended_leaves_no_process_and_no_answer_and_resumes(
     place: Place, moment_ms: int, how: signal.Signals
 ) -> None:
     (place.folder / "study.toml").write_text(FAKE)

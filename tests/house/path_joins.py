@@ -34,8 +34,12 @@ OWN: dict[str, tuple[str, set[str]]] = {
         {"folder / f'fake-{i}.log'"},
     ),
     "remote/elsewhere.py": (
-        "names in the source",
-        {"run.path / name"},
+        "names in the source; an entry's id, made here",
+        {
+            "run.path / name",
+            "self.folder / f'{entry.id}.partial'",
+            "self.folder / f'{name}.json'",
+        },
     ),
     "search/proposer.py": (
         "beside the journal, in a folder of dyno's",
@@ -60,13 +64,9 @@ OWN: dict[str, tuple[str, set[str]]] = {
             "environment.home() / 'logs' / f\"image-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log\""
         },
     ),
-    "conduct/study_run.py": (
-        "the name of the user's own study",
-        {"path.with_name(self.study.name)"},
-    ),
     "conduct/study.py": (
-        "names that were listed in a folder",
-        {"run.path / log.name", "run.path / name"},
+        "names that were listed in a folder; the name of the user's own study",
+        {"run.path / log.name", "run.path / name", "path.with_name(self.study.name)"},
     ),
     "conduct/study_plan.py": (
         "the name of the user's study",
@@ -121,7 +121,7 @@ OWN: dict[str, tuple[str, set[str]]] = {
         "names in the source",
         {"folder / f'make-{name}.log'"},
     ),
-    "models/workers/__main__.py": (
+    "models/programs/__main__.py": (
         "names in the source",
         {"Path(__file__).with_name(name.replace('-', '') + '.py')"},
     ),
@@ -144,10 +144,6 @@ OWN: dict[str, tuple[str, set[str]]] = {
     "remote/dstack.py": (
         "a run's name, made here",
         {"folder / f'{name}.key.pub'", "folder / f'{name}.{end}'"},
-    ),
-    "remote/register.py": (
-        "an entry's id, made here",
-        {"self.folder / f'{entry.id}.partial'", "self.folder / f'{name}.json'"},
     ),
     "remote/wheel.py": (
         "packages that are installed here",

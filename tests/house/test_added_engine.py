@@ -16,8 +16,8 @@ from dyno.cli.main import main
 from dyno.engines import install, kinds, versions
 from dyno.engines.caches import Caches
 from dyno.engines.kinds import KINDS, metric_names, names
-from dyno.engines.remarks import remarks
-from dyno.engines.variables import misspelt
+from dyno.engines.launch import misspelt
+from dyno.engines.log import remarks
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec, Launch, Misspelt
 from dyno.facts.target import TargetSpec

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("no_collector")
 
 # Where an engine's name is a literal all the same, and why.
 NAMED = {
-    "audit/blocks.py": "tools whose printed blocks are read: a client, not the engine that answered it",
+    "audit/forms.py": "tools whose printed blocks are read: a client, not the engine that answered it",
     "audit/commands.py": "transformers as a library, whose version a dump has",
     "audit/text.py": "tools again, and how a commented-out command may begin",
     "checks/consistency.py": "tools whose figures are defined alike",

@@ -156,3 +156,17 @@ def test_a_word_to_avoid_is_seen(text: str) -> None:
 )
 def test_plain_words_pass(text: str) -> None:
     assert not list(words(text))
+
+
+# Of names of tests, which are sentences too.
+_DIALECT = re.compile(
+    r"_(?:told|tells?|telling|spoken_of|held_against|reckon\w*|nobody|somebody)(?:_|$)"
+    r"|(?<!there)_(?:is|are)_no_(?!more_|longer_|heavier_)"
+)
+
+
+def test_names_of_tests_are_plain() -> None:
+    written = "".join(path.read_text() for path in ROOT.glob("tests/**/test_*.py"))
+    names = re.findall(r"def (test_\w+)", written)
+    assert len(names) > 2000
+    assert [name for name in names if _DIALECT.search(name)] == []

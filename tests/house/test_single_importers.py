@@ -27,7 +27,7 @@ REGISTRIES = {
     "dyno.results.tools": "dyno.results.structured",
     "dyno.workload.datasets": "dyno.workload.datasets",
 }
-MOST = {"in one room": 33, "across rooms": 23}
+MOST = {"in one room": 23, "across rooms": 17}
 
 pytestmark = pytest.mark.usefixtures("no_collector")
 

@@ -69,7 +69,7 @@ def test_a_server_that_stops_with_its_client_generates_next_to_nothing_in_vain(
     assert "requests.cancelled_went_on" not in codes(outcome)
 
 
-def test_a_server_that_goes_on_for_a_client_that_has_gone_is_found(
+def test_a_server_that_continues_for_a_client_that_has_gone_is_found(
     fake: StartFake, tmp_path: Path
 ) -> None:
     outcome = measure(fake(gap_ms=1.0, faults={"deaf": 1}).base_url, tmp_path)

@@ -121,8 +121,8 @@ def test_auto_is_by_what_the_doctor_found(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, plan: Plan, tokens: float, wanted: int
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    machine = msgspec.structs.replace(rig.look(), cores=16)
-    monkeypatch.setattr(rig, "look", lambda: machine)
+    machine = msgspec.structs.replace(rig.read_machine(), cores=16)
+    monkeypatch.setattr(rig, "read_machine", lambda: machine)
     peaks.keep_client(machine, peaks.TestedClient(512, 40_000.0))
     assert processes.needed(ClientSpec("auto"), plan, tokens) == wanted
     (tmp_path / "dyno/peaks.json").unlink()  # the doctor never ran here
@@ -290,12 +290,12 @@ def test_a_parent_that_is_gone_stops_its_processes(fake: StartFake, tmp_path: Pa
         process.start(task)
         deadline = time.monotonic() + 60
         while not process.ready and time.monotonic() < deadline:
-            process.look()
+            process.update()
             time.sleep(0.01)
         process.go(time.monotonic_ns())
         process._child._in.close()  # as the system does for one that is killed
         while process.facts is None and time.monotonic() < deadline:
-            process.look()
+            process.update()
             time.sleep(0.01)
     assert process.facts and process.facts.outcome == "interrupted"
     assert process._child._process.returncode == 0

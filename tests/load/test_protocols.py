@@ -80,7 +80,7 @@ def test_a_plain_stream_gives_one_chunk_a_token(
 @pytest.mark.parametrize(
     "fault", ["joined", "dribble", "comments", "crlf", "trailer", "slow_headers"]
 )
-def test_the_way_it_is_cut_and_joined_changes_nothing_of_what_was_said(
+def test_the_way_it_is_cut_and_joined_changes_nothing_of_what_was_written(
     shared_fake: StartFake, fault: str, backend: str
 ) -> None:
     record = ask(shared_fake, fault, backend)
@@ -144,7 +144,7 @@ def test_a_token_without_text_is_a_token_and_its_gap_counts(
     )
 
 
-def test_events_that_the_servers_count_has_no_token_for_are_no_chunks(
+def test_events_that_the_servers_count_has_no_token_for_are_not_chunks(
     scripted: Callable[..., Scripted],
 ) -> None:
     choices = [
@@ -170,7 +170,7 @@ def test_events_that_the_servers_count_has_no_token_for_are_no_chunks(
 
 
 @pytest.mark.parametrize("backend", OPENAI)
-def test_a_missing_done_is_no_failure(shared_fake: StartFake, backend: str) -> None:
+def test_a_missing_done_is_not_a_failure(shared_fake: StartFake, backend: str) -> None:
     record = ask(shared_fake, "no_done", backend)
     completed(record)
     assert not record.done and record.finish_reason == "length"
@@ -368,7 +368,7 @@ def test_an_event_of_another_answer_is_noticed(
 
 
 @pytest.mark.parametrize("backend", ALL)
-def test_an_event_that_is_no_json_is_a_failure_that_shows_it(
+def test_an_event_that_is_not_json_is_a_failure_that_shows_it(
     shared_fake: StartFake, backend: str
 ) -> None:
     record = ask(shared_fake, "garbage", backend)
@@ -587,7 +587,7 @@ def test_vllms_completions_stream(scripted: Callable[..., Scripted]) -> None:
     assert record.empty_chunks == 0
 
 
-def test_a_usage_in_each_chunk_tells_how_many_tokens_it_carries(
+def test_a_usage_in_each_chunk_reports_how_many_tokens_it_carries(
     scripted: Callable[..., Scripted],
 ) -> None:
     """As with speculative decoding: the capture with every second event left out."""

@@ -139,7 +139,7 @@ def test_reasoning_tokens_are_the_servers_count_or_the_share_of_the_chunks(
     assert r.reasoning_tokens == tokens
 
 
-def test_figures_tell_the_first_token_from_the_first_of_the_answer() -> None:
+def test_figures_distinguish_the_first_token_from_the_first_of_the_answer() -> None:
     thinking = record(reasoning=True, answer_from=6, reasoning_chunks=6, reasoning_tokens=6)
     plain, cut = record(), record(reasoning=True, reasoning_chunks=8, reasoning_tokens=8)
     assert timing.ttfo_ns(thinking) == timing.Span(160 * MS, 160 * MS)

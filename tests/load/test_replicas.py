@@ -209,7 +209,7 @@ def test_copies_behind_tls(scripted: Serve) -> None:
     ],
     ids=["closed loop", "rate", "duration"],
 )
-def test_when_one_dies_its_requests_fail_and_the_others_go_on(
+def test_when_one_dies_its_requests_fail_and_the_others_continue(
     copies: Copies, load: LoadSpec
 ) -> None:
     servers = copies({"first_ms": 10.0}, {"first_ms": 10.0, "faults": {"die": 8}})

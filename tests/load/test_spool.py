@@ -350,7 +350,7 @@ def test_after_a_step_of_the_wall_clock_reads_are_timed_by_the_clock_that_does_n
     assert all(r.error is None and not r.unseen for r in records)
 
 
-def test_a_clock_that_ntp_bends_is_no_step(tmp_path: Path) -> None:
+def test_a_clock_that_ntp_bends_is_not_a_step(tmp_path: Path) -> None:
     path = tmp_path / "s"
     path.write_bytes(
         frame(CLOCK, 0, 0, (NS_PER_S, 0))

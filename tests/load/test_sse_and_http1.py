@@ -257,7 +257,7 @@ def test_whether_a_connection_stays_open(raw: bytes, keep_alive: bool) -> None:
     "raw",
     [b"SSH-2.0-OpenSSH_9.2\r\n", b"\x15\x03\x01\x00\x02", b"x", b"HTTP/1.1 abc\r\n\r\n"],
 )
-def test_what_is_no_http_is_said_at_once(raw: bytes) -> None:
+def test_what_is_not_http_is_reported_at_once(raw: bytes) -> None:
     with pytest.raises(ValueError, match="not an HTTP response"):
         http1.head(raw)
 
@@ -310,7 +310,7 @@ def test_a_chunk_that_is_longer_than_it_says_is_an_error() -> None:
         http1.dechunk(b"3\r\nabcdef\r\n0\r\n\r\n", 0)
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_event() -> None:
+def test_a_byte_order_mark_is_not_part_of_the_first_event() -> None:
     assert decode.events(b"\xef\xbb\xbfdata: one\n\n", body_at(0, False)) == [(14, b"one")]
 
 

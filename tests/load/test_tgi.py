@@ -408,7 +408,7 @@ def test_an_error_in_the_middle_has_tgis_shape_too(shared_fake: StartFake) -> No
     assert [e["index"] for e in reported] == [1, 2] and wrong(error, "ErrorResponse") == []
 
 
-def test_what_the_fake_says_of_itself_is_what_tgi_says(shared_fake: StartFake) -> None:
+def test_what_the_fake_says_about_itself_is_what_tgi_says(shared_fake: StartFake) -> None:
     server = shared_fake(model="some/model", max_model_len=2048)
     status, info = call(server, "/info")
     assert (status, wrong(info, "Info")) == (200, [])
@@ -481,7 +481,7 @@ def test_openais_routes_answer_in_one_piece_where_no_stream_is_asked_for(
 
 @pytest.mark.parametrize("body", [[], "text", 3])
 @pytest.mark.parametrize("path", ["/generate", "/v1/completions", "/tokenize"])
-def test_a_body_that_is_no_object_is_refused_and_the_server_lives(
+def test_a_body_that_is_not_an_object_is_refused_and_the_server_lives(
     shared_fake: StartFake, path: str, body: Any
 ) -> None:
     assert call(shared_fake(), path, body)[0] == 400
@@ -554,7 +554,7 @@ def test_tgis_reasons_are_reported_in_openais_words(
     assert reading.done and reading.output_tokens == 3
 
 
-def test_an_end_token_alone_is_no_text() -> None:
+def test_an_end_token_alone_is_not_text() -> None:
     reading = read(completion("</s>", "eos_token", 1))
     assert (reading.chunk_ends, reading.output_tokens, reading.finish_reason) == (
         [],
@@ -611,7 +611,7 @@ def test_an_error_event_of_tgis_openai_routes_is_an_error() -> None:
 
 
 @pytest.mark.engines
-def test_tgi_before_2_3_tells_no_prompt_length() -> None:
+def test_tgi_before_2_3_reports_no_prompt_length() -> None:
     details = {"finish_reason": "stop_sequence", "generated_tokens": 1, "seed": None}
     event = {
         "token": {"id": 1, "text": " a", "logprob": None, "special": False},

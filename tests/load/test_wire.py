@@ -865,7 +865,7 @@ def test_a_handshake_that_never_ends_is_a_timeout(scripted: Serve) -> None:
     assert [r.error for r in driven.records] == [None, "timeout"]
 
 
-def test_a_certificate_nobody_vouches_for_is_refused_in_words(scripted: Serve) -> None:
+def test_a_certificate_without_an_issuer_is_refused_in_words(scripted: Serve) -> None:
     server, _ = https(scripted, answer_all)
     with pytest.raises(TargetError, match="certificate"):
         drive_https(server, 8, streams=8)

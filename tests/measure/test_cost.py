@@ -46,7 +46,7 @@ def test_an_hour_costs_what_was_used_or_the_whole_machine(
         assert found == (pytest.approx(expected[0]), expected[1])
 
 
-def test_each_figure_bears_the_whole_price() -> None:
+def test_each_figure_has_the_whole_price() -> None:
     found = cost(Price(accelerator_hour=4.5, source="a list"), RATES, accelerators=8)
     assert found is not None and (found.hour, found.basis, found.source) == (
         36.0,
@@ -162,7 +162,7 @@ def test_the_command_line_goes_before_the_file_before_the_study_before_the_resul
     assert choose([], "H100") is None
 
 
-def test_of_two_that_fit_the_first_holds_and_that_is_said() -> None:
+def test_of_two_that_fit_the_first_holds_and_that_is_reported() -> None:
     rules = [
         rule(1.0, "a:1", accelerator="H100"),
         rule(2.0, "a:4", series="vllm"),

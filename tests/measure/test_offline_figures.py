@@ -94,7 +94,7 @@ def test_what_failed_is_in_no_count_but_its_own() -> None:
     )
 
 
-def test_token_generation_is_no_test_of_prompt_processing() -> None:
+def test_token_generation_is_not_a_test_of_prompt_processing() -> None:
     w = msgspec.structs.replace(offlines.trial("micro").workload, input_len=0, output_len=4)
     trial = msgspec.structs.replace(offlines.trial("micro"), workload=w)
     o = summarized(iteration(100, answer(0, 20, 60, prompt=1)), trial=trial)

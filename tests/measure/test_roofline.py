@@ -287,7 +287,7 @@ def test_with_drafts_a_step_gives_several_tokens(llama: ModelShape) -> None:
     )
 
 
-def test_prompts_from_a_cache_are_not_reckoned(llama: ModelShape) -> None:
+def test_prompts_from_a_cache_are_not_counted(llama: ModelShape) -> None:
     cold = shares(roofline.of_served(served(), llama, VLLM, TARGET, H200))["prefill"]
     warm = shares(
         roofline.of_served(served(cached_input_tokens=25_600), llama, VLLM, TARGET, H200)
@@ -304,7 +304,7 @@ def test_prompts_from_a_cache_are_not_reckoned(llama: ModelShape) -> None:
     assert "prefill" not in shares(roofline.of_served(several, llama, VLLM, TARGET, H200))
 
 
-def test_nothing_completed_is_no_roofline(llama: ModelShape) -> None:
+def test_nothing_completed_is_not_a_roofline(llama: ModelShape) -> None:
     assert roofline.of_served(served(completed=0), llama, VLLM, TARGET, H200) is None
 
 
@@ -321,7 +321,7 @@ def offline(kind: Any, **fields: Any) -> OfflineSummary:
     return OfflineSummary(kind, **{**values, **fields})
 
 
-def test_a_single_request_s_decoding_is_held_against_the_bandwidth(
+def test_a_single_request_s_decoding_is_compared_with_the_bandwidth(
     llama: ModelShape,
 ) -> None:
     tg = offline(
@@ -387,7 +387,9 @@ CPU = Peaks(
     ("size", "rate"),
     [(1 << 20, None), (4 << 20, 47e9), (31 << 20, 47e9), (40 << 20, 43e9), (10**10, 36e9)],
 )
-def test_what_fits_a_cache_is_held_against_the_cache(size: int, rate: float | None) -> None:
+def test_what_fits_a_cache_is_compared_with_the_cache(
+    size: int, rate: float | None
+) -> None:
     assert roofline.bandwidth_at(CPU, size) == rate
 
 
@@ -471,7 +473,7 @@ def test_a_quantized_checkpoint_counts_as_it_lies(tmp_path: Path) -> None:
         (["-ctk", "of-tomorrow", "-ctv", "of-tomorrow"], 0.5),  # not known: the smallest
     ],
 )
-def test_the_kv_caches_types_may_be_said_by_llama_cpps_own_flags(
+def test_the_kv_caches_types_may_be_given_by_llama_cpps_own_flags(
     llama: ModelShape, args: list[str], width: float
 ) -> None:
     spec = EngineSpec("llamacpp", model="m.gguf", args=args)

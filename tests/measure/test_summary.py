@@ -479,7 +479,7 @@ def test_a_pause_of_all_streams_is_found_with_its_time_and_length() -> None:
     assert at_s == pytest.approx(0.6, abs=0.02) and length_s == pytest.approx(3.0, abs=0.02)
 
 
-def test_a_pause_of_some_streams_is_no_freeze() -> None:
+def test_a_pause_of_some_streams_is_not_a_freeze() -> None:
     running = [r for r in streams_with_a_pause() if r.index < 8]
     assert (
         frozen_at([*running, *(r for r in streams_with_a_pause(1000) if r.index >= 8)])
@@ -487,11 +487,11 @@ def test_a_pause_of_some_streams_is_no_freeze() -> None:
     )
 
 
-def test_nothing_to_do_is_no_freeze() -> None:
+def test_nothing_to_do_is_not_a_freeze() -> None:
     assert frozen_at([record(0), record(1, sent_ms=3000)]) == []
 
 
-def test_a_long_prompt_is_no_freeze_and_a_short_one_that_takes_as_long_is() -> None:
+def test_a_long_prompt_is_not_a_freeze_and_a_short_one_that_takes_as_long_is() -> None:
     usual = streams_with_a_pause(streams=1, prompt_tokens=100)
     begin = max(r.end_ns for r in usual) / MS
     long_ = record(99, sent_ms=begin, first_ms=1000, prompt_tokens=1500, gaps_ms=[5] * 40)
@@ -2191,7 +2191,7 @@ def test_a_rig_says_nothing_about_a_server_elsewhere() -> None:
     assert ["rig.accelerator_shared" in c for c in codes] == [True, False, False]
 
 
-def test_a_finding_tells_the_numbers() -> None:
+def test_a_finding_reports_the_numbers() -> None:
     (f,) = requests_check.failed(
         evidence({"failed": 28, "sent": 64, "failures": {"reset": 20, "empty": 8}})
     )
@@ -2221,7 +2221,7 @@ TGI_ROUTE = {"target": TargetSpec("http://x", "tgi", "/generate_stream", "m")}
         {"target": TargetFacts("m", kind="tgi")},
     ],
 )
-def test_nobody_is_advised_to_make_tgi_ignore_the_end_token(tgi: dict[str, Any]) -> None:
+def test_no_user_is_advised_to_make_tgi_ignore_the_end_token(tgi: dict[str, Any]) -> None:
     short = evidence({"wanted_output_tokens": 200_000, "end_at_once": 5}, **tgi)
     for f in (*tokens.output_short(short), *requests_check.end_at_once(short)):
         assert "TGI can't ignore the end token" in f.advice

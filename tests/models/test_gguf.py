@@ -22,7 +22,7 @@ from dyno.errors import EngineError, ModelError, StoreError, UsageError
 from dyno.facts.recipe import ModelRecipe
 from dyno.models import gguf, library
 from dyno.models.library import ModelEntry
-from dyno.models.workers.convert_gguf import rule
+from dyno.models.programs.convert_gguf import rule
 from dyno.probe.tensors import BLOCKS
 
 pytestmark = pytest.mark.real  # starts processes, uses sockets or takes seconds

@@ -179,7 +179,7 @@ def test_an_absurd_length_of_a_head_takes_no_memory(tmp_path: Path) -> None:
         read_safetensors(path)
 
 
-def test_dimensions_of_zero_are_no_parameters(tmp_path: Path) -> None:
+def test_dimensions_of_zero_are_not_parameters(tmp_path: Path) -> None:
     assert folder(tmp_path, TINY, {"a.weight": ("BF16", [0, 8])}).parameters == 0
 
 
@@ -215,7 +215,7 @@ def test_a_hubs_name_is_found_where_it_was_fetched_to(tmp_path: Path) -> None:
         (QWEN3_30B, 30.5e9, 3.35e9, 2 * 48 * 4 * 128),
     ],
 )
-def test_parameters_by_formula_are_those_that_makers_tell(
+def test_parameters_by_formula_are_those_that_makers_publish(
     tmp_path: Path, config: dict[str, Any], parameters: float, active: float, kv_values: int
 ) -> None:
     shape = folder(tmp_path, config)
@@ -365,14 +365,14 @@ def test_a_type_that_is_not_known_yet_has_parameters_and_no_bytes(tmp_path: Path
         ),
     ],
 )
-def test_a_broken_gguf_head_is_no_model(tmp_path: Path, damage: Any) -> None:
+def test_a_broken_gguf_head_is_not_a_model(tmp_path: Path, damage: Any) -> None:
     path = gguf_file(tmp_path / "m.gguf", MOE, {"blk.0.attn_q.weight": (0, [256, 2])})
     assert read_gguf(path)[1][0].elements == 512
     path.write_bytes(damage(path.read_bytes()))
     assert model.read(path) is None
 
 
-def test_dimensions_of_zero_in_a_gguf_file_are_no_parameters(tmp_path: Path) -> None:
+def test_dimensions_of_zero_in_a_gguf_file_are_not_parameters(tmp_path: Path) -> None:
     shape = model.read(
         gguf_file(tmp_path / "m.gguf", MOE, {"a": (12, [0, 4]), "b": (12, [])})
     )

@@ -362,11 +362,11 @@ def test_a_model_that_does_not_fit_on_the_disk_is_not_begun(
 def test_a_disk_that_fills_halfway_keeps_what_was_fetched(
     server: HubServer, pull: Pull, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limited = ["prlimit", "--fsize=20000", *hub._WORKER]
+    limited = ["prlimit", "--fsize=20000", *hub._PROCESS]
     if shutil.which("prlimit") is None:
         pytest.skip("needs prlimit of util-linux")
     with monkeypatch.context() as patch:
-        patch.setattr(hub, "_WORKER", limited)
+        patch.setattr(hub, "_PROCESS", limited)
         # else Python leaves modules cut at the limit in __pycache__, for all who come after
         patch.setenv("PYTHONDONTWRITEBYTECODE", "1")
         said = pull.refused()
@@ -398,7 +398,7 @@ def test_a_server_that_lists_an_unsafe_name_writes_nothing(
     assert not server.sent
 
 
-def test_no_network_is_said_at_once(
+def test_no_network_is_reported_at_once(
     server: HubServer, pull: Pull, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")

@@ -218,7 +218,7 @@ def test_a_select_shows_another_statistic(opened: Open) -> None:
     )
 
 
-def test_a_point_tells_its_figures_and_leads_to_its_trial(opened: Open) -> None:
+def test_a_point_reports_its_figures_and_leads_to_its_trial(opened: Open) -> None:
     tab = opened()
     point = tab.locator(
         '#ttft-concurrency svg.marks .mark-symbol.role-mark path[aria-label*="doubtful"]'

@@ -151,7 +151,7 @@ def test_files_that_hold_nonsense_are_as_good_as_none(tmp_path: Path) -> None:
 # ---- NVIDIA ----
 
 
-def test_nvml_tells_all_of_nvidias(tmp_path: Path) -> None:
+def test_nvml_reports_all_of_nvidias(tmp_path: Path) -> None:
     nvml = Nvml()
     found = Nvidia(nvml).inventory(xeon(tmp_path))
     assert found.unknown == []
@@ -233,7 +233,7 @@ def test_the_stand_in_has_no_function_that_the_package_does_not_have() -> None:
     assert real.nvmlMemory_v2 == Nvml.nvmlMemory_v2
 
 
-def test_a_driver_without_its_library_is_said_with_what_to_do(tmp_path: Path) -> None:
+def test_a_driver_without_its_library_is_reported_with_what_to_do(tmp_path: Path) -> None:
     source = Nvidia(Nvml(nvmlInit=True))
     found = source.inventory(xeon(tmp_path))
     assert (

@@ -87,7 +87,7 @@ def test_an_accelerator_is_known_by_its_name(
         "NVIDIA GeForce GTX 1080",
     ],
 )
-def test_one_that_is_not_listed_is_said_to_be_unknown(name: str) -> None:
+def test_one_that_is_not_listed_is_reported_as_unknown(name: str) -> None:
     assert peaks.of_accelerators([accelerator(name)]) == (
         None,
         f"dyno has no data sheet for {name}",
@@ -145,7 +145,7 @@ def test_the_peaks_are_those_of_all_devices_of_all_copies() -> None:
     assert peaks.of_engine(eight, [9], EngineSpec("vllm")).peaks is None
 
 
-def test_of_unlike_accelerators_it_must_be_said_which_are_used() -> None:
+def test_of_unlike_accelerators_the_used_ones_must_be_named() -> None:
     mixed = rig_of(accelerator("NVIDIA L4"), accelerator("NVIDIA H200", 1))
     assert (
         "doesn't select one of"
@@ -256,7 +256,7 @@ def test_a_disturbed_measurement_is_used_once_and_not_kept(
     assert not path.exists()
 
 
-def test_a_folder_that_cannot_be_written_is_no_error(
+def test_a_folder_that_cannot_be_written_is_not_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(peaks, "_test", lambda rig: kept(tmp_path))
@@ -264,7 +264,7 @@ def test_a_folder_that_cannot_be_written_is_no_error(
     assert peaks.of_processor(RIG, cache=tmp_path / "file" / "peaks.json").peaks is not None
 
 
-def test_a_test_that_fails_is_said(tmp_path: Path) -> None:
+def test_a_test_that_fails_is_reported(tmp_path: Path) -> None:
     nowhere = msgspec.structs.replace(RIG, cores=0)
     found = peaks.of_processor(nowhere, cache=tmp_path / "peaks.json")
     assert found.peaks is None and "couldn't be measured" in found.unknown
@@ -274,7 +274,7 @@ def test_with_too_little_memory_smaller_sizes_are_read() -> None:
     assert cpu_test.sizes(2, 4 << 30)[-1] == 512 << 20
     assert cpu_test.sizes(2, 100 << 20) == [4 << 20, 8 << 20, 16 << 20]
     assert cpu_test.sizes(2, 0) == []
-    # Each worker reads a quarter of a MiB at least; many cores have large caches.
+    # Each process reads a quarter of a MiB at least; many cores have large caches.
     assert (
         cpu_test.sizes(64, 1 << 40)[0] == 16 << 20
         and cpu_test.sizes(64, 1 << 40)[-1] == 2 << 30

@@ -98,7 +98,7 @@ def serve(scripted: Callable[..., Scripted]) -> Serve:
     return look
 
 
-def test_vllm_tells_its_version_cache_and_context(serve: Serve) -> None:
+def test_vllm_reports_its_version_cache_and_context(serve: Serve) -> None:
     assert serve(VLLM) == TargetFacts(
         model="llama8b", models_listed=["llama8b"], max_model_len=8192, version="0.24.0", kind="vllm",
         model_path="models/llama8b", kv_cache_dtype="auto", kv_cache_tokens=919_824, prefix_caching=False,
@@ -106,7 +106,7 @@ def test_vllm_tells_its_version_cache_and_context(serve: Serve) -> None:
     )  # fmt: skip
 
 
-def test_vllm_s_developer_mode_tells_slots_dtype_and_quantization(serve: Serve) -> None:
+def test_vllm_s_developer_mode_reports_slots_dtype_and_quantization(serve: Serve) -> None:
     config = "model='m', dtype=torch.bfloat16, max_seq_len=8192, tensor_parallel_size=4, quantization=fp8, x=1"
     facts = serve({**VLLM, "/server_info": {"vllm_config": config}})
     assert (facts.dtype, facts.quantization, facts.tensor_parallel) == (
@@ -123,21 +123,21 @@ def test_vllm_s_developer_mode_tells_slots_dtype_and_quantization(serve: Serve) 
     assert (facts.slots, facts.dtype, facts.quantization) == (64, "float16", "")
 
 
-def test_llama_cpp_tells_slots_context_of_a_slot_and_the_file(serve: Serve) -> None:
+def test_llama_cpp_reports_slots_context_of_a_slot_and_the_file(serve: Serve) -> None:
     assert serve(LLAMA) == TargetFacts(
         model="tiny", models_listed=["tiny"], max_model_len=256, version="b6123-79c1160b", kind="llamacpp",
         model_path="/models/llama-2-7b.Q8_0.gguf", slots=16, quantization="Q8_0", weights_bytes=27_740_160,
     )  # fmt: skip
 
 
-def test_tgi_without_a_model_list_tells_by_info(serve: Serve) -> None:
+def test_tgi_without_a_model_list_reports_by_info(serve: Serve) -> None:
     assert serve(TGI) == TargetFacts(
         model="meta-llama/Llama-3.1-405B", models_listed=["meta-llama/Llama-3.1-405B"], max_model_len=4096,
         version="3.3.6", kind="tgi", model_path="meta-llama/Llama-3.1-405B",
     )  # fmt: skip
 
 
-def test_sglang_tells_its_arguments(serve: Serve) -> None:
+def test_sglang_reports_its_arguments(serve: Serve) -> None:
     assert serve(SGLANG) == TargetFacts(
         model="q", models_listed=["q"], max_model_len=32768, version="0.5.2", kind="sglang",
         model_path="Qwen/Qwen3-8B", slots=256, quantization="fp8", kv_cache_tokens=500_000, prefix_caching=False,
@@ -158,7 +158,7 @@ def test_transformers_serve_lists_its_cache_which_is_not_what_it_serves(
     )
 
 
-def test_a_bare_openai_server_tells_its_models_only(serve: Serve) -> None:
+def test_a_bare_openai_server_reports_its_models_only(serve: Serve) -> None:
     assert serve({"/v1/models": {"data": [{"id": "gpt"}]}}) == TargetFacts(
         model="gpt", models_listed=["gpt"]
     )
@@ -173,7 +173,7 @@ def test_a_server_without_names_needs_one(serve: Serve) -> None:
 @pytest.mark.parametrize(
     "odd", [[], "text", {"data": 3}, {"data": ["x"]}, {"data": [{"id": 3}]}]
 )
-def test_an_odd_answer_is_no_crash(serve: Serve, odd: Any) -> None:
+def test_an_odd_answer_is_not_a_crash(serve: Serve, odd: Any) -> None:
     routes = dict.fromkeys(
         ("/v1/models", "/version", "/metrics", "/props", "/info", "/get_server_info"), odd
     )

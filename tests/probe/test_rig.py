@@ -58,7 +58,7 @@ def test_a_machine_whose_sys_may_not_be_read_is_described_as_far_as_it_is_known(
     root = xeon(tmp_path)
     (root / "dev/nvidiactl").unlink()  # without a driver, the bus is searched
     sealed(root / "sys")
-    found = rig.look(root=root, environ={})
+    found = rig.read_machine(root=root, environ={})
     assert (found.cpu, found.memory_bytes, found.accelerators) == (
         "Intel(R) Xeon(R) Platinum 8480+",
         2113466368 * 1024,
@@ -68,7 +68,7 @@ def test_a_machine_whose_sys_may_not_be_read_is_described_as_far_as_it_is_known(
 
 
 def test_a_server_is_described_as_it_is_set(tmp_path: Path) -> None:
-    found = rig.look(root=xeon(tmp_path), environ={}, vendors=[Nvidia(Nvml())])
+    found = rig.read_machine(root=xeon(tmp_path), environ={}, vendors=[Nvidia(Nvml())])
     assert (found.system, found.kernel) == ("Ubuntu 22.04.5 LTS", "5.15.0-122-generic")
     assert (found.cpu, found.sockets, found.numa_nodes) == (
         "Intel(R) Xeon(R) Platinum 8480+",
@@ -112,7 +112,7 @@ def test_details_are_recorded_as_collect_env_has_them_and_without_secrets(
         "sys/class/dmi/id/sys_vendor": "Supermicro\n", "sys/class/dmi/id/product_name": "AS-8125GS\n",
         "run/.containerenv": 'engine="podman-5"\nimage="docker.io/rocm/vllm:1"\n',
     })  # fmt: skip
-    found = rig.look(root=root, environ={}, vendors=[], record=True)
+    found = rig.read_machine(root=root, environ={}, vendors=[], record=True)
     assert found.details.pop("kernel_command_line").startswith(
         "BOOT_IMAGE=/vmlinuz ro iommu=pt"
     )
@@ -121,9 +121,9 @@ def test_details_are_recorded_as_collect_env_has_them_and_without_secrets(
         "container_image": "docker.io/rocm/vllm:1",
     }  # fmt: skip
     assert "hush42secret" not in str(
-        rig.look(root=root, environ={}, vendors=[], record=True)
+        rig.read_machine(root=root, environ={}, vendors=[], record=True)
     )
-    assert rig.look(root=root, environ={}, vendors=[]).details == {}
+    assert rig.read_machine(root=root, environ={}, vendors=[]).details == {}
 
 
 def test_numa_nodes_of_an_amd_socket_are_its_nps(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_numa_nodes_of_an_amd_socket_are_its_nps(tmp_path: Path) -> None:
     for node in range(8):
         lay(tmp_path, {f"sys/devices/system/node/node{node}/cpulist": ""})
     assert (
-        rig.look(root=tmp_path, environ={}, vendors=[], record=True).details[
+        rig.read_machine(root=tmp_path, environ={}, vendors=[], record=True).details[
             "numa_nodes_per_socket"
         ]
         == "NPS4"
@@ -162,14 +162,14 @@ def test_a_compiler_s_version_is_read_from_its_words(
 
 
 def test_this_machine_has_a_c_library_and_a_kernel_command_line() -> None:
-    found = rig.look(vendors=[], record=True).details
+    found = rig.read_machine(vendors=[], record=True).details
     assert re.match(r"glibc \d|musl", found.get("libc", "musl")) and set(found) >= {
         "kernel_command_line"
     }
 
 
 def test_of_an_empty_machine_all_is_unknown_and_nothing_breaks(tmp_path: Path) -> None:
-    found = rig.look(root=tmp_path, environ={})
+    found = rig.read_machine(root=tmp_path, environ={})
     assert found.accelerators == [] and found.unknown == [] and found.state == {}
     assert (
         found.memory_bytes is found.sockets is found.numa_nodes is found.swap_bytes is None
@@ -248,9 +248,9 @@ def test_a_container_is_reported_by_the_marks_of_what_made_it(
     assert host.container(lay(tmp_path, files), environ) == reported
 
 
-def test_the_rig_as_text_tells_all_and_marks_what_it_does_not_know(tmp_path: Path) -> None:
+def test_the_rig_as_text_has_all_and_marks_what_is_unknown(tmp_path: Path) -> None:
     root = lay(strix_halo(xeon(tmp_path)), {"proc/77/comm": "train.py\n"})
-    found = rig.look(
+    found = rig.read_machine(
         root=root, environ={"CUDA_VISIBLE_DEVICES": "0,1"}, vendors=[Nvidia(Nvml()), AMD]
     )
     text = "\n".join(lines(found, list(host.STATE)))
@@ -265,7 +265,7 @@ def test_the_rig_as_text_tells_all_and_marks_what_it_does_not_know(tmp_path: Pat
 
 
 def test_accelerators_that_are_alike_share_a_line(tmp_path: Path) -> None:
-    found = rig.look(root=mi300x_in_cpx(tmp_path), environ={}, vendors=[AMD])
+    found = rig.read_machine(root=mi300x_in_cpx(tmp_path), environ={}, vendors=[AMD])
     names = [line.split()[0] for line in lines(found, []) if "AMD Instinct" in line]
     # a process holds memory on 9; the second card hangs on another node
     assert names == ["0-7", "8", "9", "10-15"]
@@ -299,7 +299,7 @@ def test_the_children_of_dyno_are_the_engine_and_others_are_others(tmp_path: Pat
     )
     lay(tmp_path, {"proc/800/stat": "800 (bash) S 1 1"})
     source = Listed(gpu(), gpu(index=1), gpu(index=2), pids=((701, 800), (800,), ()))
-    found = rig.look(root=tmp_path, environ={}, vendors=[source]).accelerators
+    found = rig.read_machine(root=tmp_path, environ={}, vendors=[source]).accelerators
     assert [a.engine for a in found] == [True, False, False]
     assert [a.processes for a in found] == [
         ["python3 (pid 800, 1 GiB)"],
@@ -311,7 +311,7 @@ def test_the_children_of_dyno_are_the_engine_and_others_are_others(tmp_path: Pat
 def test_where_the_engine_is_on_no_accelerator_it_is_not_known_who_is_who(
     tmp_path: Path,
 ) -> None:
-    [a] = rig.look(
+    [a] = rig.read_machine(
         root=tmp_path, environ={}, vendors=[Listed(gpu(), pids=((12345,),))]
     ).accelerators
     assert (a.engine, len(a.processes)) == (None, 1)
@@ -346,10 +346,12 @@ def test_a_server_that_dyno_did_not_start_is_known_by_its_port(
     source = Listed(gpu(), pids=((worker,),))
     # it is a child of this test, and must not count as one
     monkeypatch.setattr(os, "getpid", lambda: 4_000_000)
-    [a] = rig.look([f"http://127.0.0.1:{port}"], environ={}, vendors=[source]).accelerators
+    [a] = rig.read_machine(
+        [f"http://127.0.0.1:{port}"], environ={}, vendors=[source]
+    ).accelerators
     assert (a.engine, a.processes) == (True, [])
     for urls in ([], ["http://192.0.2.1:8000"]):
-        [a] = rig.look(urls, environ={}, vendors=[source]).accelerators
+        [a] = rig.read_machine(urls, environ={}, vendors=[source]).accelerators
         assert (a.engine, len(a.processes)) == (None, 1)
 
 

@@ -12,7 +12,7 @@ from machines import executable, lay
 pytestmark = pytest.mark.real  # starts processes, uses sockets or takes seconds
 
 
-def test_an_interpreter_tells_what_it_has_without_importing_torch(tmp_path: Path) -> None:
+def test_an_interpreter_reports_what_it_has_without_importing_torch(tmp_path: Path) -> None:
     lay(
         tmp_path,
         {
@@ -42,11 +42,11 @@ def test_an_interpreter_tells_what_it_has_without_importing_torch(tmp_path: Path
 
 
 @pytest.mark.parametrize("code", ["raise SystemExit(1)", "print('hello')", "print([1])"])
-def test_a_broken_interpreter_has_nothing_to_tell(tmp_path: Path, code: str) -> None:
+def test_a_broken_interpreter_reports_nothing(tmp_path: Path, code: str) -> None:
     assert software.versions(executable(tmp_path / "python", code)) == {}
 
 
-def test_an_interpreter_that_hangs_or_is_not_there_has_nothing_to_tell(
+def test_an_interpreter_that_hangs_or_is_not_there_reports_nothing(
     tmp_path: Path,
 ) -> None:
     assert (

@@ -157,14 +157,14 @@ def test_of_several_data_parallel_ranks_counts_are_summed_and_shares_averaged() 
     assert found["kv_used_share"] == pytest.approx(0.3)
 
 
-def test_a_value_that_is_no_number_is_none() -> None:
+def test_a_value_that_is_not_a_number_is_none() -> None:
     assert read("llamacpp:requests_processing NaN\nllamacpp:requests_deferred what\n") == {}
 
 
 # ---- accelerators ----
 
 
-def test_nvml_is_kept_open_and_tells_what_holds_clocks_down(tmp_path: Path) -> None:
+def test_nvml_is_kept_open_and_reports_what_holds_clocks_down(tmp_path: Path) -> None:
     nvml = Nvml()
     meter = Nvidia(nvml).meter(xeon(tmp_path))
     assert meter is not None and nvml.opened == 1
@@ -186,7 +186,7 @@ def test_nvml_is_kept_open_and_tells_what_holds_clocks_down(tmp_path: Path) -> N
     assert nvml.opened == 0
 
 
-def test_what_nvml_doesnt_tell_is_left_out_and_said(tmp_path: Path) -> None:
+def test_what_nvml_doesnt_report_is_left_out_and_listed(tmp_path: Path) -> None:
     old = Nvml(
         nvmlDeviceGetTotalEnergyConsumption=True,
         nvmlDeviceGetUtilizationRates=True,
@@ -203,7 +203,7 @@ def test_what_nvml_doesnt_tell_is_left_out_and_said(tmp_path: Path) -> None:
     assert meter.absent == ["accelerator 0, 1: use, energy counter not reported"]
 
 
-def test_an_integrated_amd_gpu_tells_power_and_the_memory_that_it_shares(
+def test_an_integrated_amd_gpu_reports_power_and_the_memory_that_it_shares(
     tmp_path: Path,
 ) -> None:
     root = strix_halo(tmp_path)
@@ -307,7 +307,7 @@ def test_the_limits_of_a_card_are_reported_by_bits(
 DEV = "Inter-|   Receive  |  Transmit\n face |bytes packets|bytes\n"
 
 
-def test_the_host_tells_cores_memory_and_network_with_the_loopback_apart(
+def test_the_host_reports_cores_memory_and_network_with_the_loopback_apart(
     tmp_path: Path,
 ) -> None:
     line = "{}: {} 1 0 0 0 0 0 0 {} 1 0 0 0 0 0 0\n"
@@ -341,7 +341,7 @@ def test_the_host_tells_cores_memory_and_network_with_the_loopback_apart(
     assert meter.absent == []
 
 
-def test_what_a_host_doesnt_tell_is_said(tmp_path: Path) -> None:
+def test_what_a_host_doesnt_report_is_listed(tmp_path: Path) -> None:
     meter = HostMeter(tmp_path)
     assert meter.read() == {}
     assert [why.split(":")[0] for why in meter.absent] == ["host"] * 4
@@ -471,7 +471,7 @@ def test_accelerators_that_are_dear_to_read_are_read_less_often(
         (b"", "can't be reached"),
     ],
 )
-def test_a_server_without_metrics_is_said(
+def test_a_server_without_metrics_is_reported(
     tmp_path: Path, scripted: Callable[..., Scripted], answer: bytes, said: str
 ) -> None:
     server = scripted(lambda sock, _: (sock.recv(65536), sock.sendall(answer)))
@@ -488,7 +488,7 @@ def child_of(sampling: Sampler) -> subprocess.Popen[bytes]:
     return sampling._child._process
 
 
-def test_a_sampler_that_is_killed_is_said_and_harms_nobody(tmp_path: Path) -> None:
+def test_a_sampler_that_is_killed_is_reported_and_harms_nothing(tmp_path: Path) -> None:
     sampling = Sampler(spec_of(tmp_path))
     sampling.begin()
     child_of(sampling).kill()
@@ -515,7 +515,7 @@ def test_a_sampler_that_hangs_is_killed(
     assert facts is not None and facts.absent[-1] == "the sampler didn't stop within 0.3 s"
 
 
-def test_a_sampler_that_cant_be_started_is_said(
+def test_a_sampler_that_cant_be_started_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "nothing"))
@@ -528,7 +528,7 @@ def test_a_sampler_that_cant_be_started_is_said(
     ]
 
 
-def test_a_sampler_whose_file_cant_be_written_is_said_nowhere_and_harms_nobody(
+def test_a_sampler_whose_file_cant_be_written_is_reported_nowhere_and_harms_nothing(
     tmp_path: Path,
 ) -> None:
     sampling = Sampler(spec_of(tmp_path / "none"))
@@ -722,7 +722,7 @@ def test_an_engine_on_the_processors_has_no_accelerators_energy() -> None:
     assert "the engine's accelerators are unknown" in t.absent[-1]
 
 
-def test_where_nothing_else_tells_the_accelerators_at_work_are_the_engines() -> None:
+def test_where_nothing_else_reports_the_accelerators_at_work_are_the_engines() -> None:
     idle = [
         msgspec.structs.replace(s, values={**s.values, "use_percent": 0.0})
         for s in both()
@@ -734,7 +734,7 @@ def test_where_nothing_else_tells_the_accelerators_at_work_are_the_engines() -> 
     assert summed(*both(use_percent=1), rig=UNKNOWN).energy_j is None
 
 
-def test_the_energy_of_a_card_in_parts_stands_for_all_its_parts() -> None:
+def test_the_energy_of_a_card_in_parts_is_that_of_all_its_parts() -> None:
     parts = [
         Accelerator(
             i, "MI300X", "amd", bus="0000:05:00.0", partition="CPX/NPS1", engine=True
@@ -783,7 +783,7 @@ def test_the_engines_counters_are_taken_around_the_load_and_its_gauges_in_the_st
     assert (t.acceptance, t.accepted_length) == (0.5, 2.5)
 
 
-def test_an_engine_that_was_restarted_is_said_and_gives_no_negative_count() -> None:
+def test_an_engine_that_was_restarted_is_reported_and_gives_no_negative_count() -> None:
     t = summed(
         engine_at(9, output_tokens=500),
         engine_at(15, output_tokens=20),
@@ -792,7 +792,7 @@ def test_an_engine_that_was_restarted_is_said_and_gives_no_negative_count() -> N
     assert (t.engines[0].restarted, t.engines[0].output_tokens) == (True, None)
 
 
-def test_a_gauge_that_was_never_sampled_under_the_load_is_no_zero() -> None:
+def test_a_gauge_that_was_never_sampled_under_the_load_is_not_a_zero() -> None:
     t = summed(engine_at(9.9, running_requests=0), engine_at(20.1, running_requests=0))
     assert (t.engines[0].running_mean, t.engines[0].running_peak, t.engines[0].samples) == (
         None,
@@ -838,7 +838,7 @@ def test_the_hosts_figures() -> None:
     assert t.longest_gap_s == 5.0
 
 
-def test_a_sampler_that_was_cut_off_is_said() -> None:
+def test_a_sampler_that_was_cut_off_is_reported() -> None:
     cut = msgspec.structs.replace(FACTS, ended=False)
     assert "stopped early" in summarize([], cut, LOAD, 1).absent[-1]
 
@@ -922,7 +922,7 @@ def test_of_a_server_elsewhere_no_accelerator_of_this_machine_is_sampled(
     ).accelerators
 
 
-def test_a_trial_whose_sampler_cant_be_started_goes_on(
+def test_a_trial_whose_sampler_cant_be_started_continues(
     tmp_path: Path, fake: StartFake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = fake()

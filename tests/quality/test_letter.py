@@ -153,6 +153,6 @@ def test_every_letter_is_read_in_every_phrase(letter: str, phrase: str) -> None:
         "The answer is {}. The answer is {}.",
     ],
 )
-def test_two_letters_are_no_choice(phrase: str) -> None:
+def test_two_letters_are_not_a_choice(phrase: str) -> None:
     for one, other in (("A", "B"), ("C", "A"), ("B", "D")):
         assert chosen(phrase.format(one, other)) is None

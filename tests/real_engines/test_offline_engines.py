@@ -164,7 +164,7 @@ def _new(a: Answer) -> int:
     return a.prompt_tokens - (a.cached_tokens or 0)
 
 
-def test_vllm_tells_each_request_of_every_kind_of_trial(
+def test_vllm_reports_each_request_of_every_kind_of_trial(
     model: Path, tmp_path: Path
 ) -> None:
     # One load for all: where nothing is said, micro tests alone have a prefix cache.
@@ -251,7 +251,7 @@ def test_a_flag_that_vllm_does_not_know_is_reported_by_its_own_line_alone(
     )
 
 
-def test_transformers_tells_each_request_of_every_kind_of_trial(
+def test_transformers_reports_each_request_of_every_kind_of_trial(
     model: Path, tmp_path: Path
 ) -> None:
     outcomes = measured(of_each_kind(transformers(model)), tmp_path)

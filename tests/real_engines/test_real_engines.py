@@ -123,7 +123,7 @@ def vllm(
     reported: list[EngineFacts] = []
     folder = tmp_path_factory.mktemp("vllm")
     with running(
-        EnginePlan(vllm_spec(model), rig.look()),
+        EnginePlan(vllm_spec(model), rig.read_machine()),
         folder,
         {},
         lambda _: None,
@@ -209,7 +209,7 @@ def test_more_streams_than_vllm_works_on_at_once_is_a_finding(
 def test_a_flag_that_vllm_does_not_know_is_reported_with_advice(
     model: Path, tmp_path: Path
 ) -> None:
-    plan = EnginePlan(vllm_spec(model, args=["--frobnicate"]), rig.look())
+    plan = EnginePlan(vllm_spec(model, args=["--frobnicate"]), rig.read_machine())
     with (
         pytest.raises(EngineError) as reported,
         running(plan, tmp_path, {}, lambda _: None, lambda _: None),
@@ -228,7 +228,7 @@ def test_a_model_that_vllm_cannot_load_is_reported(model: Path, tmp_path: Path) 
         (broken / file.name).write_bytes(
             file.read_bytes()[: 4000 if file.suffix == ".safetensors" else None]
         )
-    plan = EnginePlan(vllm_spec(broken), rig.look())
+    plan = EnginePlan(vllm_spec(broken), rig.read_machine())
     with (
         pytest.raises(EngineError, match="exited with code") as reported,
         running(plan, tmp_path, {}, lambda _: None, lambda _: None),
@@ -310,7 +310,7 @@ def test_vllm_compiles_once_into_a_cache_that_is_kept(
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
         with running(
-            EnginePlan(spec, rig.look()),
+            EnginePlan(spec, rig.read_machine()),
             tmp_path / name,
             {},
             lambda _: None,
@@ -374,7 +374,7 @@ def test_transformers_serve_with_a_broken_model_is_reported(
         (broken / file.name).write_bytes(
             file.read_bytes()[: 4000 if file.suffix == ".safetensors" else None]
         )
-    plan = EnginePlan(transformers_spec(broken), rig.look())
+    plan = EnginePlan(transformers_spec(broken), rig.read_machine())
     with (
         pytest.raises(EngineError, match="exited with code") as reported,
         running(plan, tmp_path, {}, lambda _: None, lambda _: None),

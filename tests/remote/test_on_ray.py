@@ -21,7 +21,7 @@ from dyno.errors import TargetError, UsageError
 from dyno.facts.client import ClientSpec
 from dyno.facts.clock import ClockReading, NodeClock
 from dyno.facts.load import LoadSpec
-from dyno.load import worker
+from dyno.load import node
 from dyno.remote import on_ray
 from dyno.trial.online import Outcome
 from dyno.units import NS_PER_MS, NS_PER_S
@@ -46,7 +46,7 @@ class _Unavailable(_RayError):
 
 
 class StandIn:
-    """Ray's calls that dyno uses. Each call of a worker runs at once; `fail(name, calls)` may raise instead."""
+    """Ray's calls that dyno uses. Each call of an actor runs at once; `fail(name, calls)` may raise instead."""
 
     exceptions = types.SimpleNamespace(
         RayError=_RayError,
@@ -58,8 +58,8 @@ class StandIn:
     def __init__(self) -> None:
         self.objects: list[bytes] = []
         self.calls: list[str] = []
-        self.caller: Any = None  # the worker of the last one
-        self.workers: list[Any] = []
+        self.caller: Any = None  # the actor of the last one
+        self.actors: list[Any] = []
         self.failure: Any = lambda name, calls: None
         self.address = "127.0.0.1"
 
@@ -76,16 +76,16 @@ class StandIn:
         return ref
 
     def kill(self, actor: Any) -> None:
-        if process := getattr(actor.worker, "_process", None):
+        if process := getattr(actor.slice, "_process", None):
             process.__exit__()
-            if actor.worker._spool:
-                actor.worker._spool.close()
-            actor.worker._folder.remove()
+            if actor.slice._spool:
+                actor.slice._spool.close()
+            actor.slice._folder.remove()
 
     def remote(self, kind: type) -> Any:
         def start() -> Any:
             actor = _Actor(self, kind())
-            self.workers.append(actor)
+            self.actors.append(actor)
             return actor
 
         return types.SimpleNamespace(
@@ -95,14 +95,14 @@ class StandIn:
 
 class _Actor:
     def __init__(self, ray: StandIn, made: Any) -> None:
-        self.ray, self.worker = ray, made
+        self.ray, self.slice = ray, made
 
     def __getattr__(self, name: str) -> Any:
         def call(*args: Any) -> Any:
             self.ray.calls.append(name)
             self.ray.caller = self
             error = self.ray.failure(name, self.ray.calls.count(name))
-            return error or getattr(self.worker, name)(*args)
+            return error or getattr(self.slice, name)(*args)
 
         return types.SimpleNamespace(remote=call)
 
@@ -112,7 +112,7 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> StandIn:
     stand_in = StandIn()
 
     @contextmanager
-    def cluster(address: str | None, workers: int) -> Iterator[StandIn]:
+    def cluster(address: str | None, processes: int) -> Iterator[StandIn]:
         yield stand_in
 
     util = types.SimpleNamespace(get_node_ip_address=lambda: stand_in.address)
@@ -122,7 +122,7 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> StandIn:
     monkeypatch.setattr(on_ray, "HEAD_START_NS", 50 * NS_PER_MS)
     monkeypatch.setattr(on_ray, "_LOOK_NS", 50 * NS_PER_MS)
     monkeypatch.setattr(
-        worker.importlib, "import_module", lambda name: types.SimpleNamespace(util=util)
+        node.importlib, "import_module", lambda name: types.SimpleNamespace(util=util)
     )
     return stand_in
 
@@ -152,9 +152,7 @@ def test_slices_on_nodes_are_merged_as_those_here(
 def test_a_node_that_no_connection_reaches_shows_its_clock_through_ray(
     ray: StandIn, fake: StartFake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        worker.SliceWorker, "echo", lambda self, host, token: refused_port()
-    )
+    monkeypatch.setattr(node.NodeSlice, "echo", lambda self, host, token: refused_port())
     done = on_nodes(tmp_path, fake(first_ms=5, gap_ms=1).base_url)
     client = done.run.client()
     assert client and all(p.clock and p.clock.after for p in client.processes)
@@ -172,12 +170,12 @@ def test_a_lost_node_keeps_what_it_finished(
     def dies(name: str, calls: int) -> Exception | None:
         if seen:
             return None
-        for actor in ray.workers[1:]:
-            process = getattr(actor.worker, "_process", None)
+        for actor in ray.actors[1:]:
+            process = getattr(actor.slice, "_process", None)
             if process and process.progress.ended >= 2:
                 seen.append(actor)
                 process._child.kill()  # with its machine
-                actor.worker.look = lambda position: _Died("the node died")
+                actor.slice.relay = lambda position: _Died("the node died")
         return None
 
     ray.failure = dies
@@ -204,7 +202,7 @@ def test_a_broken_connection_is_not_a_lost_node(
     ray: StandIn, fake: StartFake, tmp_path: Path
 ) -> None:
     ray.failure = lambda name, calls: (
-        _Unavailable("retry") if name == "look" and calls % 3 == 0 else None
+        _Unavailable("retry") if name == "relay" and calls % 3 == 0 else None
     )
     done = on_nodes(tmp_path, fake(first_ms=5, gap_ms=1).base_url)
     assert done.result.served.completed == 12
@@ -217,7 +215,7 @@ def test_a_connection_that_stays_broken_is_a_lost_node(
     monkeypatch.setattr(on_ray, "_SILENT_NS", NS_PER_S // 4)
 
     def breaks(name: str, calls: int) -> Exception | None:
-        broken = name == "look" and "go" in ray.calls and ray.caller is ray.workers[1]
+        broken = name == "relay" and "go" in ray.calls and ray.caller is ray.actors[1]
         return _Unavailable("retry") if broken else None
 
     ray.failure = breaks
@@ -227,7 +225,7 @@ def test_a_connection_that_stays_broken_is_a_lost_node(
 
 
 @pytest.mark.hostile
-def test_a_worker_that_dies_before_the_load_is_placed_again(
+def test_a_slice_that_dies_before_the_load_is_placed_again(
     ray: StandIn, fake: StartFake, tmp_path: Path
 ) -> None:
     ray.failure = lambda name, calls: (
@@ -265,7 +263,7 @@ def test_a_loopback_url_is_refused_on_another_node(
     with pytest.raises(UsageError, match=r"192\.0\.2\.7.*--base-url"):
         on_nodes(tmp_path, fake(first_ms=5, gap_ms=1).base_url)
     assert "clean_up" in ray.calls and not any(
-        actor.worker._folder.path.exists() for actor in ray.workers
+        actor.slice._folder.path.exists() for actor in ray.actors
     )
 
 
@@ -280,7 +278,7 @@ def test_ray_that_is_missing_is_one_sentence(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("address", ["nonsense", "host:", ":6379", "ray://host:10001"])
-def test_what_is_no_address_is_refused(
+def test_what_is_not_an_address_is_refused(
     monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:
     monkeypatch.setattr(on_ray.importlib.util, "find_spec", lambda name: True)
@@ -326,7 +324,7 @@ def _clock(uncertainty_ms: float, gain_ms: float = 0.0, apart_s: float = 10.0) -
     return NodeClock(ClockReading(0, 0, trip), after)
 
 
-def test_a_clock_known_within_a_hundredth_of_each_latency_is_no_finding() -> None:
+def test_a_clock_known_within_a_hundredth_of_each_latency_is_not_a_finding() -> None:
     assert list(checks.clocks(_evidence([_clock(0.02), _clock(0.09)]))) == []
     assert list(checks.clocks(_evidence([]))) == []
 

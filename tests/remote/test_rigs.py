@@ -22,8 +22,7 @@ from dyno.errors import RigError, StoreError, Unreachable, UsageError
 from dyno.facts.elsewhere import RigEntry, RigPython, SshSpec
 from dyno.facts.rig import Rig
 from dyno.remote import agent, elsewhere, wheel
-from dyno.remote.elsewhere import Order, unpack
-from dyno.remote.register import Register, new_id
+from dyno.remote.elsewhere import Order, Register, new_id, unpack
 from dyno.remote.ssh import SshMachine
 from dyno.store.pack import _is_raw, _passing
 from dyno.store.run import PASSING, RAW, UNSCRUBBED
@@ -178,7 +177,7 @@ def test_a_damaged_entry_is_an_error_since_a_machine_may_be_paid_for(
         Register(tmp_path).entries()
 
 
-def test_nothing_elsewhere_is_said_plainly(
+def test_nothing_elsewhere_is_reported_plainly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("DYNO_HOME", str(tmp_path))

@@ -127,7 +127,7 @@ def test_the_answer_table_has_the_contenders_with_the_lead_over_each() -> None:
     ].lead == pytest.approx(1 / 9)
 
 
-def test_an_inconclusive_difference_is_no_lead() -> None:
+def test_an_inconclusive_difference_is_not_a_lead() -> None:
     def run(engine: str, i: int, speed: float) -> Row:
         return row({"output_throughput": speed, "duration_s": 100_000 / speed}, {"engine": engine},
                    file=f"{engine}-run{i}.json", label=f"{engine}-run{i}", form="json", half=0.0)  # fmt: skip
@@ -145,7 +145,7 @@ def test_an_inconclusive_difference_is_no_lead() -> None:
 
 
 @pytest.mark.parametrize("deviation", [0.001, 0.01, 0.05, 0.2])
-def test_no_superlative_stands_beside_two_that_cannot_be_separated(
+def test_no_superlative_is_beside_two_that_cannot_be_separated(
     deviation: float,
 ) -> None:
     """Over many draws: a report claims a lead, or says that the two can't be separated, never both."""
@@ -177,7 +177,7 @@ def test_a_load_that_only_one_was_measured_under_wins_nothing() -> None:
     assert "Only loads at which all of them were measured count." in words.workloads[0]
 
 
-def test_where_no_load_is_shared_nobody_leads() -> None:
+def test_where_no_load_is_shared_there_is_no_leader() -> None:
     words = said([at("vllm", 256, 9000.0), at("tgi", 8, 600.0)])
     assert words.answer[0] == "sharegpt: no answer: the usable results share no load."
     assert not any("highest" in sentence for sentence in words.answer)
@@ -218,13 +218,13 @@ def test_a_void_result_is_in_no_answer() -> None:
     assert "28 of 64 requests failed. (requests.failed)" in words.caveats
 
 
-def test_single_results_are_said_to_tell_nothing_of_the_next() -> None:
+def test_single_results_are_reported_to_show_nothing_of_the_next() -> None:
     words = said([at("vllm", 8, 500.0), at("tgi", 8, 400.0)])
     assert "confidence unknown" in words.confidence[0]
     assert any("Nothing was repeated" in d for d in words.caveats)
 
 
-def test_what_is_not_comparable_is_said_with_the_reason() -> None:
+def test_what_is_not_comparable_is_reported_with_the_reason() -> None:
     long = {"total_output_tokens": 400_000.0, "output_throughput": 4000.0}
     words = said(
         [at("vllm", 8, 500.0), row(long, {"engine": "tgi", "concurrency": 8}, line=9000)]
@@ -389,7 +389,7 @@ def test_a_target_changes_nothing_of_which_loads_are_shared() -> None:
     )
 
 
-def test_what_misses_the_target_is_never_said_to_keep_it() -> None:
+def test_what_misses_the_target_is_never_reported_to_keep_it() -> None:
     rows = [row({"output_throughput": None, "total_token_throughput": None, "p99_ttft_ms": v},
                 {"engine": name, "concurrency": 8}, line=line)
             for name, v, line in (("vllm", 900.0, 1), ("tgi", 950.0, 100))]  # fmt: skip

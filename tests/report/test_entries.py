@@ -75,7 +75,7 @@ def test_who_says_nothing_of_a_quantization_has_none() -> None:
     ]
 
 
-def test_what_some_dont_tell_is_no_difference_unless_nothing_else_tells_them_apart() -> (
+def test_what_some_dont_report_is_not_a_difference_unless_nothing_else_distinguishes_them() -> (
     None
 ):
     of = [
@@ -107,7 +107,7 @@ def test_beside_another_model_a_studys_engine_is_named_with_its_own() -> None:
     assert names([fast, other], Loads([fast, other])) == ["fp8", "bf16"]
 
 
-def test_results_that_only_their_table_tells_apart_are_named_by_its_line() -> None:
+def test_results_that_only_their_table_distinguishes_are_named_by_its_line() -> None:
     rows = [micro("pp512", 1000.0, fa=1), micro("pp512", 1200.0, fa=1)]
     apart = [
         Row(**{**_fields(r), "line": line, "table": i})
@@ -132,7 +132,7 @@ def files(*of: tuple[str, dict[str, Any]]) -> list[str]:
     return names(rows, Loads(rows))
 
 
-def test_files_tell_apart_what_nothing_else_does() -> None:
+def test_files_distinguish_what_nothing_else_does() -> None:
     of = [
         (f"{card}-c{c}.json", {"concurrency": c})
         for card in ("h100", "mi300x")
@@ -195,7 +195,7 @@ def test_long_names_stay_apart() -> None:
 # ---- entries ----
 
 
-def test_an_entry_has_its_axes_and_what_stands_beside_them() -> None:
+def test_an_entry_has_its_axes_and_what_is_beside_them() -> None:
     (e,) = made([row({}, {"input_len": 512, "output_len": 128})])
     assert e.axes == {"concurrency": 32, "context": 512}
     assert e.load.beside("concurrency") == Load(
@@ -280,7 +280,7 @@ def test_a_single_figure_has_no_interval() -> None:
     )
 
 
-def test_a_score_has_the_interval_that_its_error_tells() -> None:
+def test_a_score_has_the_interval_of_its_error() -> None:
     (e,) = made([score(0.8466, 0.0135)])
     number = e.figures["score"]
     assert number.low == pytest.approx(0.8466 * math.exp(-1.96 * 0.0135 / 0.8466), rel=1e-3)
@@ -295,7 +295,7 @@ def test_doubts_go_to_the_rows_whose_lines_they_name() -> None:
     assert (second.verdict, second.findings) == ("doubtful", [doubt])
 
 
-def test_a_result_that_two_files_tell_is_one_entry_with_the_figures_of_both() -> None:
+def test_a_result_that_two_files_report_is_one_entry_with_the_figures_of_both() -> None:
     one = offline(64, 2091.4837, 4.0, file="a.csv")
     other = row({}, {"batch_size": 64, "input_len": 2048, "output_len": 2048}, load={}, kind="throughput", form="csv",
                 base={"total_token_throughput": 2091.4837, "request_throughput": 0.51}, series="8xH100",
@@ -320,7 +320,7 @@ def test_repeats_in_several_files_are_one_entry_with_an_interval() -> None:
     )
 
 
-def test_a_rounded_telling_of_a_result_is_the_same_one() -> None:
+def test_a_rounded_copy_of_a_result_is_the_same_one() -> None:
     def reported(value: float, half: float, file: str, name: str) -> Row:
         return row({}, {"batch_size": 64}, load={}, kind="throughput", form="csv", series=name, file=file, half=half,
                    base={"total_token_throughput": value})  # fmt: skip

@@ -57,8 +57,8 @@ def test_a_picture_library_that_is_missing_costs_the_picture_and_not_the_answer(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    without = "import sys; sys.modules['vl_convert'] = None; from dyno.report.draw_worker import main; main()"
-    monkeypatch.setattr(draw, "WORKER", [sys.executable, "-c", without])
+    without = "import sys; sys.modules['vl_convert'] = None; from dyno.report.draw_process import main; main()"
+    monkeypatch.setattr(draw, "PROCESS", [sys.executable, "-c", without])
     monkeypatch.setattr(draw, "_DRAWER", draw._Drawer())
     code, out, err = search(fake(first_ms=50.0).base_url, tmp_path, capsys)
     assert code in (0, 4) and "concurrency 1" in out  # 4: a busy machine left it undecided

@@ -12,8 +12,8 @@ from dyno.measure.points import load_of
 from dyno.report import tables
 from dyno.report.charts import charts
 from dyno.report.conclusion import conclude
-from dyno.report.csv_table import csv
 from dyno.report.front import front_sentences, with_quality
+from dyno.report.text import csv
 from rows import row
 from test_scores import rows
 

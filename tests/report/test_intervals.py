@@ -27,10 +27,9 @@ from dyno.measure.estimate import (
 from dyno.report import compare as compare_report
 from dyno.report.charts import base
 from dyno.report.conclusion import conclude
-from dyno.report.csv_table import csv
 from dyno.report.entries import entries
-from dyno.report.markdown import markdown
 from dyno.report.table import figure_interval, figure_text
+from dyno.report.text import csv, markdown
 from reports import of
 from rows import row
 

@@ -158,7 +158,7 @@ def test_both_together_need_no_moment_in_between() -> None:
     assert micro_sample(offlines.micro_trial(128, 0), answer) is None
 
 
-def test_warm_ups_and_failed_answers_are_no_samples() -> None:
+def test_warm_ups_and_failed_answers_are_not_samples() -> None:
     trial = offlines.micro_trial(128, 0)
     its = offlines.micro_iterations(trial, [1000, 2000, 4000])
     its[2].answers[0] = Answer(128, 0, 0, error="it died")
@@ -258,7 +258,7 @@ def test_threads_that_llama_cpp_chose_itself_are_not_made_up() -> None:
     assert "|    auto |" in printed("md", [trial], [row])
 
 
-def test_shares_of_the_roofline_come_after_llama_benchs_columns_and_it_is_said_of_what() -> (
+def test_shares_of_the_roofline_come_after_llama_benchs_columns_with_what_they_are_of() -> (
     None
 ):
     trials = [

@@ -55,7 +55,9 @@ def test_the_block_of_a_latency_benchmark() -> None:
     )
 
 
-def test_the_block_of_a_throughput_benchmark_tells_the_three_rates_apart_by_name() -> None:
+def test_the_block_of_a_throughput_benchmark_distinguishes_the_three_rates_by_name() -> (
+    None
+):
     its = offlines.iterations([2_000 * MS], requests=10)
     result = Result(None, [], "sound", offline=offlines.summary("throughput", its))
     text = bare(block(result, offlines.trial("throughput", num_warmups=4), 1))

@@ -22,10 +22,9 @@ from dyno.facts.load import Load
 from dyno.facts.report import AuthorsTable, CommandText, Report, Sheet, Words
 from dyno.report import page as pages
 from dyno.report import per, tables
-from dyno.report.csv_table import csv
-from dyno.report.markdown import escaped, escaped_line, markdown
 from dyno.report.page import embedded, page
 from dyno.report.table import figure_interval, figure_text, guarded
+from dyno.report.text import csv, escaped, escaped_line, markdown
 from dyno.visible import plain
 
 HOSTILE = (
@@ -471,7 +470,7 @@ def test_csv_has_a_line_for_each_trial(made: Report) -> None:
     )
 
 
-def test_a_spreadsheet_reckons_nothing() -> None:
+def test_a_spreadsheet_calculates_nothing() -> None:
     assert [guarded(w) for w in ("=1+1", "+a", "-b", "@c", "-1.5", "\t=x", "a=b")] == \
         ["'=1+1", "'+a", "'-b", "'@c", "-1.5", "'\t=x", "a=b"]  # fmt: skip
     for line in commas.reader(io.StringIO(csv(hostile()))):

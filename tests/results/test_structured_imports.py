@@ -231,7 +231,7 @@ def test_sglang_writes_infinity_where_json_has_none() -> None:
     ]
 
 
-def test_the_servers_own_metrics_are_no_result_of_inference_perf() -> None:
+def test_the_servers_own_metrics_are_not_a_result_of_inference_perf() -> None:
     found = read(
         "f",
         b'{"load_summary": {}, "successes": {"count": 937, "time_to_first_token": {"mean": 1.5}}, "failures": {}}',
@@ -241,7 +241,7 @@ def test_the_servers_own_metrics_are_no_result_of_inference_perf() -> None:
 
 
 @pytest.mark.parametrize("ending", ["csv", "json", "jsonl", "sql"])
-def test_llama_bench_tells_the_same_in_every_format(ending: str) -> None:
+def test_llama_bench_reports_the_same_in_every_format(ending: str) -> None:
     found = document(CAPTURES / f"llama-bench-11434.{ending}")
     prompt, generated = found.rows
     assert (prompt.kind, prompt.tool) == ("micro", "llama-bench")
@@ -410,7 +410,9 @@ def test_inference_perfs_seconds_become_milliseconds() -> None:
     assert one({"stage_0": stage, "note": 3}).label == "stage_0"
 
 
-def test_hugging_faces_tokens_are_the_generated_ones_and_its_warm_up_is_no_result() -> None:
+def test_hugging_faces_tokens_are_the_generated_ones_and_its_warm_up_is_not_a_result() -> (
+    None
+):
     result = {"id": "constant@1.00req/s", "executor_type": "ConstantArrivalRate",
               "config": {"max_vus": 128, "rate": 1.0}, "total_tokens": 500, "total_tokens_sent": 900,
               "token_throughput_secs": 50.0, "duration_ms": 10000,
@@ -570,7 +572,7 @@ def test_llmperfs_columns() -> None:
     ) == (4, 2048, 256)
 
 
-def test_a_line_for_each_request_is_no_result() -> None:
+def test_a_line_for_each_request_is_not_a_result() -> None:
     lines = "".join(f"m,{n},measure,0.{n}5,1.5\n" for n in range(5))
     found = read("f.csv", f"model,request_index,phase,ttft_s,latency_s\n{lines}".encode())
     assert found is not None
@@ -607,7 +609,7 @@ def test_llama_benchs_json_behind_what_was_printed_before_it() -> None:
     assert read("f", (log + '{"a": 1}').encode()) is None
 
 
-def test_llama_benchs_tests_inside_somebody_elses_object() -> None:
+def test_llama_benchs_tests_inside_an_object_of_others() -> None:
     found = read(
         "f",
         json.dumps(
@@ -633,7 +635,7 @@ def test_aiperfs_csv_is_one_result() -> None:
      "a line\nanother\n", "[2026-01-01 10:00] INFO started\n", "{'a': 1}", "[link](https://example.org)",
      "\x00\x01\x02", "key: value\nlist:\n  - 1\n"],
 )  # fmt: skip
-def test_plain_text_is_somebody_elses(text: str) -> None:
+def test_plain_text_is_of_others(text: str) -> None:
     assert read("f", text.encode()) is None
 
 
@@ -664,7 +666,7 @@ def test_one_bad_line_among_json_lines_costs_that_line() -> None:
     assert found.unread[0].line == 2
 
 
-def test_a_file_that_was_cut_keeps_what_stands_before() -> None:
+def test_a_file_that_was_cut_keeps_what_is_before() -> None:
     text = json.dumps({**SERVED, "input_lens": [1] * 50}, indent=1)
     cut = text[: text.index('"total_token_throughput": 7') + 27]
     found = read("f", cut.encode())
@@ -674,7 +676,7 @@ def test_a_file_that_was_cut_keeps_what_stands_before() -> None:
     assert found.unread[0].line == cut.count("\n") + 1
 
 
-def test_what_is_no_number_is_left_out_with_its_line() -> None:
+def test_what_is_not_a_number_is_left_out_with_its_line() -> None:
     text = json.dumps(
         {**SERVED, "mean_ttft_ms": "fast", "ttfts": ["x"], "completed": float("nan")},
         indent=0,

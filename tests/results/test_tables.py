@@ -232,7 +232,7 @@ def test_a_comparison_of_engines_has_rows_series_and_bold_cells() -> None:
     assert second.label == second.series == "llama.cpp, a.f16.gguf"
 
 
-def test_a_load_in_the_first_column_is_no_label_and_no_series() -> None:
+def test_a_load_in_the_first_column_is_neither_a_label_nor_a_series() -> None:
     found = rows("""
 | QPS | TTFT   | Throughput (tok/s) | Notes |
 |-----|--------|--------------------|-------|
@@ -253,7 +253,7 @@ def test_a_load_in_the_first_column_is_no_label_and_no_series() -> None:
     assert (found[0].setting("Notes"), found[1].setting("Notes")) == ("fine", None)
 
 
-def test_counts_are_exact_and_unknown_fractions_are_no_settings() -> None:
+def test_counts_are_exact_and_unknown_fractions_are_not_settings() -> None:
     (row,) = rows("""
 | GPU         | Successful requests | Req/s | Score | Layers |
 |-------------|---------------------|-------|-------|--------|
@@ -281,7 +281,7 @@ def test_accelerators_are_counted_where_the_cell_does(
     assert (row.setting("accelerator"), row.setting("accelerators")) == reported
 
 
-def test_llama_benchs_table_tells_the_test_the_depth_and_the_model() -> None:
+def test_llama_benchs_table_reports_the_test_the_depth_and_the_model() -> None:
     first, second = rows("""
 | model          |       size |     params | backend    | ngl | fa |            test |                  t/s |
 | -------------- | ---------: | ---------: | ---------- | --: | -: | --------------: | -------------------: |
@@ -379,7 +379,7 @@ def test_a_lone_speed_is_of_the_test_beside_it() -> None:
     )
 
 
-def test_a_unit_in_every_cell_stands_for_one_in_the_title() -> None:
+def test_a_unit_in_every_cell_replaces_one_in_the_title() -> None:
     first, second = rows("""
 | Config | Throughput        | TTFT P95 | Rate      |
 |--------|-------------------|----------|-----------|
@@ -407,7 +407,7 @@ def test_prompts_and_tokens_are_two_tests_of_a_line() -> None:
     ]  # fmt: skip
 
 
-def test_decoding_of_several_requests_or_of_guesses_is_no_tg() -> None:
+def test_decoding_of_several_requests_or_of_guesses_is_not_tg() -> None:
     found = rows("| Batch | Decode tok/s |\n|---|---|\n| 1 | 20 |\n| 8 | 150 |")
     assert [r.setting("test") for r in found] == ["tg", "decode"]
     found = rows("| Config | Decode tok/s |\n|---|---|\n| no-spec | 20 |\n| MTP n=3 | 50 |")
@@ -514,7 +514,7 @@ def test_tokens_per_second_are_all_tokens_only_where_vllm_offline_wrote_them() -
     assert values(row) == {"speed": 32.4, "p50_latency_ms": 5.0}
 
 
-def test_a_table_called_metric_may_tell_other_things_too() -> None:
+def test_a_table_called_metric_may_have_other_things_too() -> None:
     found = rows("""
 | Metric         | Value      |
 |----------------|------------|
@@ -533,7 +533,7 @@ def test_a_table_called_metric_may_tell_other_things_too() -> None:
     ]
 
 
-def test_a_load_as_a_columns_title_is_no_series() -> None:
+def test_a_load_as_a_columns_title_is_not_a_series() -> None:
     first, _ = rows(
         "| 指标 | 1 并发 | c=8 | 变化 |\n|---|---|---|---|\n| 输出吞吐 | 20 tok/s | 90 tok/s | 4x |\n"
         "| 平均 TTFT | 0.5s | 0.6s | |"
@@ -543,7 +543,7 @@ def test_a_load_as_a_columns_title_is_no_series() -> None:
     )  # fmt: skip
 
 
-def test_lm_evals_table_goes_on_where_the_task_is_blank() -> None:
+def test_lm_evals_table_continues_where_the_task_is_blank() -> None:
     first, second = rows("""
 |Tasks|Version|     Filter     |n-shot|  Metric   |   |Value |   |Stderr|
 |-----|------:|----------------|-----:|-----------|---|-----:|---|-----:|
@@ -603,7 +603,7 @@ def test_metrics_by_statistics_are_one_result() -> None:
     }  # fmt: skip
 
 
-def test_what_was_measured_is_no_setting() -> None:
+def test_what_was_measured_is_not_a_setting() -> None:
     (row,) = rows("""
 | Config | RPS   | Prefill throughput | Latency P50 | GPU util (%) | Random input length | TTFT avg |
 |--------|-------|--------------------|-------------|--------------|---------------------|----------|
@@ -616,7 +616,7 @@ def test_what_was_measured_is_no_setting() -> None:
     }
 
 
-def test_a_machines_memory_and_a_kernels_latency_are_no_results() -> None:
+def test_a_machines_memory_and_a_kernels_latency_are_not_results() -> None:
     assert rows("| VM | GPU memory (GB) | GPUs |\n|---|---|---|\n| nc6 | 112 | 1 |") == []
     assert (
         rows("| Kernel | Latency (ms) | TFLOPS |\n|---|---|---|\n| sdpa | 84.56 | 1384.2 |")

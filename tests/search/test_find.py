@@ -397,7 +397,9 @@ def test_a_probe_is_spoiled_only_for_the_figures_that_its_target_has() -> None:
 def test_requests_that_are_sent_late_spoil_every_target_and_who_disturbed_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dyno.search.find.rig.look", lambda: SimpleNamespace(cores=2))
+    monkeypatch.setattr(
+        "dyno.search.find.rig.read_machine", lambda: SimpleNamespace(cores=2)
+    )
     late = with_client(send_late=distribution_ms([5e9] * 10, [99]), others_cpu=1.8)
     why = disturbed(late, [Limit("ttft", 500.0, "p50")])
     assert why == "dyno sent late: 5,000 ms on average. Other programs used 1.8 of 2 cores."

@@ -13,11 +13,11 @@ import pytest
 from dyno.facts.find import ProbeLook, Weighed
 from dyno.facts.limits import Limit, parse
 from dyno.facts.record import Record
-from dyno.search import backlog, start, trend
+from dyno.search import start, trend
 from dyno.search.evidence import Variation, doubt_of_meeting, doubt_of_missing
 from dyno.search.judge import Judge, together
 from dyno.search.search import Probe, ProbeStep, Search, enough, monotone
-from dyno.search.timeline import ANSWERED, LimitColumn, Requests, Timeline
+from dyno.search.timeline import ANSWERED, LimitColumn, Requests, Timeline, grows
 from dyno.units import NS_PER_MS, NS_PER_S
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
@@ -114,7 +114,7 @@ def test_a_start_is_as_long_as_latencies_differ_from_those_that_follow() -> None
     assert 4 < start.length(profiles(1, lambda sent: 250 - slow_for_5_s(sent))) <= 12
 
 
-def test_what_is_alike_or_differs_from_probe_to_probe_is_no_start() -> None:
+def test_what_is_alike_or_differs_from_probe_to_probe_is_not_a_start() -> None:
     assert start.length(profiles(4, lambda sent: np.full(len(sent), 100.0))) == 0
     up, down = (
         profiles(1, lambda sent, sign=sign: 100 * np.exp(sign * sent / 80))[0]
@@ -182,7 +182,7 @@ def test_a_short_search_is_no_more_often_wrong() -> None:
             assert found.low <= model.truth <= found.high, (name, found)
 
 
-def test_lengths_that_vary_are_no_backlog() -> None:
+def test_lengths_that_vary_are_not_a_backlog() -> None:
     for name in ("unlimited, exponential", "unlimited, lognormal"):
         found = find(server(name), 1)
         assert found.every, found
@@ -438,7 +438,7 @@ def test_what_dyno_cut_off_stays_open_and_what_was_to_be_cancelled_has_no_latenc
     assert requests.first.tolist() == [0.5] * 4
 
 
-def test_a_first_token_that_came_while_the_answer_goes_on_is_in_time() -> None:
+def test_a_first_token_that_came_while_the_answer_continues_is_in_time() -> None:
     timeline = Timeline([P90])
     for i in range(400):
         timeline.begin(i, i * 0.1)
@@ -471,7 +471,7 @@ def test_a_queue_that_grows_is_seen_and_one_that_varies_is_not() -> None:
     grown = []
     for load in (overloaded, stable, filling):
         load.until(30.0)
-        grown.append(backlog.grows(requests_of(load, [P90]), 0.0, 30.0))
+        grown.append(grows(requests_of(load, [P90]), 0.0, 30.0))
     assert grown == [True, False, False]
 
 
@@ -487,7 +487,7 @@ def test_a_queue_that_grows_behind_many_places_is_seen() -> None:
             1 + 0.1 * rng.standard_normal()
         )
     requests = Requests(sent, sent, end, np.zeros(len(sent), bool), {})
-    assert backlog.grows(requests, 0.0, 60.0)
+    assert grows(requests, 0.0, 60.0)
 
 
 def test_an_overloaded_engine_is_judged_before_its_queue_is_long() -> None:

@@ -16,7 +16,7 @@ import pytest
 from dyno.cli.main import main
 from dyno.cli.run import key_headers
 from dyno.conduct import study_plan
-from dyno.conduct.study_run import conduct_part
+from dyno.conduct.study import conduct_part
 from dyno.facts.engine import EngineSpec
 from dyno.facts.rig import Peaks
 from dyno.facts.tune import Setting, TuneAxis, TuneSpec, TuneTrial
@@ -121,7 +121,11 @@ def tuner_of(folder: Path, tune: str, **study: str) -> Tuner:
     (path / "search.json").write_text(plan.identity)
     run = StudyFolder(path)
     return Tuner(
-        plan, run, rig.look(), partial(conduct_part, text, run, key_headers), StudyWatcher()
+        plan,
+        run,
+        rig.read_machine(),
+        partial(conduct_part, text, run, key_headers),
+        StudyWatcher(),
     )
 
 
@@ -229,7 +233,7 @@ def test_interrupted_in_its_first_setting_it_has_no_answer_yet(tmp_path: Path) -
 
 
 @pytest.mark.engines  # slow
-def test_what_fails_lies_or_misses_the_target_is_no_answer_and_the_reason_is_given(
+def test_what_fails_lies_or_misses_the_target_is_not_an_answer_and_the_reason_is_given(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tune = """confirm_repeats = 0
@@ -497,7 +501,7 @@ def test_a_workloads_own_seed_is_used_and_every_setting_has_the_same_prompts(
     assert given[0] == given[1] != given[2] == given[3] and not {*given} & {*other, 0, 7}
 
 
-def test_ctrl_c_in_the_repeats_is_no_end_of_the_search(
+def test_ctrl_c_in_the_repeats_does_not_end_the_search(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tuner = tuner_of(tmp_path, 'settings."gap_ms=" = [1]\n')

@@ -151,7 +151,7 @@ def test_a_wrong_price_gets_a_sentence(
         prices_from(words, energy)
 
 
-def test_the_command_line_stands_before_the_file(tmp_path: Path) -> None:
+def test_the_command_line_comes_before_the_file(tmp_path: Path) -> None:
     (tmp_path / "p.toml").write_text(WHOLE)
     assert [r.origin.rpartition("/")[2] for r in price_rules(["1"], None, tmp_path / "p.toml")] == [
         "--price", "p.toml:2", "p.toml:10",

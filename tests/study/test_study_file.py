@@ -488,7 +488,7 @@ def test_a_mistake_in_an_engine_that_others_are_like_is_reported_once() -> None:
     ]
 
 
-def test_what_is_no_toml_is_reported_with_its_line() -> None:
+def test_what_is_not_toml_is_reported_with_its_line() -> None:
     with pytest.raises(
         UsageError,
         match=r"^some\.toml:2: not valid TOML: Invalid value at column 5\. Text needs quotes\.$",

@@ -328,7 +328,7 @@ def test_ctrl_c_gives_the_machine_back(dyno: DynoHere, rig: DstackSpec) -> None:
     assert (dyno.server.up(), dyno.registered()) == ([], [])
 
 
-def test_a_killed_dyno_goes_on_with_the_same_machine(
+def test_a_killed_dyno_continues_with_the_same_machine(
     dyno: DynoHere, rig: DstackSpec
 ) -> None:
     dyno.write(rig, tokens=300)

@@ -112,7 +112,7 @@ def test_a_killed_test_asks_no_answered_item_again(tmp_path: Path, tasks: str) -
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
         process.wait()
-        time.sleep(2.0)  # the worker ends with dyno: it asks nothing more
+        time.sleep(2.0)  # the program ends with dyno: it asks nothing more
         asked = len(server.bodies)
         time.sleep(0.5)
         assert len(server.bodies) == asked

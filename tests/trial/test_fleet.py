@@ -146,7 +146,7 @@ def test_the_small_model_is_served_verified_and_measured_by_the_real_llama_cpp(
     }
 
 
-def test_what_a_started_engine_does_is_held_against_what_the_machine_can(
+def test_what_a_started_engine_does_is_compared_with_what_the_machine_can(
     tmp_path: Path,
 ) -> None:
     spec = EngineSpec("llamacpp", quantization="Q8_0", max_num_seqs=2, max_model_len=256)
@@ -461,7 +461,7 @@ def test_a_quantization_without_a_flag_is_remarked_in_the_dry_run() -> None:
     assert any("awq: no flag sets it" in line for line in lines)
 
 
-def test_files_of_another_quantization_than_said_are_found_before_the_start() -> None:
+def test_files_of_another_quantization_than_given_are_found_before_the_start() -> None:
     reported = problems(
         EngineSpec("llamacpp", model=str(own_model.build("Q8_0")), quantization="Q4_0")
     )
@@ -514,7 +514,7 @@ def test_weights_and_cache_that_cannot_fit_are_found_before_the_start(
     )
 
 
-def test_a_checkpoint_s_own_quantization_is_read_and_held_against_the_setting(
+def test_a_checkpoint_s_own_quantization_is_read_and_compared_with_the_setting(
     tmp_path: Path,
 ) -> None:
     model = a_folder(
@@ -551,7 +551,7 @@ def test_devices_that_do_not_exist_are_named() -> None:
 # ---- under load and afterwards ----
 
 
-def test_a_crash_under_load_keeps_what_was_measured_and_says_what_the_engine_said(
+def test_a_crash_under_load_keeps_what_was_measured_and_shows_the_engines_last_words(
     tmp_path: Path,
 ) -> None:
     spec = msgspec.structs.replace(FAKE, args=["first_ms=5", "gap_ms=1", "fault=die@12"])

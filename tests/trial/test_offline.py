@@ -386,7 +386,7 @@ def doubts(outcome: Any) -> list[str]:
     return [code for code in found if not code.startswith(("statistics.", "client."))]
 
 
-def test_an_engine_that_tells_no_times_gives_the_latency_and_no_split(
+def test_an_engine_that_reports_no_times_gives_the_latency_and_no_split(
     stand_in: Any, tmp_path: Path
 ) -> None:
     (outcome,) = measured(
@@ -572,7 +572,7 @@ def test_an_iteration_that_doesnt_end_is_given_up(stand_in: Any, tmp_path: Path)
         measured(tmp_path, trial("latency", engine=stand_in(body), timeout_s=0.3))
 
 
-def test_a_banner_of_the_interpreters_wrapper_is_no_answer(
+def test_a_banner_of_the_interpreters_wrapper_is_not_an_answer(
     stand_in: Any, tmp_path: Path
 ) -> None:
     wrapper = tmp_path / "python"
@@ -612,7 +612,7 @@ def test_what_isnt_what_was_asked_for_is_not_measured(
 
 
 @pytest.mark.hostile
-def test_a_study_tries_a_crashed_offline_trial_once_more_and_goes_on(
+def test_a_study_tries_a_crashed_offline_trial_once_more_and_continues(
     stand_in: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -737,7 +737,7 @@ def test_a_killed_dyno_leaves_no_worker_and_what_it_measured_can_be_shown(
         (EngineSpec("llamacpp", tensor_parallel=2), "can't use several devices"),
     ],
 )
-def test_what_cant_be_done_offline_is_said_before_anything_starts(
+def test_what_cant_be_done_offline_is_reported_before_anything_starts(
     engine: EngineSpec, printed: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError, match=printed):

@@ -305,7 +305,7 @@ def test_ctrl_c_ends_a_command_and_its_children(tmp_path: Path) -> None:
     assert not descendants_of(marker)
 
 
-def test_an_engine_that_ends_while_its_port_is_looked_at_has_lost_it_to_nobody(
+def test_an_engine_that_ends_while_its_port_is_looked_at_has_not_lost_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with up(tmp_path, SERVES) as fleet:

@@ -135,7 +135,7 @@ def test_spans_follow_what_had_ended_when_they_began_and_branches_are_parallel()
     assert work.starts_s == [0.0] and work.answers == "server"
 
 
-def test_spans_that_go_on_with_a_conversation_hold_its_history() -> None:
+def test_spans_that_continue_with_a_conversation_hold_its_history() -> None:
     requests = turns(FIXTURES / "otel_parallel_requests.json")
     assert [r.history for r in requests] == [None, 0, 0, 1, 3]
     assert [r.after for r in requests] == [[], [0], [0], [1, 2], [3]]

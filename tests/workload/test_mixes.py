@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from conftest import StartFake, drive
-from dyno.cli.classes import classes
 from dyno.cli.main import main
+from dyno.cli.settings import classes
 from dyno.errors import UsageError, WorkloadError
 from dyno.facts.load import LoadSpec
 from dyno.load import plan

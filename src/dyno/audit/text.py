@@ -10,8 +10,8 @@ from typing import Literal
 
 import msgspec
 
-from dyno.audit import blocks, commands, markup
-from dyno.audit.markup import plain
+from dyno.audit import commands, forms
+from dyno.audit.forms import plain
 from dyno.facts.imported import (
     Command,
     Document,
@@ -102,7 +102,7 @@ class Walk:
         self._loose = False  # the label is a line that only looks like one
         self._recent_words: _Numbered | None = None  # a short paragraph right before
         self._fence: str | None = None
-        self._numbers_in = blocks.numbers_reader("")
+        self._numbers_in = forms.numbers_reader("")
         self._listing = self._listings = 0  # the number of this one; 0: outside
         self._listing_rows = False
         # of this listing: numbers that nothing read
@@ -110,12 +110,12 @@ class Walk:
         self._level = 0
         self._content = True  # since the last heading
         self._code = False  # the listing is a program or a configuration
-        self._block: blocks.ResultBlock | None = None
+        self._block: forms.ResultBlock | None = None
         self._table: list[TextLine] = []
         self._bare = False  # the table's lines don't begin with a bar
         self._boxed = False  # the table's lines are printed with box-drawing characters
         self._cells, self._tables_full = 0, False
-        self._aligned: blocks.Aligned | None = None  # a table in aligned columns
+        self._aligned: forms.Aligned | None = None  # a table in aligned columns
         self._html: list[TextLine] | None = None  # a table in HTML
         # figures with a number behind them, since the last heading or fence
         self._names: list[_Numbered] = []
@@ -139,7 +139,7 @@ class Walk:
         if self._goes_on(line):
             return
         number, raw = line
-        text = markup.unboxed(raw)
+        text = forms.unboxed(raw)
         boxed = text is not raw
         if boxed:
             line = TextLine(number, text)
@@ -149,7 +149,7 @@ class Walk:
         before, self._before = self._before, line
         if not text or text.isspace():
             self._end_paragraph()
-        elif boxed and markup.is_rule(text):
+        elif boxed and forms.is_rule(text):
             self._table.append(line)
         elif not self._begins(number, text) and not self._known(number, text, before):
             self._read_plain_line(number, text)
@@ -159,11 +159,11 @@ class Walk:
         if ("```" in text or "~~~" in text) and _FENCE.match(text):
             self._toggle(number, text)
             return True
-        if "===" in text and (match := blocks.header(text)):
-            self._begin(blocks.ResultBlock(match[1], number))
+        if "===" in text and (match := forms.header(text)):
+            self._begin(forms.ResultBlock(match[1], number))
             return True
-        if "Successful requests" in text and blocks.STARTS.search(text):
-            self._begin(blocks.ResultBlock("", number))
+        if "Successful requests" in text and forms.STARTS.search(text):
+            self._begin(forms.ResultBlock("", number))
             self._in_block(number, text)
             return True
         return False
@@ -240,7 +240,7 @@ class Walk:
 
     # ---- results ----
 
-    def _begin(self, block: blocks.ResultBlock) -> None:
+    def _begin(self, block: forms.ResultBlock) -> None:
         self._end_paragraph()
         self._content = True
         self._block = block
@@ -249,7 +249,7 @@ class Walk:
         """Return whether the line was the block's."""
         current = self._block
         assert current is not None
-        again = blocks.header(text) if "===" in text else None
+        again = forms.header(text) if "===" in text else None
         if again is None and current.ends(text):
             self._end_block(closed=True)
             return True
@@ -294,7 +294,7 @@ class Walk:
         self._add(row)
 
     def _is_offline(self, number: int, text: str) -> bool:
-        figures = blocks.offline_figures(text, number)
+        figures = forms.offline_figures(text, number)
         if not figures:
             return False
         self._content = True
@@ -476,12 +476,12 @@ class Walk:
     def _toggle(self, number: int, text: str) -> None:
         self._end_part()
         self._content = True
-        self._code = self._fence is None and blocks.is_code(text)
+        self._code = self._fence is None and forms.is_code(text)
         mark = text.strip()[:3]
         if self._fence is None:
             self._fence = mark
             self._listing_line, self._loose_numbers = number, []
-            self._numbers_in = blocks.numbers_reader(text)
+            self._numbers_in = forms.numbers_reader(text)
             self._listings += 1
             self._listing = self._listings
             self._listing_rows = False
@@ -511,7 +511,7 @@ class Walk:
 
     def _is_markdown_heading(self, number: int, text: str) -> bool:
         if match := _HEADING.match(text[:_SHORT]):
-            self._head(number, len(match[1]), markup.title(match[2]))
+            self._head(number, len(match[1]), forms.title(match[2]))
             return True
         if (
             self._paragraph
@@ -632,17 +632,18 @@ class Walk:
             )
 
     def _figures(self, number: int, text: str) -> None:
-        """Figures outside of blocks and of tables with bars: aligned columns are read, names with numbers are not."""
-        if self._code or not blocks.is_measured(text):
+        """Take figures outside of blocks and of tables with bars: aligned columns are read, names with numbers are
+        not."""
+        if self._code or not forms.is_measured(text):
             return
         if self._fence is not None or not self.markdown:
-            self._aligned = blocks.aligned(number, text)
+            self._aligned = forms.aligned(number, text)
         if self._aligned is None:
             self._name(number, text)
 
     def _name(self, number: int, text: str) -> None:
-        if len(self._names) < 2 and blocks.is_measured(text):
-            self._names += [(number, name) for name in blocks.measured(text)]
+        if len(self._names) < 2 and forms.is_measured(text):
+            self._names += [(number, name) for name in forms.measured(text)]
 
     def _end_paragraph(self) -> None:
         if not self._paragraph:
@@ -669,7 +670,7 @@ class Walk:
 
     def _is_table(self, number: int, text: str, before: TextLine) -> bool:
         """Return whether it is a line of a table."""
-        row = markup.row(text)
+        row = forms.row(text)
         if row is None and not self._is_bare_row(number, text, before):
             return False
         if not self._table:
@@ -677,12 +678,12 @@ class Walk:
             self._bare = False
         self._content = True
         if len(self._table) < _MOST_LINES:
-            self._table.append(TextLine(number, (row or text)[: markup.LONGEST_ROW]))
+            self._table.append(TextLine(number, (row or text)[: forms.LONGEST_ROW]))
         return True
 
     def _is_bare_row(self, number: int, text: str, before: TextLine) -> bool:
         """Return whether a line without bars at its ends is a table's: its rule, or a row below such a rule."""
-        rule = markup.is_rule(text)
+        rule = forms.is_rule(text)
         if not rule or self._table:
             return bool(self._table) and (self._bare or rule)
         if "|" not in before.text or before.number != number - 1:
@@ -693,35 +694,35 @@ class Walk:
         self._end_paragraph()
         self._bare, self._table = (
             True,
-            [TextLine(before.number, before.text[: markup.LONGEST_ROW])],
+            [TextLine(before.number, before.text[: forms.LONGEST_ROW])],
         )
         return True
 
     def _in_table(self, text: str) -> bool:
-        if "|" in text and (self._bare or markup.row(text)):
+        if "|" in text and (self._bare or forms.row(text)):
             return True
-        return len(self._table) == 1 and markup.is_rule(text)
+        return len(self._table) == 1 and forms.is_rule(text)
 
     def _end_table(self) -> None:
         lines, self._table = self._table, []
-        while lines and markup.is_rule(lines[0].text):
+        while lines and forms.is_rule(lines[0].text):
             lines = lines[1:]  # the upper edge of a box
         if self._boxed and _has_title(lines):
             lines = lines[2:]
-        if len(lines) < 3 or not markup.is_rule(lines[1].text):
+        if len(lines) < 3 or not forms.is_rule(lines[1].text):
             for line in lines:  # lines between bars, and not a table
                 self._name(line.number, line.text.strip("| "))
             return
         if self._tables_full:
             return
         body = [
-            (line.number, markup.cells(line.text))
+            (line.number, forms.cells(line.text))
             for line in lines[2:]
-            if not markup.is_rule(line.text)
+            if not forms.is_rule(line.text)
         ]
         if self._boxed:
-            body = markup.unwrapped(body)
-        self._put_table(lines[0].number, markup.cells(lines[0].text), body)
+            body = forms.unwrapped(body)
+        self._put_table(lines[0].number, forms.cells(lines[0].text), body)
 
     def _begin_html(self, number: int, text: str) -> bool:
         self._end_paragraph()
@@ -741,7 +742,7 @@ class Walk:
         return True
 
     def _end_html(self) -> None:
-        rows, self._html = markup.html_rows(self._html or []), None
+        rows, self._html = forms.html_rows(self._html or []), None
         if len(rows) >= 2:
             self._put_table(*rows[0], rows[1:])
 
@@ -858,8 +859,8 @@ def _has_title(lines: list[TextLine]) -> bool:
     """Return whether the first line of a box has a single cell, above a rule."""
     return (
         len(lines) > 3
-        and markup.is_rule(lines[1].text)
-        and len(markup.cells(lines[0].text)) == 1
+        and forms.is_rule(lines[1].text)
+        and len(forms.cells(lines[0].text)) == 1
     )
 
 

@@ -18,7 +18,7 @@ from dyno.store.imports import FOLDER, store, without_text
 from dyno.study.prices import price_rules
 
 if TYPE_CHECKING:
-    from dyno.audit.given import Given
+    from dyno.audit.document import Given
 
 _FORMATS = """reads these formats, recognized by content:
   printed blocks from vLLM and SGLang, also several in a log, a Markdown file or console output
@@ -174,7 +174,7 @@ def _read_documents(
 
 
 def import_(options: argparse.Namespace) -> int:
-    from dyno.audit.given import all_used, given
+    from dyno.audit.document import all_used, given
 
     asked = given(options.set)
     documents, failed = _read_files(options, asked)
@@ -199,8 +199,7 @@ def _read_files(
     options: argparse.Namespace, asked: "list[Given]"
 ) -> tuple[dict[str, Document], int]:
     """Return the documents by the words that name them, and the exit code of those that can't be read."""
-    from dyno.audit.document import read
-    from dyno.audit.given import with_given
+    from dyno.audit.document import read, with_given
 
     documents: dict[str, Document] = {}
     failed = exit_codes.DONE

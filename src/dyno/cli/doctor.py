@@ -97,7 +97,7 @@ def run(options: argparse.Namespace) -> int:
 
     if min(options.levels) < 1:
         raise UsageError("--concurrency must be at least 1.")
-    machine = rig.look(record=True)
+    machine = rig.read_machine(record=True)
     if options.study:
         return _for_study(options, machine)
     findings = worst_first(checks.run(rig=machine))

@@ -161,7 +161,7 @@ def start_engine(options: argparse.Namespace) -> int:
     spec = settings.engine(options.engine, options)
     if not options.dry_run:
         preparing.for_engines([spec], options)
-    plan = EnginePlan(spec, rig.look(), dry=options.dry_run)
+    plan = EnginePlan(spec, rig.read_machine(), dry=options.dry_run)
     problems = plan.problems()
     if options.dry_run:
         settings.print_plan(plan.lines())

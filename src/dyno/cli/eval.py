@@ -144,7 +144,7 @@ def _dry_run(trial: TrialSpec) -> int:
     assert trial.quality is not None
     problems = []
     if trial.engine is not None and starts(trial.engine):
-        plan = EnginePlan(trial.engine, rig.look(), dry=True)
+        plan = EnginePlan(trial.engine, rig.read_machine(), dry=True)
         settings.print_plan(plan.lines())
         problems = plan.problems([])
     else:

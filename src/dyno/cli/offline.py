@@ -209,7 +209,7 @@ def dry_run(trials: list[TrialSpec]) -> int:
     from dyno.probe import rig
     from dyno.trial import offline
 
-    machine = rig.look()
+    machine = rig.read_machine()
     settings.print_plan(
         dict.fromkeys(line for trial in trials for line in offline.lines(trial, machine))
     )

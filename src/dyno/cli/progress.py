@@ -23,8 +23,7 @@ from dyno.numbers import clock, count, deviating, duration, number, percent
 from dyno.probe.telemetry.sampler import Sampler
 from dyno.report import find, quality, tune
 from dyno.screen import wrapped
-from dyno.study.order import trial_s
-from dyno.study.time_left import TimeLeft
+from dyno.study.duration import TimeLeft, trial_s
 from dyno.trial.watcher import StudyWatcher, TrialEnd, Watcher
 from dyno.units import NS_PER_MS, seconds
 from dyno.visible import visible

@@ -14,8 +14,7 @@ from dyno.cli.flags import pairs
 from dyno.errors import DrawError, DynoError, StoreError, UsageError
 from dyno.facts.report import Chart, Report
 from dyno.numbers import many
-from dyno.report.csv_table import csv
-from dyno.report.markdown import markdown
+from dyno.report.text import csv, markdown
 from dyno.screen import wrapped
 from dyno.store.run import write
 

@@ -23,7 +23,7 @@ from dyno.option import Option
 from dyno.store.study import StudyFolder, failure_of
 
 if TYPE_CHECKING:
-    from dyno.conduct.study_run import StudyRun
+    from dyno.conduct.study import StudyRun
 
 Headers = Callable[[PlannedTrial], dict[str, str]]
 Show = Callable[[StudyFolder, list[PlannedTrial], dict[str, Result]], None]
@@ -136,7 +136,7 @@ def demo(options: argparse.Namespace) -> int:
     study, text = study_plan.read(study_path(options.study))
     folder = study_plan.folder_for(options.runs, study, again=True)
     with folder.lock():
-        code = conduct(study, text, folder, study.trials, rig.look(), options)
+        code = conduct(study, text, folder, study.trials, rig.read_machine(), options)
     print(
         f"\nResults:             {folder.path}/ (`dyno runs` lists them, `dyno runs show FOLDER` prints one)"
     )
@@ -156,7 +156,7 @@ def run(options: argparse.Namespace) -> int:
     rules = price_rules(options.price, options.energy_price, options.prices)
     study, text, ordered = _read_study(options)
     study = _proxied(study)
-    machine = rig.look()
+    machine = rig.read_machine()
     if options.dry_run:
         name = (
             study_plan.choose_rig(study, machine, options.rig, anyway=True)
@@ -237,7 +237,7 @@ def _prepared_machine(
     local = study.rigs[here[0].place.rig] if left and here[0].place.rig else RigWanted()
     with prepared(local, say):
         if local.before:
-            machine = rig.look()
+            machine = rig.read_machine()
         differs = unmet(local.host, machine) if local.host else None
         if differs:
             say(
@@ -299,7 +299,7 @@ def _check_elsewhere(study: Study, wanted: list[PlannedTrial]) -> None:
 def _check_before_fetching(study: Study, planned: list[PlannedTrial], machine: Rig) -> None:
     """Refuse what can be known to fail, before gigabytes are fetched for it."""
     from dyno.conduct import study_plan
-    from dyno.conduct.study_run import check_keys, refuse
+    from dyno.conduct.study import check_keys, refuse
 
     refuse(
         study_plan.problems_before_fetching(study, planned, machine),
@@ -344,7 +344,7 @@ def _left(
     headers: Headers,
 ) -> "StudyRun":
     from dyno.cli.progress import StudyView
-    from dyno.conduct.study_run import StudyChoices, StudyRun
+    from dyno.conduct.study import StudyChoices, StudyRun
 
     # else it is made of flags, and has no such flags of its own
     of_file = options.settings == "keys"

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dyno.cli import exit_codes, flags, preparing, settings, vocabulary
-from dyno.cli.classes import EXAMPLE, classes
 from dyno.cli.flags import refuse
 from dyno.cli.parser import Parser
 from dyno.engines.kinds import KINDS, kind_of, starts
@@ -216,7 +215,7 @@ def _workload_flags(g: argparse._ArgumentGroup) -> None:
         default=[],
         dest="classes",
         metavar="'NAME: KEY=VALUE …'",
-        help=f"a class of traffic with its own keys, once for each: {EXAMPLE} (default: none)",
+        help=f"a class of traffic with its own keys, once for each: {settings.CLASS_EXAMPLE} (default: none)",
     )
 
 
@@ -449,7 +448,7 @@ def _several(
         slug(f"serve-{server}-{slugs}"), trials, options.seed, options.repeats
     )
     if options.dry_run:
-        return preview(study, study.trials, rig.look(), options.runs)
+        return preview(study, study.trials, rig.read_machine(), options.runs)
     if not starting(options):  # a wrong key or model ends it here, before there is a folder
         attach(first, headers, Watcher(), Stop()).test(first)
     for name, value in (
@@ -468,7 +467,7 @@ def _several(
             text,
             folder,
             study.trials,
-            rig.look(),
+            rig.read_machine(),
             options,
             lambda _: headers,
             partial(_show, options=options),
@@ -527,7 +526,7 @@ def dry_run(trial: TrialSpec) -> int:
             "--dry-run needs --engine KIND or several loads: one load on a running server starts nothing."
         )
     assert trial.engine is not None
-    plan = EnginePlan(trial.engine, rig.look(), dry=True)
+    plan = EnginePlan(trial.engine, rig.read_machine(), dry=True)
     settings.print_plan(
         [*plan.lines(), *(f"# {note}" for note in plan.notes(trial.load.max_concurrency))]
     )
@@ -568,7 +567,7 @@ def result_file(outcome: "Outcome", detailed: bool) -> dict[str, Any]:
 
 def spec(o: argparse.Namespace) -> tuple[TrialSpec, dict[str, str]]:
     """Read the flags into one frozen value; keys and headers stay outside it."""
-    parts = classes(o.classes)
+    parts = settings.classes(o.classes)
     refuse(
         parts and o.dataset_name not in (DEFAULT, DEFAULT_OF_CLASSES),
         "--class: each has its dataset. Remove --dataset-name.",
@@ -731,7 +730,7 @@ def _recorded(o: argparse.Namespace) -> bool:
     ):
         return False
     return DATASETS[o.dataset_name].traits.paced or any(
-        c.request_rate_rps for c in classes(o.classes).values()
+        c.request_rate_rps for c in settings.classes(o.classes).values()
     )
 
 

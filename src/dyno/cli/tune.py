@@ -85,7 +85,7 @@ def add(p: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from dyno.cli.progress import TuneView
     from dyno.conduct import study_plan
-    from dyno.conduct.study_run import conduct_part
+    from dyno.conduct.study import conduct_part
     from dyno.probe import rig
     from dyno.report import tune as text
     from dyno.search.proposer import possible
@@ -98,7 +98,7 @@ def run(options: argparse.Namespace) -> int:
         study = msgspec.structs.replace(
             study, tune=msgspec.structs.replace(study.tune, trials=options.trials)
         )
-    machine = rig.look()
+    machine = rig.read_machine()
     name = study_plan.choose_rig(
         study, machine, options.rig, anyway=options.any_rig or options.dry_run
     )
@@ -173,7 +173,7 @@ def _preview(plan: "TunePlan", budget: "TuneBudget") -> int:
     if math.isfinite(budget.total_s):
         print(f"# --budget {budget.words(total)}")
     print(f"# {default.place.label}: {default.trial.load.words}")
-    known = plans(plan.study, [default], rig.look(), dry=True)
+    known = plans(plan.study, [default], rig.read_machine(), dry=True)
     for setting in known:
         if setting.engine:
             settings.print_plan(setting.engine.lines())

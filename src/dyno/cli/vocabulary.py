@@ -83,11 +83,11 @@ def command(trial: TrialSpec) -> str:
                 field.name == "ignore_eos" and trial.workload.traits.endless
             )
             if flag and value != field.default and not implied:
-                words += _words(flag, value, field.default)
+                words += _flag_words(flag, value, field.default)
     return secrets.clean(shlex.join(secrets.without(secrets.values({}, words), words)))
 
 
-def _words(flag: str, value: Any, default: Any) -> list[str]:
+def _flag_words(flag: str, value: Any, default: Any) -> list[str]:
     if isinstance(value, bool):
         turns_off = default is True
         return [flag if value != turns_off else opposite(flag)]

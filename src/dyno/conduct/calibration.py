@@ -43,7 +43,7 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 class Times(msgspec.Struct, frozen=True):
-    """Milliseconds. None: dyno says that it doesn't know."""
+    """Times in milliseconds. None: dyno says that it doesn't know."""
 
     ttft_mean: float | None
     ttft_p99: float | None

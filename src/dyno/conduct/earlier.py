@@ -15,7 +15,7 @@ from dyno.facts.trial import TrialSpec
 from dyno.models import library as models
 from dyno.store import shelf
 from dyno.store.run import Run
-from dyno.study.order import EnginePace, output_tokens, trial_s
+from dyno.study.duration import EnginePace, output_tokens, trial_s
 
 _MOST_RUNS = 300  # the newest; reading more would take seconds
 # of a fetch whose speed counts: a smaller one is mostly questions and checks

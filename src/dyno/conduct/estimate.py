@@ -19,7 +19,7 @@ from dyno.measure import cost as costs
 from dyno.models import sizes, steps
 from dyno.numbers import clock, human_bytes, many
 from dyno.probe import peaks
-from dyno.study.order import (
+from dyno.study.duration import (
     OWN_BYTES_S,
     OWN_START_S,
     OWN_STREAM_BYTES_S,
@@ -70,7 +70,7 @@ class _Setting(NamedTuple):
 
 
 class RigEstimate:
-    """Of one machine's trials."""
+    """Estimates one machine's trials."""
 
     def __init__(
         self,

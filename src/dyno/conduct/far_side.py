@@ -66,7 +66,7 @@ def _keep_engine(order: HoldOrder) -> None:
 
     if missing := provide.needs([order.engine]):
         provide.run(missing, say, below)
-    machine = rig.look()
+    machine = rig.read_machine()
     plan = EnginePlan(order.engine, machine)
     if problems := plan.problems():
         raise UsageError(" ".join(problems))

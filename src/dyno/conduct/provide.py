@@ -397,7 +397,7 @@ def _by_image(need: Need, spec: EngineSpec, image_name: str, version: str | None
 
 
 def _comes_with_dyno(spec: EngineSpec) -> bool:
-    """Whether a program that is part of dyno serves the setting."""
+    """Return whether a program that is part of dyno serves the setting."""
     own = kind_of(spec.kind).own_program()
     return own is not None and (own.version is None or will_do(own.version, spec))
 
@@ -429,7 +429,7 @@ def image_for_this_card(
 
 def this_machine() -> Bare:
     variant = install.variant_of_this_machine()
-    cards = rig.look().accelerators if variant == "rocm" else []
+    cards = rig.read_machine().accelerators if variant == "rocm" else []
     return Bare(variant, cards[0].architecture if cards else None)
 
 

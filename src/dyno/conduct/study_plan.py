@@ -83,7 +83,7 @@ def repeated(
 
 
 def fits(wanted: RigWanted, machine: Rig) -> bool:
-    """Whether the study is meant for this machine, as far as it says."""
+    """Return whether the study is meant for this machine, as far as it says."""
     if wanted.accelerator is None and wanted.accelerators is None:
         return True
     name = (wanted.accelerator or "").lower()
@@ -390,7 +390,7 @@ def _public_rig(rig: RigWanted) -> RigWanted:
 
 
 def same(a: Study, b: Study) -> bool:
-    """Whether the trials are the same: what else a file says may change without a new study."""
+    """Return whether the trials are the same: what else a file says may change without a new study."""
     return {p.place.id for p in a.trials} == {p.place.id for p in b.trials}
 
 

@@ -49,7 +49,7 @@ class Environment(msgspec.Struct, frozen=True):
 
     @property
     def whole(self) -> bool:
-        """Whether it can be used: False where it was moved, or where its base Python is gone."""
+        """Return whether it can be used: False where it was moved, or where its base Python is gone."""
         return all(Path(path).exists() for path in (self.python, self.binary) if path)
 
 

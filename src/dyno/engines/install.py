@@ -376,7 +376,7 @@ class Installation:
 
 
 class PackageInstallation(Installation):
-    """With pip, into a virtual environment."""
+    """Installs with pip, into a virtual environment."""
 
     def __init__(self, asked: InstallSpec, say: Say, below: Say) -> None:
         super().__init__(asked, say, below)
@@ -502,7 +502,7 @@ class PackageInstallation(Installation):
 
 
 class SourceInstallation(Installation):
-    """llama.cpp, with CMake."""
+    """Builds llama.cpp, with CMake."""
 
     hint = BUILD_NEEDS
 
@@ -542,7 +542,7 @@ class SourceInstallation(Installation):
 
 
 class ImageInstallation(Installation):
-    """A container's image, pulled and registered."""
+    """Pulls a container's image and registers it."""
 
     def __init__(self, asked: InstallSpec, say: Say, below: Say) -> None:
         super().__init__(asked, say, below)

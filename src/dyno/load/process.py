@@ -190,7 +190,7 @@ class SliceProcess:
         self._stop_ns = now_ns()
         self._child.order(b"stop")
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Take in what it has reported. Raise DynoError where it can't begin."""
         if self.facts is not None:
             return

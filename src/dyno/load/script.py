@@ -177,8 +177,8 @@ Script = PromptScript | TurnScript
 
 
 def gave_up(data: bytes) -> bool:
-    """Whether the last bytes of a response say that the server failed, without decoding them. The usual end, with a
-    finish reason, is found first: this is done between an answer's end and the next request."""
+    """Return whether the last bytes of a response say that the server failed, without decoding them. The usual end,
+    with a finish reason, is found first: this is done between an answer's end and the next request."""
     for key in _REASON_KEYS:
         start = data.rfind(key)
         if start >= 0 and (reason := _REASON.match(data, start + len(key))):

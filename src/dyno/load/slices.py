@@ -33,7 +33,7 @@ _OUTCOMES = ("interrupted", "server gone", "all failed", "complete", "lost")
 class SliceClient(Protocol):
     """A client that runs one slice, wherever it is. None of these calls waits."""
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Take in what it has reported. Raise DynoError where it can't begin."""
 
     ready: bool  # its connections are open
@@ -143,7 +143,7 @@ def drive(
     while not all(client.facts for client in clients):
         time.sleep(LOOK_S)
         for client in clients:
-            client.look()
+            client.update()
         if stop.requested and not stopping:
             stopping = True
             for client in clients:

@@ -56,13 +56,14 @@ def plain(quantization: str) -> str:
 
 
 def contradicted(model: str, served: str, dtype: str | None) -> bool:
-    """Whether a model's name claims a quantization, as llama-2-7b.Q4_K_M.gguf does, and the served one is another."""
+    """Return whether a model's name claims a quantization, as llama-2-7b.Q4_K_M.gguf does, and the served one is
+    another."""
     claims = _IN_NAME.findall(model.rsplit("/", 1)[-1])
     return bool(claims) and all(_meets(claim, served, dtype) is False for claim in claims)
 
 
 def _meets(claim: str, served: str, dtype: str | None) -> bool | None:
-    """Whether the served quantization is the claimed one, or of the claimed family. None: unknown."""
+    """Return whether the served quantization is the claimed one, or of the claimed family. None: unknown."""
     same = same_quantization(claim, served, dtype)
     a, b = plain(claim), plain(served)
     broad = _BROAD.fullmatch(a)
@@ -84,7 +85,8 @@ def _bits(quantization: str) -> int | None:
 
 
 def same_quantization(asked: str, served: str | None, dtype: str | None) -> bool | None:
-    """Whether both are one quantization. `served`: '' where the server reports no quantization. None: unknown."""
+    """Return whether both are one quantization. `served`: '' where the server reports no quantization. None:
+    unknown."""
     a = plain(asked)
     if served is None or (served == "" and a in _UNQUANTIZED):
         return plain(dtype) == a if dtype is not None and a in _UNQUANTIZED else None

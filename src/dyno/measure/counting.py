@@ -26,7 +26,7 @@ _LENGTHS = {
 
 
 def length_is_known(trial: TrialSpec) -> bool:
-    """Whether it is known how many tokens each request asks for at most."""
+    """Return whether it is known how many tokens each request asks for at most."""
     return not _LENGTHS & trial.extra_body.keys()
 
 
@@ -117,7 +117,7 @@ def _reasoning_tokens(r: Record) -> int | None:
 
 
 def prompt_is_odd(r: Record) -> bool:
-    """Whether the server's count of prompt tokens is impossible."""
+    """Return whether the server's count of prompt tokens is impossible."""
     most = _PROMPT_TIMES * r.prompt_tokens_planned + _PROMPT_MORE
     prompt = r.prompt_tokens
     cached = r.cached_tokens
@@ -136,7 +136,7 @@ def input_tokens(r: Record) -> int:
 
 
 def differ(claimed: int, counted: int) -> bool:
-    """Whether two counts differ by more than two tokenizers do."""
+    """Return whether two counts differ by more than two tokenizers do."""
     low, high = sorted((claimed, counted))
     return high > 1.5 * low + _FEW
 

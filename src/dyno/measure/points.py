@@ -82,8 +82,8 @@ def named(text: str) -> ModelName:
 
 
 def names_base(text: str) -> bool:
-    """Whether a name says that a model is not instruction-tuned: a Hub name or a weights file, with its size, without a
-    word for tuning. A served name ('llama3') or a tag ('llama3:8b') may stand for any variant."""
+    """Return whether a name says that a model is not instruction-tuned: a Hub name or a weights file, with its size,
+    without a word for tuning. A served name ('llama3') or a tag ('llama3:8b') may stand for any variant."""
     model = named(text)
     last = text.rstrip("/").rpartition("/")[2]
     if model.taught or model.billions is None or ":" in last:
@@ -106,13 +106,13 @@ def _name_parts(name: str) -> Iterator[str]:
 
 
 def related(a: ModelName, b: ModelName) -> bool:
-    """Whether two names are of variants of one model, or one says less than the other."""
+    """Return whether two names are of variants of one model, or one says less than the other."""
     one, other = set(a.base), set(b.base)
     return not one or not other or one <= other or other <= one
 
 
 def same_model(a: Row, b: Row) -> bool:
-    """Whether two results may be of one model, by what they say of it."""
+    """Return whether two results may be of one model, by what they say of it."""
     return related(*(named(str(row.setting("model") or "")) for row in (a, b)))
 
 
@@ -279,7 +279,7 @@ def counters(row: Row) -> set[str]:
 
 
 def identified(row: Row) -> bool:
-    """Whether it is known what was measured, or which repeat of it. Others may be of any model."""
+    """Return whether it is known what was measured, or which repeat of it. Others may be of any model."""
     return bool(counters(row)) or any(
         row.setting(name) is not None for name in ("model", "engine")
     )

@@ -282,7 +282,7 @@ def _silent(
 
 
 def _in_parts(card: Accelerator, cards: Iterable[Accelerator]) -> bool:
-    """Whether a card is partitioned: by MIG on NVIDIA, where the card is counted; on AMD each part is."""
+    """Return whether a card is partitioned: by MIG on NVIDIA, where the card is counted; on AMD each part is."""
     return (card.partition or "").startswith("MIG") or sum(
         c.bus == card.bus for c in cards if c.bus
     ) > 1

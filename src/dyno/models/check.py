@@ -116,8 +116,8 @@ def _against_width(config: Mapping[str, Any], tensors: Iterable[Tensor]) -> str 
 
 
 def _is_plain(config: Mapping[str, Any]) -> bool:
-    """Whether it is a decoder of one kind of layer, whose parameters the formula knows; not one with encoders beside
-    it."""
+    """Return whether it is a decoder of one kind of layer, whose parameters the formula knows; not one with encoders
+    beside it."""
     other = (
         "layer_types",
         "layers_block_type",

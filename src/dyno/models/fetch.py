@@ -113,10 +113,10 @@ def main() -> None:
     lines = sys.stdin.buffer
     job = msgspec.json.decode(lines.readline(), type=Job)
     try:
-        worker = Fetch(job)
-        _write(worker.listing)
+        fetch = Fetch(job)
+        _write(fetch.listing)
         if line := lines.readline():
-            worker.run(msgspec.json.decode(line, type=Go))
+            fetch.run(msgspec.json.decode(line, type=Go))
             _write(Event(end=True))
     except ModelError as e:
         _write(Event(error=str(e)))
@@ -545,7 +545,7 @@ class _Pace:
 
 
 def _is_at(file: BinaryIO, path: Path) -> bool:
-    """Whether an open file is still the one at this path."""
+    """Return whether an open file is still the one at this path."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:

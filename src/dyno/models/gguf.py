@@ -60,7 +60,7 @@ NEED_TEXT = (
     "Q2_K_S",
 )
 _OF_DTYPE = {"fp32": "F32", "fp16": "F16", "bf16": "BF16"}
-_CONVERTER = Path(__file__).parent / "workers" / "convert_gguf.py"
+_CONVERTER = Path(__file__).parent / "programs" / "convert_gguf.py"
 _TENSOR = re.compile(r"\[ *(\d+)/ *(\d+)\]")
 _WRITING = re.compile(r"Writing: +(\d+%)\|.*?\| ([\d.]+\w?)/([\d.]+\w?)")
 _CHUNK = re.compile(r"\[(\d+)\][\d.]+,[^\[]*$")
@@ -315,7 +315,7 @@ _SAMPLES = 4  # tensors whose values are read
 _VALUES = 1 << 20  # of each, at most
 _TOKENS = 24
 _GENERATION_S = 600.0
-_GENERATOR = Path(__file__).parent / "workers" / "generate_gguf.py"
+_GENERATOR = Path(__file__).parent / "programs" / "generate_gguf.py"
 # The largest relative error by a type's bits: about twice that of normal noise. Zeros have 1, other weights about 1.4.
 _ERRORS = (
     (16, 0.01),

@@ -39,7 +39,7 @@ from dyno.saying import Say, silent
 from dyno.workload.datasets import DATASETS
 from dyno.workload.request import DataFile
 
-_WORKER = [sys.executable, "-P", "-m", "dyno.models.fetch"]
+_PROCESS = [sys.executable, "-P", "-m", "dyno.models.fetch"]
 # Nothing but the model's own requests; no bars in the log.
 ENV = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 _RATE_S = 20.0  # the rate is that of the last seconds
@@ -130,36 +130,36 @@ def pull(recipe: ModelRecipe, say: Say, below: Say = silent) -> ModelEntry:
 # ---- the child process, which talks to the Hub ----
 
 
-def _worker(log: Path) -> EngineProcess:
+def _fetching(log: Path) -> EngineProcess:
     return EngineProcess(
-        _WORKER, {**os.environ, **ENV}, log, secrets=secrets.known(), talks=True
+        _PROCESS, {**os.environ, **ENV}, log, secrets=secrets.known(), talks=True
     )
 
 
 def _list(
-    worker: EngineProcess,
+    process: EngineProcess,
     recipe: ModelRecipe,
     source: HubSource,
     say: Say,
     timeout_s: float | None,
 ) -> Listing:
     job = Job(source.repo, source.kind, source.revision, recipe.include, recipe.exclude)
-    worker.send_line(msgspec.json.encode(job))
+    process.send_line(msgspec.json.encode(job))
     deadline = time.monotonic() + (timeout_s or 1e9)
-    while (answer := _hear(worker, max(deadline - time.monotonic(), 0.0), say)) is None:
+    while (answer := _hear(process, max(deadline - time.monotonic(), 0.0), say)) is None:
         if time.monotonic() > deadline:
             raise ModelError(f"The Hub didn't answer within {duration(timeout_s)}.")
     assert isinstance(answer, Listing)
     return answer
 
 
-def _hear(worker: EngineProcess, timeout_s: float, say: Say) -> Listing | Event | None:
+def _hear(process: EngineProcess, timeout_s: float, say: Say) -> Listing | Event | None:
     """Return the child's next message, if there is one. Its notes are passed on; its error is raised."""
-    line = worker.hear(min(timeout_s, 0.5))
+    line = process.hear(min(timeout_s, 0.5))
     if line is None:
-        if not worker.alive() and (line := worker.hear(0.1)) is None:
+        if not process.alive() and (line := process.hear(0.1)) is None:
             raise ModelError(
-                f"The fetching process ended: {' | '.join(worker.last_lines(3))}. Try again."
+                f"The fetching process ended: {' | '.join(process.last_lines(3))}. Try again."
             )
         if line is None:
             return None
@@ -183,9 +183,9 @@ def _fetch(
 ) -> ModelEntry:
     began = time.monotonic()
     storage = storage_folder(source.kind, source.repo)
-    with _worker(log) as worker:
+    with _fetching(log) as process:
         below(f"asking for the files of {source.repo}")
-        listing = _list(worker, recipe, source, say, None)
+        listing = _list(process, recipe, source, say, None)
         total = sum(f.size for f in listing.files.values())
         here = present(storage, listing.files)
         _check_space(source.repo, total - here, storage.parent)
@@ -201,8 +201,8 @@ def _fetch(
         for other in library.entries():
             if other.origin == origin and other.whole:
                 known |= {n: f.sha256 for n, f in fetched(other).items()}
-        worker.send_line(msgspec.json.encode(Go(known)))
-        sums = _watch(worker, storage, listing.files, total, say, below)
+        process.send_line(msgspec.json.encode(Go(known)))
+        sums = _watch(process, storage, listing.files, total, say, below)
     root = snapshot_folder(storage, listing.commit)
     path = engine_path(root, list(listing.files)) if source.kind == "model" else root
     folder = path.parent if path.suffix == ".gguf" else path
@@ -231,7 +231,7 @@ def _fetch(
 
 
 def _watch(
-    worker: EngineProcess,
+    process: EngineProcess,
     storage: Path,
     files: Mapping[str, FetchedFile],
     total: int,
@@ -243,7 +243,7 @@ def _watch(
     seen: deque[tuple[float, int]] = deque()
     due = 0.0
     while True:
-        message = _hear(worker, 0.5, say)
+        message = _hear(process, 0.5, say)
         if isinstance(message, Event):
             if message.end:
                 return sums

@@ -68,7 +68,8 @@ class ModelEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def whole(self) -> bool:
-        """Whether all files are there: False where a file is gone, has another size, or was changed by its owner."""
+        """Return whether all files are there: False where a file is gone, has another size, or was changed by its
+        owner."""
         try:
             return all(f.matches(self.folder / name) for name, f in self.files.items())
         except OSError:

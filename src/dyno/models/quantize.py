@@ -28,7 +28,7 @@ from dyno.probe import model
 from dyno.probe.tensors import Tensor, read_safetensors
 from dyno.saying import Say
 
-_WORKERS = Path(__file__).with_name("workers")
+_PROGRAMS = Path(__file__).with_name("programs")
 # left as it is where the recipe doesn't say: it decides on tokens, and is small
 _HEAD = "lm_head"
 # relative difference of the logits. Zeros have 1, another model has 1.4; 4 bits of random weights 0.44
@@ -41,7 +41,7 @@ _BAR = re.compile(r"^(.*?):? *\d+%\|.*\| *(\d+)/(\d+)")
 
 
 class ToolResult(msgspec.Struct):
-    """What a worker reports: the greedy tokens of both models, and how far the logits are apart."""
+    """What the tool's program reports: the greedy tokens of both models, and how far the logits are apart."""
 
     tokens: list[int]
     source_tokens: list[int]
@@ -123,7 +123,7 @@ def _run(
     log: Path,
     below: Say,
 ) -> ToolResult:
-    """Run the worker in the tool's interpreter."""
+    """Run the program in the tool's interpreter."""
     weights = sum(path.stat().st_size for path in source.glob("*.safetensors"))
     work = part / "work"  # swept with the rest where dyno is killed
     work.mkdir()
@@ -153,7 +153,7 @@ def _run(
         "TOKENIZERS_PARALLELISM": "false",
     }
     variables.pop("HF_TOKEN", None)
-    command = [env.python, "-I", str(_WORKERS / "__main__.py"), str(work / "job.json")]
+    command = [env.python, "-I", str(_PROGRAMS / "__main__.py"), str(work / "job.json")]
     tool.run(scheme.tool, command, log, below, describe, variables, needs=needs)
     try:
         return msgspec.json.decode((work / "result.json").read_bytes(), type=ToolResult)

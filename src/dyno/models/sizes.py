@@ -20,7 +20,7 @@ from dyno.probe import model as model_files
 from dyno.scratch import scratch
 
 TOTAL_S = 10.0  # for the answers of all repositories together
-_WORKER = [sys.executable, "-P", "-m", "dyno.models.ask"]
+_PROCESS = [sys.executable, "-P", "-m", "dyno.models.ask"]
 _WEIGHTS = re.compile(r"\.(safetensors|bin|gguf)$")
 
 
@@ -78,12 +78,12 @@ def _answers(question: RepoQuestion, timeout_s: float) -> dict[int, RepoFacts]:
     with scratch() as folder:
         env = {**os.environ, **hub.ENV}
         with EngineProcess(
-            _WORKER, env, folder / "log", secrets=secrets.known(), talks=True
-        ) as worker:
-            worker.send_line(msgspec.json.encode(question))
+            _PROCESS, env, folder / "log", secrets=secrets.known(), talks=True
+        ) as process:
+            process.send_line(msgspec.json.encode(question))
             while len(out) < len(question.jobs) and time.monotonic() < deadline:
-                line = worker.hear(min(deadline - time.monotonic(), 0.5))
-                if line is None and not worker.alive():
+                line = process.hear(min(deadline - time.monotonic(), 0.5))
+                if line is None and not process.alive():
                     break
                 if line is not None:
                     facts = msgspec.json.decode(line, type=RepoFacts)

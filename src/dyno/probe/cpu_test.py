@@ -1,7 +1,7 @@
 """Measure how fast the CPU reads memory and multiplies matrices: a small test in its own process.
 
 Run as `python -m dyno.probe.cpu_test CORES FREE_BYTES DYNO`, with one thread for each call into BLAS (the caller sets
-that). Each core has a worker, and all do the same thing at the same times. Prints JSON. DYNO: the caller's process id.
+that). Each core has a process, and all do the same thing at the same times. Prints JSON. DYNO: the caller's process id.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ MiB = 1 << 20
 SIZES = [n * MiB for n in (4, 8, 16, 32, 64, 128, 256, 512)]
 LARGE = 2048 * MiB  # many cores come with caches in which the others fit
 MANY_CORES = 16
-SHARE_MIN = 256 * 1024  # of a worker; below, the call itself takes longer than the reading
+SHARE_MIN = 256 * 1024  # of a process; below, the call itself takes longer than the reading
 ROUNDS = 3
 _PR_SET_PDEATHSIG = 1  # of Linux's prctl
 SIDE = 512  # of the matrices: they fit a core's own cache
@@ -51,16 +51,16 @@ def die_with(parent: int) -> None:
 
 
 def measure(cores: int, wanted: list[int]) -> dict[str, Any]:
-    """Return bytes/s by size, operations/s, and of the time that the workers wanted, the part they were given."""
+    """Return bytes/s by size, operations/s, and of the time that the processes wanted, the part they were given."""
     context = multiprocessing.get_context("fork")  # with numpy loaded once
     start, queue = context.Barrier(cores), context.SimpleQueue()
     arguments = (cores, wanted, start, queue.put, os.getpid())
-    workers = [context.Process(target=_work, args=arguments) for _ in range(cores)]
-    for worker in workers:
-        worker.start()
-    rows = [queue.get() for _ in workers]
-    for worker in workers:
-        worker.join()
+    processes = [context.Process(target=_work, args=arguments) for _ in range(cores)]
+    for process in processes:
+        process.start()
+    rows = [queue.get() for _ in processes]
+    for process in processes:
+        process.join()
     return _summarize(rows, cores, wanted)
 
 

@@ -48,7 +48,7 @@ def read(path: Path) -> ModelShape | None:
 
 
 def looks_local(name: str) -> bool:
-    """Whether it is a path rather than a hub's owner/name."""
+    """Return whether it is a path rather than a hub's owner/name."""
     return name.startswith(("/", ".", "~")) or name.endswith(".gguf") or Path(name).exists()
 
 

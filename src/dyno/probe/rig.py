@@ -22,7 +22,7 @@ from dyno.probe.software import ask
 ROOT = Path("/")
 
 
-def look(
+def read_machine(
     urls: Iterable[str] = (),
     *,
     root: Path = ROOT,

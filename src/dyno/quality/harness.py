@@ -341,7 +341,7 @@ def returns_likelihoods(job: dict[str, Any], server: Server) -> bool:
 
 
 def spoken(name: str, task: str, manager: TaskManager) -> bool:
-    """Whether a name is a generative form of a task."""
+    """Return whether a name is a generative form of a task."""
     stem = task.removesuffix("_choices")
     longer = (
         name.startswith(stem)

@@ -1,4 +1,4 @@
-"""lm-evaluation-harness: its tasks, asked by a worker in its own environment."""
+"""lm-evaluation-harness: its tasks, asked by a program in its own environment."""
 
 import os
 import time
@@ -22,15 +22,15 @@ from dyno.trial.session import Session
 from dyno.workload.tasks import LETTERS, MAX_TOKENS, items
 
 KIND = "lm-eval"
-_WORKER = Path(builtin.__file__).with_name("harness.py")
+_HARNESS = Path(builtin.__file__).with_name("harness.py")
 _BACKENDS = {"chat": "openai-chat", "completions": "openai"}
 _CODE = ("!function", "!!python", "trust_remote_code", "unsafe_code")  # in a task file
 _SEED = 1234  # lm-eval's own default
 _GONE = "The server stopped answering"
 
 
-class _WorkerResult(msgspec.Struct):
-    """What the worker writes."""
+class _HarnessResult(msgspec.Struct):
+    """What the program writes."""
 
     problem: str = ""
     answers: list[ItemAnswer] = []
@@ -83,8 +83,8 @@ def interpreter() -> str:
 
 def _work(
     run: Run, session: Session, trial: TrialSpec, concurrency: int, tasks: list[str]
-) -> _WorkerResult | None:
-    """Run the worker; None where the user stops it. Its log stays where it fails."""
+) -> _HarnessResult | None:
+    """Run the program; None where the user stops it. Its log stays where it fails."""
     job, out = run.path / "lm-eval-job.json", run.path / "lm-eval-result.json"
     out.unlink(missing_ok=True)
     order = {
@@ -96,7 +96,7 @@ def _work(
     write(job, pretty(order))
     env = {**os.environ, "DYNO_HEADERS": msgspec.json.encode(session.headers).decode()}
     log = run.path / "lm-eval.log"
-    with EngineProcess([interpreter(), "-I", str(_WORKER), str(job)], env, log) as process:
+    with EngineProcess([interpreter(), "-I", str(_HARNESS), str(job)], env, log) as process:
         while process.alive() and not session.stop.requested:
             time.sleep(0.05)
             _report(session, process.last_line())
@@ -110,7 +110,7 @@ def _work(
         raise EngineError(
             f'lm-eval failed with code {code}: "{" | ".join(last)}". Read {log}.'
         )
-    result = read(out, _WorkerResult)
+    result = read(out, _HarnessResult)
     for path in (out, log):
         path.unlink()
     return result
@@ -196,8 +196,8 @@ def _out(run: Run, concurrency: int) -> Path:
     return run.path / f"lm-eval-{concurrency}.json"
 
 
-def _result(run: Run, concurrency: int) -> _WorkerResult:
-    return read_optional(_out(run, concurrency), _WorkerResult) or _WorkerResult()
+def _result(run: Run, concurrency: int) -> _HarnessResult:
+    return read_optional(_out(run, concurrency), _HarnessResult) or _HarnessResult()
 
 
 def tools(run: Run, spec: QualitySpec) -> dict[str, str]:

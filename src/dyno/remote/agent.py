@@ -361,8 +361,8 @@ def digest(path: str) -> str:
 
 
 def kept_back(folder: str, name: str, rule: dict[str, str]) -> bool:
-    """Whether a file is kept back. `rule`: pattern → '' (always), +NAME (until NAME is beside it), -NAME (as long as
-    NAME is)."""
+    """Return whether a file is kept back. `rule`: pattern → '' (always), +NAME (until NAME is beside it), -NAME (as
+    long as NAME is)."""
     until = next(
         (until for pattern, until in rule.items() if fnmatch.fnmatchcase(name, pattern)),
         None,

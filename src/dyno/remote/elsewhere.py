@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from secrets import token_hex
 from typing import IO, Annotated, Any
 
 import msgspec
@@ -33,7 +34,6 @@ from dyno.probe.model import looks_local
 from dyno.remote import wheel
 from dyno.remote.dstack import DstackRig, configurations, run_name
 from dyno.remote.engine import FarMachine, Published
-from dyno.remote.register import Register, new_id
 from dyno.remote.ssh import SshMachine, events
 from dyno.saying import Say
 from dyno.scratch import scratch, sweep
@@ -57,6 +57,64 @@ class Order(msgspec.Struct, frozen=True):
     study: Study
     text: str  # of its file, without secrets
     environ: dict[str, str]  # keys that its trials name
+
+
+class Register:
+    """Lists what dyno has running on other machines: a file for each, outside the runs, so that nothing is
+    forgotten."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def entries(self) -> list[RigEntry]:
+        """Return all, the oldest first. A file that can't be read is an error: a machine may be paid for."""
+        return sorted(
+            map(_read_entry, self.folder.glob("*.json")), key=lambda entry: entry.since
+        )
+
+    def find(self, folder: Path, rig: str) -> RigEntry | None:
+        """Return what runs there for a study's folder on this machine."""
+        wanted = (str(folder.absolute()), rig)
+        return next(
+            (entry for entry in self.entries() if (entry.folder, entry.rig) == wanted), None
+        )
+
+    def write(self, entry: RigEntry) -> None:
+        """Write it whole or not at all, and to the disk: before anything starts there."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        partial = self.folder / f"{entry.id}.partial"
+        try:
+            with open(
+                partial, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)
+            ) as file:
+                file.write(msgspec.json.format(msgspec.json.encode(entry)))
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(self._path(entry.id))
+        except OSError as e:
+            raise StoreError(
+                f"{partial} can't be written: {e.strerror}. Nothing was started."
+            ) from None
+
+    def remove(self, entry: RigEntry) -> None:
+        self._path(entry.id).unlink(missing_ok=True)
+
+    def _path(self, name: str) -> Path:
+        return self.folder / f"{name}.json"
+
+
+def new_id() -> str:
+    """Return the id of an entry. Two machines may use the same rig: ids don't meet."""
+    return token_hex(6)
+
+
+def _read_entry(path: Path) -> RigEntry:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=RigEntry)
+    except (OSError, msgspec.MsgspecError) as e:
+        raise StoreError(
+            f"{path} can't be read: {e}. It lists something that runs on another machine. Check there, then delete it."
+        ) from None
 
 
 def register() -> Register:
@@ -545,7 +603,7 @@ def strings(value: Any) -> list[str]:
 
 
 def _alive(process: int) -> bool:
-    """Whether another dyno of this machine still watches an entry."""
+    """Return whether another dyno of this machine still watches an entry."""
     if process in (0, os.getpid()):
         return False
     try:

@@ -1,6 +1,6 @@
-"""Slices of a load on the nodes of a Ray cluster: Ray places, starts and watches their workers.
+"""Slices of a load on the nodes of a Ray cluster: Ray places, starts and watches them.
 
-Each worker's clock is read before and after the load: all start together, and their records are merged on the clock
+Each node's clock is read before and after the load: all start together, and their records are merged on the clock
 here.
 """
 
@@ -26,11 +26,11 @@ from dyno.facts.clock import ClockReading, NodeClock
 from dyno.facts.record import ClientFacts
 from dyno.http import Url
 from dyno.load.echo import Asker
+from dyno.load.node import NodeSlice
 from dyno.load.process import SliceFailure, SliceTask, lost
 from dyno.load.progress import Progress
 from dyno.load.relay import NotUnderstood, Relay, decoded, is_time
 from dyno.load.spool import Spool
-from dyno.load.worker import SliceWorker
 from dyno.measure import clocks
 from dyno.numbers import human_bytes
 from dyno.option import setting_name
@@ -41,7 +41,7 @@ from dyno.visible import one_line
 
 HEAD_START_NS = NS_PER_S  # orders go over a network, to many nodes
 _LOOK_NS = NS_PER_S // 2
-# for a worker to be placed and started; dyno is sent there first
+# for a slice to be placed and started; dyno is sent there first
 _BEGIN_NS = 120 * NS_PER_S
 _SILENT_NS = 60 * NS_PER_S  # Ray gives a node up after some 15 s
 _READY_NS = 600 * NS_PER_S  # from its placing to its open connections
@@ -72,7 +72,7 @@ class RaySlice:
         self._begin()
 
     def _begin(self) -> None:
-        """Let Ray place a worker. Another one, if it dies before the load."""
+        """Let Ray place it on a node. It does so again where that dies before the load."""
         self.ready = False
         self.progress = Progress(self._count)
         self._node = ""
@@ -80,15 +80,15 @@ class RaySlice:
         # bytes of the node's spool; when to ask for more
         self._received = self._look_ns = 0
         self._tries -= 1
-        self._worker = (
-            self._ray.remote(SliceWorker)
+        self._actor = (
+            self._ray.remote(NodeSlice)
             .options(num_cpus=1, scheduling_strategy="SPREAD")
             .remote()
         )
-        self._answer = self._worker.begin.remote(self._task, self._masks)
+        self._answer = self._actor.begin.remote(self._task, self._masks)
         self._heard_ns = self._placed_ns = now_ns()
 
-    def look(self) -> None:
+    def update(self) -> None:
         ray, now = self._ray, now_ns()
         if self.facts or now < self._look_ns:
             return
@@ -96,7 +96,7 @@ class RaySlice:
             if late := self._late(now):
                 raise ray.exceptions.GetTimeoutError(late)
             if self._answer is None:
-                self._answer = self._worker.look.remote(self._received)
+                self._answer = self._actor.relay.remote(self._received)
             if not ray.wait([self._answer], timeout=0)[0]:
                 return
             answer, self._answer = self._answer, None
@@ -172,8 +172,8 @@ class RaySlice:
 
     def _read_clock(self) -> ClockReading:
         """Read the node's clock over a connection, else by calls through Ray, which take longer."""
-        worker, token = self._worker, secrets.token_bytes(16)
-        port = self._get(worker.echo.remote(self._node, token), timeout=_ANSWER_S)
+        actor, token = self._actor, secrets.token_bytes(16)
+        port = self._get(actor.echo.remote(self._node, token), timeout=_ANSWER_S)
         if type(port) is not int or not 1 <= port <= 65535:
             raise NotUnderstood("its clock is at no port")
         try:
@@ -181,21 +181,21 @@ class RaySlice:
                 return clocks.read(lambda: _time(asker()), _ROUND_TRIPS)
         except (OSError, UnicodeError):  # the second: of a name that can't be one
             return clocks.read(
-                lambda: _time(self._get(worker.clock.remote(), timeout=_ANSWER_S)),
+                lambda: _time(self._get(actor.clock.remote(), timeout=_ANSWER_S)),
                 _ROUND_TRIPS_RAY,
             )
 
     def go(self, at_ns: int) -> None:
         assert self._clock is not None, "it is ready"
         self._start_ns = at_ns
-        self._worker.go.remote(at_ns + self._clock.before.ahead_ns)
+        self._actor.go.remote(at_ns + self._clock.before.ahead_ns)
 
     def stop(self) -> None:
         self._stop_ns = now_ns()
         if not self._node:  # Ray hasn't placed it yet
             self.facts = self._nothing_sent()
         elif self.facts is None:
-            self._worker.stop.remote()
+            self._actor.stop.remote()
 
     def _nothing_sent(self) -> ClientFacts:
         now = self._stop_ns
@@ -211,7 +211,7 @@ class RaySlice:
                 return
             if not self._tries or isinstance(error, TimeoutError):
                 raise _refusal(error)
-            self._ray.kill(self._worker)  # it may live on, and hold a processor
+            self._ray.kill(self._actor)  # it may live on, and hold a processor
             self._begin()
             return
         elapsed_ns = max(min(self.progress.elapsed_ns, now_ns() - self._start_ns), 0)
@@ -255,8 +255,8 @@ class RaySlice:
         self._spool.close()
         if self._node and not self.ready:
             with contextlib.suppress(self._ray.exceptions.RayError, NotUnderstood):
-                self._get(self._worker.clean_up.remote(), timeout=_ANSWER_S)
-        self._ray.kill(self._worker)
+                self._get(self._actor.clean_up.remote(), timeout=_ANSWER_S)
+        self._ray.kill(self._actor)
 
 
 def check(spec: ClientSpec) -> None:
@@ -296,7 +296,7 @@ def placed(spec: ClientSpec, tasks: Sequence[SliceTask]) -> Iterator[list[RaySli
 
 
 @contextlib.contextmanager
-def _cluster(address: str | None, workers: int) -> Iterator[Any]:
+def _cluster(address: str | None, processes: int) -> Iterator[Any]:
     package = {
         "py_modules": [str(Path(dyno.__file__).parent)],
         "excludes": ["**/__pycache__"],
@@ -317,7 +317,7 @@ def _cluster(address: str | None, workers: int) -> Iterator[Any]:
             # short: Ray's sockets are in it
             folder = last.enter_context(scratch("dyno-ray-", Path("/tmp")))
             local = {
-                "num_cpus": workers,
+                "num_cpus": processes,
                 "include_dashboard": False,
                 "_temp_dir": str(folder),
             }
@@ -332,9 +332,9 @@ def _cluster(address: str | None, workers: int) -> Iterator[Any]:
         except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as e:
             where = f"No Ray cluster at {address}" if address else "Ray can't start here"
             raise TargetError(f"{where}: {_reason(e)}.") from None
-        if free < workers:
+        if free < processes:
             raise TargetError(
-                f"The Ray cluster has {free} free CPUs; {workers} processes need one each. Lower "
+                f"The Ray cluster has {free} free CPUs; {processes} processes need one each. Lower "
                 f"{setting_name('--procs')}."
             )
         yield ray

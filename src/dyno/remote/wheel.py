@@ -32,7 +32,7 @@ _MANYLINUX = {"x86_64": 5, "aarch64": 17}
 
 
 def same_as_here(remote: RigPython) -> bool:
-    """Whether packages that are installed here run remote."""
+    """Return whether packages that are installed here run remote."""
     here = (sys.implementation.cache_tag, platform.system(), platform.machine())
     if (remote.tag, remote.system, remote.machine) != here:
         return False

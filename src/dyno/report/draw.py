@@ -11,7 +11,7 @@ from typing import Any
 
 from dyno.errors import DrawError
 
-WORKER = [sys.executable, "-P", "-m", "dyno.report.draw_worker"]
+PROCESS = [sys.executable, "-P", "-m", "dyno.report.draw_process"]
 _END_S = 5.0
 _ADVICE = "A limit of memory (`ulimit -v`, a container's) often is the cause: raise it."
 
@@ -50,7 +50,7 @@ class _Drawer:
     def _start(self) -> "subprocess.Popen[bytes]":
         try:
             self._process = subprocess.Popen(
-                WORKER,
+                PROCESS,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

@@ -38,7 +38,7 @@ from dyno.search.judge import FEWEST, FILL_ENDS, LEAST_S, WAVES
 from dyno.search.search import Probe, ProbeStep, Search
 from dyno.search.search_time import Pace, search_time
 from dyno.store.run import Run, create, make_folder, pretty, read_optional, write
-from dyno.study.order import TOKEN_S, output_tokens
+from dyno.study.duration import TOKEN_S, output_tokens
 from dyno.trial.online import finish, measure
 from dyno.trial.outcome import Outcome
 from dyno.trial.prepare import hidden, prepare
@@ -557,7 +557,7 @@ def disturbed(result: Result, limits: Sequence[Limit]) -> str:
 def others(result: Result) -> str:
     """Name who else used the machine."""
     used = result.served.client.others_cpu
-    cores = rig.look().cores
+    cores = rig.read_machine().cores
     if used is None or not cores or used < _OTHERS_CORES * cores:
         return ""
     return f"Other programs used {number(min(used, cores), digits=2)} of {cores} cores."

@@ -13,7 +13,7 @@ import numpy as np
 
 from dyno.facts.find import ProbeLook, Weighed
 from dyno.facts.limits import Limit
-from dyno.search import backlog, start
+from dyno.search import start, timeline
 from dyno.search.timeline import LimitColumn, Requests
 
 FEWEST = 20  # requests that count
@@ -133,14 +133,14 @@ class Judge:
             rough=shows,
             weighed=weighed,
             grows=grows,
-            swells=ready and not self.wave and backlog.swells(r, from_s, now_s),
+            swells=ready and not self.wave and timeline.swells(r, from_s, now_s),
             settled=ready and not begun.lasts and self._is_settled(count, weighed),
             profiles=self._profiles(r, now_s, filled_s, length_s) if shows else [],
         )
 
     def _grows(self, r: Requests, now_s: float) -> bool:
         """Return whether the backlog of an open loop grows without end."""
-        return not self.wave and backlog.grows(r, 0.0, now_s)
+        return not self.wave and timeline.grows(r, 0.0, now_s)
 
     def _is_rough(self, count: int, window_s: float, length_s: float) -> bool:
         """Return whether a probe shows where to look."""

@@ -84,7 +84,7 @@ class Proposer:
             self._numbers[key_of(setting)] = number
 
     def _counts(self, trial: Any) -> bool:
-        """Whether a trial of the journal is a setting of this search, and not a copy."""
+        """Return whether a trial of the journal is a setting of this search, and not a copy."""
         if trial.state == self._states.COMPLETE:
             msgspec.convert(trial.values, tuple[float])  # the sampler sorts by it
         return bool(

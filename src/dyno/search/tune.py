@@ -138,7 +138,7 @@ class Tuner:
         return best
 
     def _time_for_setting(self) -> bool:
-        """Whether there is time for a setting: with its longer load, where it would be compared by that."""
+        """Return whether there is time for a setting: with its longer load, where it would be compared by that."""
         longer = any(trial.long_value is not None for trial in self.trials.values())
         return self.budget.allows_setting(longer=longer and self.budget.released)
 
@@ -183,7 +183,7 @@ class Tuner:
         return 1 if self.spec.lower else -1
 
     def _promising(self, setting: Setting, value: float | None) -> bool:
-        """Whether it is among the best third so far. The default always gets its longer load."""
+        """Return whether it is among the best third so far. The default always gets its longer load."""
         others = [
             t.value for t in self.trials.values() if t.value is not None and not t.objection
         ]
@@ -260,7 +260,7 @@ class Tuner:
         return trial
 
     def _wants_repeats(self, trial: TuneTrial) -> bool:
-        """Whether it was not repeated yet, and is more than a default without a target that nothing beats."""
+        """Return whether it was not repeated yet, and is more than a default without a target that nothing beats."""
         refused = any(other.refused_in_repeats for other in self.trials.values())
         return not trial.repeats and bool(trial.setting or self.spec.limits or refused)
 
@@ -270,12 +270,12 @@ class Tuner:
         return [self.plan.trial(setting, times, repeat, numbers[-1]) for repeat in numbers]
 
     def _time_for_repeat(self, repeats: int, times: int) -> bool:
-        """Whether a search that its budget has ended has time for one more repeat."""
+        """Return whether a search that its budget has ended has time for one more repeat."""
         wanted = repeats < 2 * self.spec.confirm_repeats
         return self._ended == "budget" and wanted and self.budget.allows_pair(times)
 
     def _unrefuted(self, planned: Sequence[PlannedTrial], _: PlannedTrial) -> bool:
-        """Whether the next repeat is worth its time: after one that misses the target, none is."""
+        """Return whether the next repeat is worth its time: after one that misses the target, none is."""
         return not any(
             repeat.counts and repeat.objection for repeat in self._repeats(planned)
         )
@@ -359,7 +359,7 @@ class Tuner:
         return self._with_longer(self._result(short, setting), longer)
 
     def _known(self, planned: PlannedTrial) -> bool:
-        """Whether it was measured or has failed: a resumed search doesn't start it again."""
+        """Return whether it was measured or has failed: a resumed search doesn't start it again."""
         run = self.folder.run(planned.place)
         return run.whole or failure_of(run) is not None
 
@@ -370,7 +370,7 @@ class Tuner:
         setting: Setting,
         planned: PlannedTrial,
     ) -> bool:
-        """Whether a trial is worth its time: a longer one, where the short one was good."""
+        """Return whether a trial is worth its time: a longer one, where the short one was good."""
         if planned.place.id != longer.place.id:
             return True
         # a search is as long as it must be
@@ -572,7 +572,7 @@ def _weights_read(plan: EnginePlan) -> _WeightsRead | None:
 
 
 def _shown_worse(d: Difference) -> bool:
-    """Whether the whole interval of a difference is on the worse side."""
+    """Return whether the whole interval of a difference is on the worse side."""
     if d.low is None or d.high is None or d.change is None:
         return False
     return d.low > 0 if d.lower else d.high < 0

@@ -66,12 +66,12 @@ class TuneBudget:
         return self.left_s - self._kept_s() >= self.start_s + self.load_s(loads)
 
     def allows_longer(self) -> bool:
-        """Whether a setting's longer load in the same start leaves time for two more settings."""
+        """Return whether a setting's longer load in the same start leaves time for two more settings."""
         more_s = 0.0 if self.released else 2 * (self.start_s + self.load_s(1))
         return self.left_s - self._kept_s() - self.load_s(LONGER) >= more_s
 
     def allows_second_start(self) -> bool:
-        """Whether a setting may be started once more, for its longer load."""
+        """Return whether a setting may be started once more, for its longer load."""
         return self.left_s - self._kept_s() >= self.start_s + self.load_s(LONGER)
 
     def allows_pair(self, times: int) -> bool:

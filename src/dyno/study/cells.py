@@ -133,7 +133,7 @@ def converted(document: TomlDocument, path: Path, hint: Any, value: Any) -> Any:
         shown = repr(secrets.public(value, name))
         document.mistake(
             path,
-            f"must be {_words(hint)}, but is {shown}{f' (at {inside})' if inside else ''}.",
+            f"must be {_type_words(hint)}, but is {shown}{f' (at {inside})' if inside else ''}.",
         )
         return None
     if isinstance(value, str) and (why := option.problem(value)):
@@ -175,10 +175,10 @@ def _number_as_text(value: Any) -> Any:
     )
 
 
-def _words(hint: Any) -> str:
+def _type_words(hint: Any) -> str:
     if get_origin(hint) in (Union, types.UnionType):
         return " or ".join(
-            _words(part) for part in get_args(hint) if part is not type(None)
+            _type_words(part) for part in get_args(hint) if part is not type(None)
         )
     if get_origin(hint) is Literal:
         return f"one of {', '.join(map(str, get_args(hint)))}"
@@ -187,7 +187,7 @@ def _words(hint: Any) -> str:
         return (
             "a list of text in quotes"
             if inner is str
-            else f"a list of {_words(inner).removeprefix('a ')}s"
+            else f"a list of {_type_words(inner).removeprefix('a ')}s"
         )
     simple = {
         int: "a whole number",

@@ -1,49 +1,17 @@
-"""The order of a study's trials: few starts of engines, and no side of a comparison favoured by drift. Its length.
+"""The order of a study's trials: few starts of engines, and no side of a comparison favoured by drift.
 
 Each repeat goes round all engine settings, in an order that the seed has shuffled and that the next repeat turns
 round (A B, B A): what changes slowly, such as heat, then meets both sides alike. Where the same setting ends one
 round and begins the next, it goes on running.
 """
 
-import math
 import random
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 import msgspec
 
-from dyno.facts.load import LoadSpec
-from dyno.facts.quality import QualitySpec
 from dyno.facts.study import PlannedTrial, Study
-from dyno.facts.trial import TrialSpec
-from dyno.workload.datasets import DATASETS
-from dyno.workload.spec import WorkloadSpec
-
-# For a model of some 8 to 70 billion parameters on a current accelerator; smaller ones are faster. What matters is
-# the sum over a study, and that is corrected as soon as one trial is done.
-TOKEN_S = 0.03  # between two tokens of a stream
-TOGETHER = 256  # streams that such an engine works on at once
-OWN_START_S = 1.0  # of what comes with dyno
-# of its weights: one stream, and each further one; on two cores
-OWN_BYTES_S, OWN_STREAM_BYTES_S = 5e9, 8e9
-PROMPT_TOKENS = 250  # of a dataset whose lengths aren't known yet
-_QUALITY_SHARE = 0.25  # of the limit of an answer, that answers of quality tasks have
-
-
-class EnginePace(NamedTuple):
-    """How fast an engine is, in seconds."""
-
-    token_s: float = TOKEN_S  # from a token of a stream to its next
-    stream_s: float = 0.0  # … more for each further stream
-    prompt_s: float = 0.0  # for each token of a prompt; the streams share the time
-
-    def answer_s(self, tokens: int, streams: int) -> float:
-        return tokens * (self.token_s + (streams - 1) * self.stream_s)
-
-    def scaled(self, factor: float) -> "EnginePace":
-        return EnginePace(
-            self.token_s * factor, self.stream_s * factor, self.prompt_s * factor
-        )
 
 
 class TrialGroup(NamedTuple):
@@ -157,86 +125,3 @@ def series_key(planned: PlannedTrial) -> tuple[str, ...]:
 
 def level(planned: PlannedTrial) -> tuple[float, float]:
     return planned.trial.load.level
-
-
-# ---- how long trials may take, before anything is known of the engine ----
-
-
-def trial_s(trial: TrialSpec, pace: EnginePace | None = None) -> float:
-    """Estimate how long a trial's load takes. `pace`: None: that of a large model on a current accelerator."""
-    pace = pace or EnginePace()
-    output = output_tokens(trial)
-    if trial.offline:
-        return _offline_s(trial, pace, output)
-    if trial.quality:
-        return _quality_s(trial.quality, trial.workload.num_prompts, pace, output)
-    if trial.find:
-        return trial.find.budget_s + (trial.find.confirm_s or 0.0)
-    return _serving_s(trial.workload, trial.load, pace, output)
-
-
-def _quality_s(quality: QualitySpec, prompts: int, pace: EnginePace, output: int) -> float:
-    passes_s = []
-    for concurrency in quality.concurrency:
-        streams = min(concurrency, TOGETHER)
-        passes_s.append(math.ceil(prompts / streams) * pace.answer_s(output, streams))
-    return sum(passes_s)
-
-
-def _serving_s(work: WorkloadSpec, load: LoadSpec, pace: EnginePace, output: int) -> float:
-    streams = min(load.max_concurrency or TOGETHER, TOGETHER, max(work.num_prompts, 1))
-    request_s = pace.answer_s(output, streams)
-    warmup_s = math.ceil(work.num_warmups / streams) * request_s
-    if load.duration_s:
-        return warmup_s + load.duration_s + request_s
-    if load.arrivals == "recorded" and work.trace_end_s:
-        served_s = (work.trace_end_s - work.trace_start_s) / load.speedup + request_s
-    else:
-        served_s = math.ceil(work.num_prompts / streams) * request_s + _prompts_s(
-            work, pace
-        )
-    rate = _rate_rps(work, load)
-    sent_s = work.num_prompts / rate + request_s if rate else 0.0
-    return warmup_s + max(sent_s, served_s)
-
-
-def _rate_rps(work: WorkloadSpec, load: LoadSpec) -> float | None:
-    """Return the mean rate of an open loop."""
-    if load.rates:
-        return work.num_prompts / next(load.rates.times([work.num_prompts]))
-    if load.request_rate_rps:
-        return load.request_rate_rps
-    if load.ramp_end_rps:
-        return (load.ramp_start_rps or 0) / 2 + load.ramp_end_rps / 2
-    return None
-
-
-def output_tokens(trial: TrialSpec) -> int:
-    """Return how long an answer may be, in the mean."""
-    w = trial.workload
-    if trial.quality and w.output_len:
-        return math.ceil(w.output_len * _QUALITY_SHARE)
-    if w.output_len is not None:
-        return w.output_len
-    return DATASETS[w.dataset].answer_tokens
-
-
-def _prompts_s(work: WorkloadSpec, pace: EnginePace) -> float:
-    """Return the time for all prompts, which the streams share."""
-    return (
-        work.num_prompts
-        * (work.input_len if work.traits.exact else PROMPT_TOKENS)
-        * pace.prompt_s
-    )
-
-
-def _offline_s(trial: TrialSpec, pace: EnginePace, output: int) -> float:
-    w, offline = trial.workload, trial.offline
-    assert offline is not None
-    streams = min(max(w.num_prompts, 1), TOGETHER)
-    answers_s = math.ceil(w.num_prompts / TOGETHER) * pace.answer_s(output, streams)
-    once_s = answers_s + _prompts_s(w, pace)
-    if offline.kind == "throughput":
-        return once_s
-    rounds = (offline.iterations or 10) + (offline.warmup_iterations or 1)
-    return rounds * max(once_s, 0.05)

@@ -17,11 +17,11 @@ from dyno.engines.launch import (
     contained,
     launches,
     locate,
+    misspelt,
     shown,
     spec_secrets,
 )
 from dyno.engines.port import free_port
-from dyno.engines.variables import misspelt
 from dyno.errors import UsageError
 from dyno.facts.engine import (
     ContainerSpec,

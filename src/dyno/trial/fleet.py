@@ -75,7 +75,7 @@ class Fleet(Life):
 
     def machine(self, urls: list[str]) -> Rig:
         """Look at the machine that it runs on."""
-        return self.plan.seen(rig.look(urls, record=True))
+        return self.plan.seen(rig.read_machine(urls, record=True))
 
     def shape(self) -> ModelShape | None:
         return self.plan.shape()

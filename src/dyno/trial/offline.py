@@ -93,7 +93,7 @@ def _widest(trials: Sequence[TrialSpec]) -> list[Batch]:
 
 def lines(trial: TrialSpec, machine: Rig | None = None) -> Iterator[str]:
     """Yield the lines of a dry run."""
-    yield from engine_plan(trial, machine or rig.look(), dry=True).lines()
+    yield from engine_plan(trial, machine or rig.read_machine(), dry=True).lines()
     iterations, warmups = counts(trial)
     yield f"# {iterations} measured iterations after {warmups} to warm up"
     if (copies := replicas(trial)) > 1:
@@ -101,7 +101,9 @@ def lines(trial: TrialSpec, machine: Rig | None = None) -> Iterator[str]:
 
 
 def problems(trial: TrialSpec, machine: Rig | None = None) -> list[str]:
-    return engine_plan(trial, machine or rig.look(), dry=True).problems([longest(trial)])
+    return engine_plan(trial, machine or rig.read_machine(), dry=True).problems(
+        [longest(trial)]
+    )
 
 
 def counts(trial: TrialSpec) -> tuple[int, int]:
@@ -127,7 +129,7 @@ def conduct(
     """Measure each trial in a run folder of its own; yield each as it is done. Trials that need the same engine, loaded
     the same way, share it."""
     watcher, stop = watcher or Watcher(), stop or Stop()
-    machine = rig.look()
+    machine = rig.read_machine()
     waiting = [
         (t, engine_plan(t, machine, batch=b))
         for t, b in zip(trials, _widest(trials), strict=True)
@@ -175,7 +177,7 @@ def _measure_until_cut(
 
 
 def same_engine(plan: EnginePlan, other: EnginePlan) -> bool:
-    """Whether one loaded engine serves both."""
+    """Return whether one loaded engine serves both."""
 
     def loaded(p: EnginePlan) -> tuple[Any, ...]:
         # others each time
@@ -298,7 +300,7 @@ def measure(
             prompts=len(first.get("prompts", [0])),
             repeated_prompts=0,
             sent_before=None,
-            rig=worker.plan.seen(rig.look(record=True)),
+            rig=worker.plan.seen(rig.read_machine(record=True)),
             place=place,
             model=worker.plan.shape(),
             peaks=worker.peaks,

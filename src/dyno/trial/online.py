@@ -18,8 +18,7 @@ from dyno import secrets
 from dyno.checks import examine
 from dyno.checks.evidence import Evidence
 from dyno.engines.kinds import metric_names
-from dyno.engines.log import excerpt
-from dyno.engines.remarks import remarks
+from dyno.engines.log import excerpt, remarks
 from dyno.errors import DynoError, Interrupted, NotSummedUp, StoreError, TargetError
 from dyno.facts.engine import Remark
 from dyno.facts.finding import verdict
@@ -245,7 +244,7 @@ def manifest_of(session: Session, prepared: Prepared) -> Manifest:
         test_requests=prepared.test_requests,
         rig=fleet.machine(trial.target.urls)
         if fleet
-        else rig.look(trial.target.urls, record=True),
+        else rig.read_machine(trial.target.urls, record=True),
         place=prepared.place,
         model=fleet.shape() if fleet else None,
         peaks=fleet.peaks if fleet else None,

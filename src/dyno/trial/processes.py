@@ -47,7 +47,7 @@ def _enough(spec: ClientSpec, plan: Plan, output_tokens: float) -> int:
         chunks_per_s = min(
             chunks_per_s, plan.requests * output_tokens / seconds(max(plan.due_ns[-1], 1))
         )
-    machine = rig.look()
+    machine = rig.read_machine()
     tested = peaks.of_client(machine)
     most = max(machine.cores - 1, 1) if spec.on == "here" else MOST_PROCESSES
     return min(

@@ -20,7 +20,7 @@ def plan_of(trial: TrialSpec, lengths: Sequence[int] = ()) -> EnginePlan | None:
     trial has a server that runs already."""
     if trial.engine is None or not starts(trial.engine):
         return None
-    plan = EnginePlan(trial.engine, rig.look())
+    plan = EnginePlan(trial.engine, rig.read_machine())
     refuse(plan.problems(lengths))
     return plan
 

@@ -119,7 +119,7 @@ class StartWatch:
         return []
 
     def _new_lines(self) -> bool:
-        """Whether a log has a new line that says more than that it waits."""
+        """Return whether a log has a new line that says more than that it waits."""
         new = False
         for i, engine in enumerate(self._engines):
             size, before = engine.process.log.stat().st_size, self._log_bytes[i]

@@ -88,7 +88,7 @@ def of_hub(spec: EngineSpec) -> dict[str, ModelRecipe]:
 
 
 def _has_own_cache(spec: EngineSpec) -> bool:
-    """Whether the engine fetches into another cache than this machine's."""
+    """Return whether the engine fetches into another cache than this machine's."""
     if _OWN_CACHE & spec.env.keys():
         return True
     box = spec.container
@@ -96,7 +96,7 @@ def _has_own_cache(spec: EngineSpec) -> bool:
 
 
 def _is_hub_name(name: str | None) -> bool:
-    """Whether a model is named as OWNER/NAME, and isn't a folder here."""
+    """Return whether a model is named as OWNER/NAME, and isn't a folder here."""
     if not name or not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         return False
     return not looks_local(name)

@@ -19,7 +19,7 @@ from dyno.workload.hub_file import hub_file
 
 _LARGEST = 16 << 20  # bytes of a template or a configuration
 SECONDS = 5  # for a prompt; a template takes less than a millisecond
-_WORKER = Path(__file__).with_name("template_worker.py")
+_SANDBOX = Path(__file__).with_name("template_sandbox.py")
 _SPECIAL = (
     "bos_token",
     "eos_token",
@@ -56,7 +56,7 @@ class ChatTemplate:
             name: value for name in _ENVIRONMENT if (value := os.environ.get(name))
         }
         self._process = process = subprocess.Popen(
-            [sys.executable, "-I", str(_WORKER)],
+            [sys.executable, "-I", str(_SANDBOX)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -14,11 +14,11 @@ from dyno.workload.recorded import (
     MAX_PROMPT_TOKENS,
     MAX_TOTAL_TOKENS,
     MIN_TOKENS,
+    table_rows,
     templated,
 )
 from dyno.workload.request import Request
 from dyno.workload.tokenizer import Tokenizer
-from dyno.workload.traces import table_rows
 
 # Sonnets of Shakespeare, as vLLM has them (vllm-project/vllm, benchmarks/sonnet.txt, a014e35f38c8, Apache-2.0).
 _SONNET = Path(__file__).with_name("sonnet.txt")

@@ -1,5 +1,6 @@
 """Datasets read from a file: recorded conversations (ShareGPT), and prompts of the user's own as JSON lines."""
 
+import csv
 import gzip
 import io
 import re
@@ -7,13 +8,14 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
 from dyno import files
 from dyno.errors import WorkloadError
 from dyno.option import setting_name
+from dyno.scratch import scratch
 from dyno.workload.common import CommonSpec
 from dyno.workload.request import Request
 from dyno.workload.tokenizer import Tokenizer
@@ -23,6 +25,7 @@ _RATIO, _SMALL = 200, 64 << 20  # times the packed size; bytes that need no rati
 MIN_TOKENS = 4
 MAX_PROMPT_TOKENS = 1024
 MAX_TOTAL_TOKENS = 2048
+_MOST_ROWS = 20_000_000  # of a Parquet file, which packs equal rows to nothing
 
 
 class ShareGptTurn(msgspec.Struct):
@@ -172,3 +175,83 @@ def read(path: str) -> bytes:
     if not data or data.isspace():
         raise WorkloadError(f"{path} is empty. Was its download cut off?")
     return data
+
+
+# ---- rows of a file, whatever its kind ----
+
+
+def table_rows(path: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    """Yield number, place and columns of each row. The kind of the file is known by its first bytes."""
+    data = read(path)
+    if data[:4] == b"PAR1":
+        for number, row in enumerate(_parquet(data, path), 1):
+            yield number, f"row {number}", row
+        return
+    text = data.removeprefix(b"\xef\xbb\xbf")
+    if text.lstrip()[:1] == b"[":
+        for number, row in enumerate(_json(text, list[dict[str, Any]], path), 1):
+            yield number, f"entry {number}", row
+    elif text.lstrip()[:1] == b"{":
+        for number, line in numbered_lines(text):
+            yield (
+                number,
+                f"line {number}",
+                _json(line, dict[str, Any], f"{path}, line {number}"),
+            )
+    else:
+        lines = csv.DictReader(io.StringIO(text.decode("utf-8", "replace")))
+        try:
+            for row in lines:
+                yield (
+                    lines.line_num,
+                    f"line {lines.line_num}",
+                    {k: v for k, v in row.items() if isinstance(k, str)},
+                )
+        except csv.Error as e:
+            raise WorkloadError(
+                f"{path}, line {lines.line_num}: {e}. Is it a CSV file?"
+            ) from None
+
+
+def _json(data: bytes, kind: Any, where: str) -> Any:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except files.BROKEN as e:
+        raise WorkloadError(
+            f"{where}: {e}. A trace in JSON has one object a line."
+        ) from None
+
+
+def _parquet(data: bytes, path: str) -> Iterator[dict[str, Any]]:
+    import duckdb  # here and not above: it costs `dyno --help` a tenth of a second
+
+    with scratch() as folder:
+        file = folder / "trace.parquet"
+        file.write_bytes(data)
+        try:
+            table = duckdb.connect()
+            table.execute("SET threads = 1; SET memory_limit = '2GB'")
+            (count,) = table.execute(
+                "SELECT count(*) FROM read_parquet(?)", [str(file)]
+            ).fetchone() or (0,)
+            if count > _MOST_ROWS:
+                raise WorkloadError(
+                    f"{path} has {count:,} rows, more than dyno reads ({_MOST_ROWS:,})."
+                )
+            kinds = table.execute(
+                "DESCRIBE SELECT * FROM read_parquet(?)", [str(file)]
+            ).fetchall()
+            quoted = [
+                ('"' + name.replace('"', '""') + '"', kind) for name, kind, *_ in kinds
+            ]
+            columns = [
+                f"epoch_us({c}) / 1e6" if kind.startswith("TIMESTAMP") else c
+                for c, kind in quoted
+            ]
+            table.execute(f"SELECT {', '.join(columns)} FROM read_parquet(?)", [str(file)])
+            while row := table.fetchone():
+                yield dict(zip((name for name, *_ in kinds), row, strict=True))
+        except duckdb.Error as e:
+            raise WorkloadError(
+                f"{path} is not readable Parquet: {str(e).splitlines()[0]}."
+            ) from None

@@ -1,7 +1,5 @@
 """Traces: requests with the times at which they came, and prompts that share the prefixes which theirs shared."""
 
-import csv
-import io
 import math
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -10,21 +8,18 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dyno import files
 from dyno.errors import WorkloadError
 from dyno.option import setting_name
-from dyno.scratch import scratch
 from dyno.visible import one_line
 from dyno.workload.blocks import Blocks
 from dyno.workload.datasets.traces import FORMATS, TimedTraceSpec, TraceFormat, TraceSpec
-from dyno.workload.recorded import numbered_lines, read
+from dyno.workload.recorded import table_rows
 from dyno.workload.request import OUT_OF_ORDER, Dropped, Request, Turn
 from dyno.workload.tokenizer import Tokenizer
 
 # of all prompts: their texts, and the requests made of them, take about 5 GB then
 _MOST_TOKENS = 250_000_000
 _LATEST_S = 1e11  # a time after this is one in milliseconds or less
-_MOST_ROWS = 20_000_000  # of a Parquet file, which packs equal rows to nothing
 _SHOWN = 12  # columns in a message
 
 
@@ -167,86 +162,6 @@ def trace_format(spec: TraceSpec) -> TraceFormat:
         spec.timed_trace_sec_multiplier,
         spec.timed_trace_chunk_hash_size,
     )
-
-
-# ---- rows of a file, whatever its kind ----
-
-
-def table_rows(path: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """Yield number, place and columns of each row. The kind of the file is known by its first bytes."""
-    data = read(path)
-    if data[:4] == b"PAR1":
-        for number, row in enumerate(_parquet(data, path), 1):
-            yield number, f"row {number}", row
-        return
-    text = data.removeprefix(b"\xef\xbb\xbf")
-    if text.lstrip()[:1] == b"[":
-        for number, row in enumerate(_json(text, list[dict[str, Any]], path), 1):
-            yield number, f"entry {number}", row
-    elif text.lstrip()[:1] == b"{":
-        for number, line in numbered_lines(text):
-            yield (
-                number,
-                f"line {number}",
-                _json(line, dict[str, Any], f"{path}, line {number}"),
-            )
-    else:
-        lines = csv.DictReader(io.StringIO(text.decode("utf-8", "replace")))
-        try:
-            for row in lines:
-                yield (
-                    lines.line_num,
-                    f"line {lines.line_num}",
-                    {k: v for k, v in row.items() if isinstance(k, str)},
-                )
-        except csv.Error as e:
-            raise WorkloadError(
-                f"{path}, line {lines.line_num}: {e}. Is it a CSV file?"
-            ) from None
-
-
-def _json(data: bytes, kind: Any, where: str) -> Any:
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except files.BROKEN as e:
-        raise WorkloadError(
-            f"{where}: {e}. A trace in JSON has one object a line."
-        ) from None
-
-
-def _parquet(data: bytes, path: str) -> Iterator[dict[str, Any]]:
-    import duckdb  # here and not above: it costs `dyno --help` a tenth of a second
-
-    with scratch() as folder:
-        file = folder / "trace.parquet"
-        file.write_bytes(data)
-        try:
-            table = duckdb.connect()
-            table.execute("SET threads = 1; SET memory_limit = '2GB'")
-            (count,) = table.execute(
-                "SELECT count(*) FROM read_parquet(?)", [str(file)]
-            ).fetchone() or (0,)
-            if count > _MOST_ROWS:
-                raise WorkloadError(
-                    f"{path} has {count:,} rows, more than dyno reads ({_MOST_ROWS:,})."
-                )
-            kinds = table.execute(
-                "DESCRIBE SELECT * FROM read_parquet(?)", [str(file)]
-            ).fetchall()
-            quoted = [
-                ('"' + name.replace('"', '""') + '"', kind) for name, kind, *_ in kinds
-            ]
-            columns = [
-                f"epoch_us({c}) / 1e6" if kind.startswith("TIMESTAMP") else c
-                for c, kind in quoted
-            ]
-            table.execute(f"SELECT {', '.join(columns)} FROM read_parquet(?)", [str(file)])
-            while row := table.fetchone():
-                yield dict(zip((name for name, *_ in kinds), row, strict=True))
-        except duckdb.Error as e:
-            raise WorkloadError(
-                f"{path} is not readable Parquet: {str(e).splitlines()[0]}."
-            ) from None
 
 
 # ---- values of a row ----

@@ -156,7 +156,7 @@ class _EventReader:
         return text
 
 
-def _read(events: list[tuple[int, bytes]]) -> StreamReading:
+def _read_events(events: list[tuple[int, bytes]]) -> StreamReading:
     reader = _EventReader()
     for end, data in events:
         if not reader.take(end, data):
@@ -204,7 +204,7 @@ def _shape(data: bytes, key: str) -> TextShape | None:
 
 
 def _has_only(chunk: _Chunk, text: str) -> bool:
-    """Whether an event has this text, and nothing else that a reading would note."""
+    """Return whether an event has this text, and nothing else that a reading would note."""
     choices = chunk.choices or []
     if len(choices) != 1 or chunk.error is not None or chunk.usage is not None:
         return False
@@ -262,7 +262,7 @@ def _listed(choice: _Choice) -> int:
 
 
 def _adds_tokens(so_far: dict[int, int], before: int, end: int) -> bool:
-    """Whether the server says that the event which ends at `end` has tokens."""
+    """Return whether the server says that the event which ends at `end` has tokens."""
     return before in so_far and so_far.get(end, 0) > so_far[before]
 
 
@@ -306,7 +306,7 @@ class Completions:
             **asked.extra_body,
         }
 
-    read = staticmethod(_read)
+    read = staticmethod(_read_events)
 
     def read_plain(self, raw: bytes, start: int) -> StreamReading | None:
         return _read_plain(raw, start, "text")
@@ -332,7 +332,7 @@ class Chat:
             **asked.extra_body,
         }
 
-    read = staticmethod(_read)
+    read = staticmethod(_read_events)
 
     def read_plain(self, raw: bytes, start: int) -> StreamReading | None:
         return _read_plain(raw, start, "content")
@@ -375,7 +375,7 @@ class TransformersCompletions:
         return None  # the transformers library itself takes far longer for a chunk
 
     def read(self, events: list[tuple[int, bytes]]) -> StreamReading:
-        reading = _read(events)
+        reading = _read_events(events)
         if reading.model is not None:
             # it adds the revision: NAME@main
             reading.model = reading.model.partition("@")[0]

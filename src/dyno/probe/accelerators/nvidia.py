@@ -190,7 +190,7 @@ def _driver(root: Path) -> bool:
 
 
 def _on_the_bus(root: Path) -> bool:
-    """Whether a display or compute device of NVIDIA's is there."""
+    """Return whether a display or compute device of NVIDIA's is there."""
     for device in sysfs.entries(root / "sys/bus/pci/devices"):
         kind = sysfs.text(device / "class") or ""
         if kind.startswith("0x03") and sysfs.text(device / "vendor") == "0x10de":

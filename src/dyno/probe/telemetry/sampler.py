@@ -35,7 +35,7 @@ class Sampler:
             self._trouble = f"the sampler couldn't start ({e.strerror})"
 
     def begin(self) -> None:
-        """Returns when the first full sample is taken, or it is clear that there will be none."""
+        """Return when the first full sample is taken, or it is clear that there will be none."""
         if self._child is not None and self._heard("ready", _READY_S):
             self._child.order(b"begin")
             self._heard("begun", _BEGUN_S)

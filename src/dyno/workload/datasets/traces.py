@@ -41,7 +41,7 @@ class TraceSpec(CommonSpec, frozen=True):
 
 
 class TimedTraceSpec(TraceSpec, frozen=True):
-    """As vLLM's flags."""
+    """Has the settings of vLLM's flags."""
 
     timed_trace_chunk_hash_size: Annotated[
         int,

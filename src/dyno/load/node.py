@@ -1,4 +1,4 @@
-"""A slice of a load on another machine: what runs there, in a worker of a Ray cluster. It only relays."""
+"""A slice of a load on a node of a Ray cluster: what runs there. It only relays."""
 
 import importlib
 import weakref
@@ -14,7 +14,7 @@ from dyno.load.relay import RELAY_BYTES, Relay, encoded
 from dyno.scratch import Scratch
 
 
-class SliceWorker:
+class NodeSlice:
     """Starts a slice's process, hands orders on, and its reports and spool back. No call waits for the load."""
 
     _process: SliceProcess
@@ -52,11 +52,11 @@ class SliceWorker:
         """Remove its folder, where the process hasn't opened its spool yet."""
         self._folder.remove()
 
-    def look(self, position: int) -> bytes:
+    def relay(self, position: int) -> bytes:
         """Return its state, and its spool from this position on, as a Relay."""
         failure = None
         try:
-            self._process.look()
+            self._process.update()
         except DynoError as e:
             failure = SliceFailure(type(e).__name__, str(e))
         if self._process.ready and self._spool is None:
