@@ -436,11 +436,15 @@ class Search:
         """Return the load up to which a line keeps all limits, and the one from which on it misses one of them."""
         count = len(self.limits)
         lines = [self._line_of(i, error / count) for i in range(count)]
-        lows = [line.low or self._highest_keeping(i, error) for i, line in enumerate(lines)]
-        by_line = any(line.low for line in lines)
+        high = min(line.high for line in lines)
+        low = 0.0
+        if any(line.low for line in lines):
+            low = min(
+                line.low or self._highest_keeping(i, error) for i, line in enumerate(lines)
+            )
         return trend.Ends(
-            self._outward(min(lows), below=True) if by_line else 0.0,
-            self._outward(min(line.high for line in lines), below=False),
+            low=self._outward(low, below=True),
+            high=self._outward(high, below=False),
         )
 
     def _line_of(self, i: int, error: float) -> trend.Ends:
@@ -461,10 +465,12 @@ class Search:
     def _near_limit(self, i: int) -> list[Probe]:
         """Return the probes with a figure near this limit."""
         near = []
-        for p in self._ready(0.0, math.inf):
-            piles_up = p.look.grows or p.look.swells
-            if not piles_up and abs(p.look.weighed[i].margin) < trend.NEAR:
-                near.append(p)
+        for probe in self._ready(0.0, math.inf):
+            look = probe.look
+            piles_up = look.grows or look.swells
+            margin = look.weighed[i].margin
+            if not piles_up and abs(margin) < trend.NEAR:
+                near.append(probe)
         return near
 
     def _highest_keeping(self, i: int, error: float) -> float:
@@ -591,34 +597,37 @@ class Search:
         if not self.whole:
             fills_s = 1.1 * window_s / (1 - OPEN_FILL)
             return max(fills_s, 1.1 * (self.start_nearby(level) + window_s))
-        return (
-            1.1
-            * (max(nearest.look.from_s, self.start_nearby(level)) + window_s)
-            * math.sqrt(max(level / nearest.level, 1.0))
-        )
+        from_s = max(nearest.look.from_s, self.start_nearby(level))
+        higher = max(level / nearest.level, 1.0)
+        return 1.1 * (from_s + window_s) * math.sqrt(higher)
 
     def _upwards(self, last: float, left_s: float) -> ProbeStep | None:
         if last < self.most:
             near = self.margin(last) > _NEAR
-            return self._brief(
-                min(last * (_SMALL_STEP if near else _STEP), self.most), left_s
-            )
-        return None if self.shown(self.most) == "meets" else self._long(self.most, left_s)
+            step = _SMALL_STEP if near else _STEP
+            level = min(last * step, self.most)
+            return self._brief(level, left_s)
+        if self.shown(self.most) == "meets":
+            return None
+        return self._long(self.most, left_s)
 
     def _downwards(self, last: float, left_s: float) -> ProbeStep | None:
         if last > self.least:
             step = _SMALL_STEP if last / self.least <= 8 else _STEP
-            return self._brief(max(last / step, self.least), left_s)
-        return (
-            None if self.shown(self.least) == "misses" else self._long(self.least, left_s)
-        )
+            level = max(last / step, self.least)
+            return self._brief(level, left_s)
+        if self.shown(self.least) == "misses":
+            return None
+        return self._long(self.least, left_s)
 
     def expected_s(self, step: ProbeStep) -> float:
         """Return how long a probe will probably take."""
         least_s = self._least_s(step.level)
         if step.brief or len(self.probes) < 2:
             return min(1.5 * least_s, step.most_s)
-        return max(min(max(1.5 * self._probe_s(), 2 * least_s), step.most_s), 1.3 * least_s)
+        usual_s = max(1.5 * self._probe_s(), 2 * least_s)
+        usual_s = min(usual_s, step.most_s)
+        return max(usual_s, 1.3 * least_s)
 
     def ready_s(self, step: ProbeStep) -> float:
         """Return how long a probe must last to show anything."""
@@ -720,17 +729,19 @@ class Search:
         self, met: float, missed: float, most_s: float
     ) -> "Iterator[_Gain]":
         """Yield what more probes near the crossing gain where a line shows an end, on the side that has fewer."""
-        points = self.on_the_line()
         ends = self._ends_by_line(_EACH)
-        if ends.low != met and ends.high != missed:
-            return
-        cost_s = (1 / _NEARER**2 - 1) * len(points) * self._probe_s()
-        if cost_s > most_s:
+        shows_an_end = ends.low == met or ends.high == missed
+        probes = self.on_the_line()
+        more = (1 / _NEARER**2 - 1) * len(probes)
+        cost_s = more * self._probe_s()
+        if not shows_an_end or cost_s > most_s:
             return
         crossing = self.crossing()
-        below = sum(p.level < crossing for p in points) <= len(points) / 2
-        level = self._end(below, _BESIDE / max(self.slope(), 1.0))
-        yield _Gain((1 - _NEARER) * math.log(missed / met) / cost_s, level)
+        count_below = sum(p.level < crossing for p in probes)
+        fewer_below = count_below <= len(probes) / 2
+        distance = _BESIDE / max(self.slope(), 1.0)
+        gained = (1 - _NEARER) * math.log(missed / met)
+        yield _Gain(gained / cost_s, self._end(fewer_below, distance))
 
     def _gain_again(
         self, met: float, missed: float, most_s: float, level: float
