@@ -250,7 +250,9 @@ class Search:
         """Return whether probes near the target were made at different times: a server may change. More often where
         they look odd."""
         margin = _margin(probes)
-        wanted = _VISITS if self._looks_odd(margin, level, below) else self._visits(margin)
+        wanted = self._visits(margin)
+        if self._looks_odd(margin, level, below):
+            wanted = _VISITS
         if wanted == 1:
             return True
         between_s = self._between_s()
@@ -797,22 +799,26 @@ class Search:
 
     @_remembered
     def _usual_error(self) -> float:
-        errors = [
-            _error_of(p.look)
-            for p in self.probes
-            if p.look.ready and abs(p.look.margin) < _SINGLE
-        ]
-        return float(np.median(errors)) if errors else 0.0
+        errors = []
+        for probe in self.probes:
+            look = probe.look
+            near = abs(look.margin) < _SINGLE
+            if look.ready and near:
+                errors.append(_error_of(look))
+        if not errors:
+            return 0.0
+        return float(np.median(errors))
 
     @_remembered
     def _stuck(self, below: bool) -> list[float]:
         """Return the loads on a side of the crossing that several probes have not decided."""
-        side = self._side(below)
-        return [
-            x
-            for x in side
-            if len(self._ready(x, x)) >= _STUCK and self.outcome(x) == "undecided"
-        ]
+        stuck = []
+        for level in self._side(below):
+            visited = len(self._ready(level, level))
+            undecided = self.outcome(level) == "undecided"
+            if visited >= _STUCK and undecided:
+                stuck.append(level)
+        return stuck
 
     def _side(self, below: bool) -> list[float]:
         """Return the loads that were tried on a side of the crossing."""
@@ -841,8 +847,10 @@ class Search:
 
     def _probe_s(self) -> float:
         """Return how long a probe near the target takes, by those so far."""
-        long = [p.took_s for p in self.probes if not p.brief][-4:]
-        return float(np.mean(long)) if long else 2 * self._least_s(self.crossing())
+        long = [p.took_s for p in self.probes if not p.brief]
+        if not long:
+            return 2 * self._least_s(self.crossing())
+        return float(np.mean(long[-4:]))
 
     # ---- the crossing ----
 
@@ -852,7 +860,8 @@ class Search:
         clearly on either side."""
         x, y = self._monotone()
         clear = self._clear()
-        below, above = np.flatnonzero((y < 0) & clear), np.flatnonzero((y >= 0) & clear)
+        below = np.flatnonzero((y < 0) & clear)
+        above = np.flatnonzero((y >= 0) & clear)
         line = self._line()
         crossing = line.crossing if line else _interpolated(x, y)
         low = x[below[-1]] if len(below) else -math.inf
@@ -940,11 +949,13 @@ class Search:
 
     def _more_s(self, level: float) -> float:
         """Return how long a load still takes to be decided, by its margin and by how much probes differ."""
+        margin = self.margin(level)
         visited = len(self._ready(level, level))
-        tries = max(self._tries(self.margin(level)) - visited, 1.0)
+        tries = max(self._tries(margin) - visited, 1.0)
         by_figure_s = tries * self._probe_s() + self._between_s()
         seen = [p for p in self.probes_at(level) if p.look.weighed]
-        by_requests_s = [self._requests_s(i, seen) for i in range(len(self.limits))]
+        count = len(self.limits)
+        by_requests_s = [self._requests_s(i, seen) for i in range(count)]
         return max([by_figure_s, *by_requests_s])
 
     def _requests_s(self, i: int, probes: Sequence[Probe]) -> float:
