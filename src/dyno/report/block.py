@@ -20,6 +20,7 @@ from dyno.facts.summary import (
 from dyno.facts.trial import TrialSpec
 from dyno.measure.reuse import reported_share
 from dyno.numbers import UNKNOWN, count, deviating, number, percent
+from dyno.report import short_run
 from dyno.report.machine import roofline_pairs, telemetry_pairs
 from dyno.report.table import terminal, text_table
 from dyno.screen import styled, verdict_style, wrapped
@@ -479,7 +480,9 @@ def _distribution(stem: str, s: Summary) -> list[str]:
 
 def verdict_lines(result: Result) -> list[str]:
     lines = [f"Verdict: {styled(result.verdict, verdict_style(result.verdict))}"]
-    for finding in result.findings:
+    short = short_run.join(result.findings)
+    lines += wrapped(short.line)
+    for finding in short.others:
         lines += finding_lines(finding)
     examples = result.summary.failure_examples if result.summary is not None else {}
     if result.offline is not None and result.offline.failure_example:

@@ -252,6 +252,7 @@
       chart.binds = (spec.params || []).filter((p) => ['statistic', 'latency', 'figure'].includes(p.name) && p.bind);
       adjust(chart);
       choose(chart);
+      mark();
       await chart.view.runAsync();
       chart.view.addEventListener('click', (event, item) => {
         const datum = item && item.datum;
@@ -344,6 +345,16 @@
     });
   }
   showAll.addEventListener('click', () => { hidden.clear(); settle(); });
+
+  // The chart marks the results that the table of the answer shows.
+  const mark = () => {
+    const chosen = one('.choice input:checked');
+    const table = chosen ? document.getElementById(chosen.value) : one('.contenders');
+    const chart = charts.find(({ box }) => box.closest('#answer'));
+    if (!table || !chart || !chart.view) return;
+    give(chart.view, 'marked', table.dataset.entries.split(' '));
+  };
+  for (const input of all('.choice input')) input.addEventListener('change', () => { mark(); redraw(); });
 
   if (statistic) {
     root.dataset.statistic = statistic.value;
