@@ -5,6 +5,7 @@ A part stands between `<!-- generated: NAME -->` and `<!-- end -->`. `make docs-
 
 import argparse
 import itertools
+import json
 import math
 import re
 import types
@@ -15,6 +16,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
+import parity
 from dyno.cli.exit_codes import MEANINGS
 from dyno.cli.main import Parser, parser
 from dyno.engines.kinds.names import version_titles
@@ -428,7 +430,34 @@ def repeats() -> str:
     return table(titles, rows)
 
 
+def vllm_bench(command: str) -> str:
+    """Each flag of one of vLLM's benchmarks, and what dyno does with it."""
+    rows = []
+    for p in parity.flags(command):
+        own = parity.DEFAULTS.get((command, p.flag), "")
+        remark = p.reason or (f"default: {own}" if own else "")
+        rows.append([code(p.flag), _vllm_default(p.default), p.state, prose(remark)])
+    return f"{parity.counts(command)}\n\n" + table(
+        ["flag", "default in vLLM", "in dyno", "remark"], rows
+    )
+
+
+def _vllm_default(value: Any) -> str:
+    silent = value is None or value is False or value == []
+    return "" if silent else code(json.dumps(value).strip('"'))
+
+
+def vllm_values(what: str) -> str:
+    """The values of a flag of vLLM's that takes one of several: `serve --backend`."""
+    command, _, flag = what.partition(" ")
+    each = parity.values(command, flag).items()
+    rows = [[code(value), "missing" if why else "works", prose(why)] for value, why in each]
+    return table([code(flag), "in dyno", "remark"], rows)
+
+
 PARTS: dict[str, Callable[..., str]] = {
+    "vllm-bench": vllm_bench,
+    "vllm-values": vllm_values,
     "datasets": datasets,
     "samples": samples,
     "repeats": repeats,

@@ -530,6 +530,10 @@ CHECKS = (
             "plain prompts are meant."),
     }, server=load.no_template),
     Check({
+        "load.profiled": ("doubt", "The engine's profiler ran during the load (--profile).",
+            "Use the trace, and measure again without --profile."),
+    }, server=load.profiled),
+    Check({
         "load.left_out": ("note", "A part of the workload was not sent: requests of a session beyond the server's "
             "context, with those after them, or parts of a file that dyno can't use. Or rows of a trace were sorted.",
             "Figures cover the rest. For longer sessions, start the server with a longer context."),

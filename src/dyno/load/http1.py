@@ -39,9 +39,10 @@ def head_before_length(headers: dict[str, str]) -> bytes:
     ).encode("latin-1")
 
 
-def payload(head: bytes, body: bytes) -> bytes:
-    """Return the rest of a request: its head, to the value of its content length, and its body."""
-    return b"".join((head, b"%d\r\n\r\n" % len(body), body))
+def payload(head: bytes, body: bytes, last: bytes = b"") -> bytes:
+    """Return the rest of a request: its head, to the value of its content length, and its body. `last`: a header line
+    of this request alone."""
+    return b"".join((head, b"%d\r\n%b\r\n" % (len(body), last), body))
 
 
 def head(raw: bytes) -> Head | None:

@@ -10,6 +10,7 @@ from dyno.facts.spread import Distribution, Latency, Spread
 from dyno.facts.summary import (
     ClassSummary,
     ClientSummary,
+    ProbeSummary,
     ReplaySummary,
     Result,
     ReuseSummary,
@@ -46,6 +47,8 @@ def block(
     for name in _COPIED:
         if name != "request_goodput" or trial.goodput_ms:
             lines.append(_copied_figure(METRICS[name], s))
+    if s.probes is not None:
+        lines += _probes(s.probes)
     for key in metrics:
         lines += _distribution(KEYS[key], s)
     if s.reasoning_tokens is not None:
@@ -204,6 +207,19 @@ def _figures(stem: str, s: Summary) -> list[str]:
         if p != "50":
             lines.append(labelled(f"  p{p}:", _statistic(d, p, value)))
     return lines
+
+
+def _probes(probes: ProbeSummary) -> list[str]:
+    """Return vLLM's lines about the probes."""
+    times = probes.e2el
+    return [
+        f"{'Probe Requests':-^50}",
+        _copied("Probe requests completed:", probes.completed),
+        _copied("Probe requests failed:", probes.failed),
+        _copied("Median probe E2EL (ms):", times.median, times.bounds.get("median")),
+        _copied("P99 probe E2EL (ms):", times.percentiles["99"], times.bounds.get("99")),
+        _copied("Max probe E2EL (ms):", times.percentiles["100"], times.bounds.get("100")),
+    ]
 
 
 def _reasoning(s: Summary) -> list[str]:

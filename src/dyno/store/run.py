@@ -93,6 +93,7 @@ class Run:
         self.requests_path = path / "requests.jsonl"
         self.spool_path = path / "exchanges.spool"  # of the client's first process
         self.warmup_path = path / "warmup.spool"
+        self.probe_path = path / "probes.spool"  # of requests beside the load
         self.engine_path = path / "engine.json"
         self.client_path = path / "client.json"
         # written by the sampler; absent in runs of older versions
@@ -248,7 +249,7 @@ class Run:
         return read(self.summary_path, Result, upgrade.result)
 
     def drop_raw(self) -> None:
-        for path in self.spools():
+        for path in [*self.spools(), self.probe_path]:
             path.unlink(missing_ok=True)
 
 

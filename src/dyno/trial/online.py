@@ -24,7 +24,7 @@ from dyno.facts.engine import Remark
 from dyno.facts.finding import verdict
 from dyno.facts.record import ClientFacts, Record
 from dyno.facts.rig import Roofline
-from dyno.facts.summary import Result, Summary, Unfrozen
+from dyno.facts.summary import ProbeSummary, Result, Summary, Unfrozen
 from dyno.facts.telemetry import SamplerSpec, TelemetrySummary
 from dyno.facts.trial import TrialSpec
 from dyno.http import Url
@@ -32,11 +32,11 @@ from dyno.load.progress import Stop
 from dyno.load.protocols import PROTOCOLS
 from dyno.load.sessions import Graph
 from dyno.load.spool import Spool, responses
-from dyno.load.wire import Wire
+from dyno.load.wire import Traffic, Wire
 from dyno.measure import freeze, roofline, telemetry
 from dyno.measure.counting import Counting, length_is_known
 from dyno.measure.reuse import ReuseTally
-from dyno.measure.summary import Tally
+from dyno.measure.summary import Tally, summarize_probes
 from dyno.option import setting_name
 from dyno.probe import rig
 from dyno.probe.telemetry import sampler
@@ -56,6 +56,7 @@ from dyno.trial.prepare import (
     longest,
     make_prompts,
     prepare,
+    probes,
     public,
     traffic,
 )
@@ -157,6 +158,10 @@ def measure(run: Run, session: Session, prepared: Prepared) -> None:
             # After the warm-up: what it left in the cache must not help a measured request.
             emptied = session.empty_cache(trial.target)
             run.write_manifest(msgspec.structs.replace(manifest, cache_emptied=emptied))
+        if trial.profile:
+            watcher.phase("Starting the engine's profiler")
+            session.profile(trial.target, begin=True)
+            last.callback(_stop_profiler, session, trial)
         here = trial.client.on == "here"
         watcher.phase(_load_words(count, here))
         last.callback(watcher.over)
@@ -165,15 +170,8 @@ def measure(run: Run, session: Session, prepared: Prepared) -> None:
         watcher.sampling(sampling)
         trip = session.round_trip_ns()
         before = others_s(session.cpu_s)
-        if here and count == 1:
-            with contextlib.closing(Spool(run.spool_path, keys)) as spool:
-                client = Wire(
-                    load, spool, watch=watcher.progress, stop=stop, core=session.core
-                ).drive()
-        else:
-            client = processes.drive(
-                session, load, run.spools_of(count), keys, trial.client
-            )
+        with processes.probing(probes(trial, session), run.probe_path, keys):
+            client = _drive(run, session, trial, load, count, keys)
         after = others_s(session.cpu_s)
         if here:
             client = _with_others(client, before, after)
@@ -183,6 +181,32 @@ def measure(run: Run, session: Session, prepared: Prepared) -> None:
         run.write_client(client)
     if trial.correctness_check and client.outcome == "complete":
         correctness.ask_after(run, session, trial)
+
+
+def _stop_profiler(session: Session, trial: TrialSpec) -> None:
+    """Wait until the trace is written. A failure costs the trace, not the measurement."""
+    session.watcher.phase("Stopping the engine's profiler")
+    try:
+        session.profile(trial.target, begin=False)
+    except TargetError as e:
+        session.watcher.phase(str(e))
+
+
+def _drive(
+    run: Run,
+    session: Session,
+    trial: TrialSpec,
+    load: Traffic,
+    count: int,
+    keys: Sequence[bytes],
+) -> ClientFacts:
+    """Put the load on by this process, or by several."""
+    if count > 1 or trial.client.on != "here":
+        return processes.drive(session, load, run.spools_of(count), keys, trial.client)
+    with contextlib.closing(Spool(run.spool_path, keys)) as spool:
+        watch = session.watcher.progress
+        wire = Wire(load, spool, watch=watch, stop=session.stop, core=session.core)
+        return wire.drive()
 
 
 def _warm_up(
@@ -334,7 +358,9 @@ def _finish(
         generated = telemetry.with_generated(summary.cancelling, sampled)
         summary = msgspec.structs.replace(summary, cancelling=generated)
     summary = msgspec.structs.replace(
-        summary, reuse=reuse.summary() if reuse is not None else None
+        summary,
+        reuse=reuse.summary() if reuse is not None else None,
+        probes=_probes(run, trial),
     )
     shares = _roofline(manifest, summary, sampled)
     findings = examine(_evidence(run, manifest, client, summary, sampled, shares))
@@ -344,6 +370,15 @@ def _finish(
     if run.whole:
         _drop_raw_unless(run, keep=keep_raw and not wordless)
     return Outcome(run, manifest, result)
+
+
+def _probes(run: Run, trial: TrialSpec) -> ProbeSummary | None:
+    """Return the figures of the requests beside the load; None: there were none."""
+    if not run.probe_path.exists():
+        return None
+    one = StoredLengths(prompt_tokens=1, output_tokens=1)
+    protocol = PROTOCOLS[trial.target.backend]
+    return summarize_probes(processes.records([run.probe_path], [one], protocol))
 
 
 def _is_complete(client: ClientFacts, sent: int, summary: Summary) -> bool:

@@ -17,6 +17,13 @@ class ChatRequest(Request, frozen=True):
     before: list[tuple[str, str]] = []  # role and text of each message before the prompt
 
 
+class ToolRequest(Request, frozen=True):
+    """A request of its own with messages in OpenAI's form, and fields that the others don't have: its tools."""
+
+    messages: list[dict[str, Any]] = []
+    body: dict[str, Any] = {}
+
+
 class Turn(Request, frozen=True):
     """A request of a session: of a conversation, of an agent, or a line of a trace. Its prompt_tokens include its
     history, with answers as long as requested."""
