@@ -376,6 +376,26 @@ def test_ctrl_c_between_repeats_keeps_what_is_measured_and_says_how_to_resume(
     assert len(list(tmp_path.glob("runs/*/trials/*/summary.json"))) == 3
 
 
+def test_ctrl_c_in_one_of_several_loads_keeps_its_figures_until_it_is_measured_again(
+    dyno: Callable[..., Done], fake: Fake, tmp_path: Path
+) -> None:
+    words = bench(fake, "--duration", "60", "--max-concurrency", "1,4")
+    process = start(tmp_path, *words)
+    wait_for(lambda: spooled(tmp_path) > 50_000)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130
+    printed = " ".join(err.split())
+    completed = re.search(r"cut off: (\d+) completed, .* tok/s", printed)
+    assert completed and int(completed[1]) > 10
+    [command] = re.findall(r"`dyno (runs show .*?)`", printed)
+    shown = dyno(*command.split())
+    assert shown.code == 0, shown.err
+    assert re.search(rf"Successful requests: +{completed[1]}\b", shown.out)
+    assert "requests.cut_short" in shown.out
+    assert not list(tmp_path.glob("runs/*/trials/*/summary.json"))  # it is measured again
+
+
 def test_runs_are_listed_and_shown_again(
     dyno: Callable[..., Done], fake: Fake, tmp_path: Path
 ) -> None:

@@ -428,6 +428,34 @@ def test_without_prompts_no_word_of_them_is_in_the_archive(home: Path, say: Say)
     assert say("runs", "show", copy)[0] == 0
 
 
+def test_a_report_fails_only_if_all_of_its_results_are_void(home: Path, say: Say) -> None:
+    runs = [home / "runs/20260101-serve-a-1111", home / "runs/20260102-serve b-2222"]
+    spoil(runs[0])
+    code, _, err = say("report", *runs, "-o", "page.html")
+    assert (code, (home / "page.html").exists()) == (0, True), err
+    words = "is void and excluded from the answer. --fail-on void exits with 3."
+    assert f"1 of 2 results {words}" in err
+    assert say("report", *runs, "-o", "page.html", "--fail-on", "void")[0] == 3
+    assert say("report", runs[0], "-o", "page.html")[0] == 3
+    spoil(runs[1])
+    code, _, err = say("report", *runs, "-o", "page.html")
+    assert (code, "--allow-void exits with 0" in err) == (3, True)
+    assert say("report", *runs, "-o", "page.html", "--allow-void")[0] == 0
+
+
+def spoil(run: Path) -> None:
+    """Make a stored result void, and no copy of another one."""
+    path = run / "summary.json"
+    result = json.loads(path.read_text())
+    text = "An answer repeats one character to its end."
+    result["findings"] += [{"code": "correctness.garbage", "level": "void", "text": text}]
+    path.write_text(json.dumps({**result, "verdict": "void"}))
+    manifest = json.loads((run / "trial.json").read_text())
+    manifest["started"] = f"2026-01-01T00:00:{len(run.name):02}+00:00"
+    manifest["trial"]["load"]["max_concurrency"] = len(run.name)
+    (run / "trial.json").write_text(json.dumps(manifest))
+
+
 @pytest.mark.parametrize("more", [[], ["--no-prompts"]])
 def test_a_cut_off_run_is_not_packed(home: Path, say: Say, more: list[str]) -> None:
     """A key that the server sent back may be in its raw bytes, over the bounds of reads."""

@@ -24,6 +24,7 @@ from dyno.probe.telemetry.sampler import Sampler
 from dyno.report import find, quality, tune
 from dyno.screen import wrapped
 from dyno.study.duration import TimeLeft, trial_s
+from dyno.trial.outcome import Outcome
 from dyno.trial.watcher import StudyWatcher, TrialEnd, Watcher
 from dyno.units import NS_PER_MS, seconds
 from dyno.visible import visible
@@ -69,10 +70,12 @@ class Rates:
         return max(self._seen[-1][2] - self._seen[0][2], 0.0) * per_event / self._span_s
 
     def text(self, p: Progress) -> str:
-        total = f"{p.ended}/{p.count}" if p.until_s is None else f"{p.ended}"
+        completed = max(p.ended - p.failed, 0)
+        total = f" of {p.count}" if p.until_s is None else ""
         parts = [
-            f"{total} done, {p.in_flight} open",
+            f"{completed}{total} completed",
             f"{p.failed} failed",
+            f"{p.in_flight} open",
             f"{number(self.requests_per_s, digits=3)} req/s",
             f"~{number(self.tokens_per_s, digits=3)} tok/s",
             *(
@@ -288,14 +291,21 @@ class StudyView(StudyWatcher):
             if ending.outcome
             else f"{ending.state}: {ending.text}"
         )
-        repeat = f" r{planned.place.repeat}" if planned.place.repeats > 1 else ""
         self._wipe()
         print(
-            f"{self._count()} {planned.place.label}{repeat}: {what}",
+            f"{self._count()} {_name_of(planned)}: {what}",
             file=sys.stderr,
             flush=True,
         )
         self._draw([])
+
+    def cut(self, planned: PlannedTrial, outcome: Outcome) -> None:
+        words = (
+            f"{_name_of(planned)}, cut off: {_in_words(outcome.result)}. These figures are kept until the trial is "
+            f"measured again: `dyno runs show {outcome.run.path}`"
+        )
+        self._wipe()
+        print(*wrapped(f"{self._count()} {words}"), sep="\n", file=sys.stderr, flush=True)
 
     def again(self, planned: PlannedTrial, why: str) -> None:
         self._left.again(time.monotonic())
@@ -465,6 +475,12 @@ def _card(sample: Sample) -> str:
         if name in sample.values:
             parts.append(f"{sample.values[name] / by:.0f}{unit}")
     return f"{sample.index}: {' '.join(parts)}"
+
+
+def _name_of(planned: PlannedTrial) -> str:
+    """Return a trial's label, with the number of its repeat."""
+    repeat = f" r{planned.place.repeat}" if planned.place.repeats > 1 else ""
+    return f"{planned.place.label}{repeat}"
 
 
 def _in_words(result: Result) -> str:

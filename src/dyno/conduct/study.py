@@ -288,6 +288,8 @@ class Conductor:
             self._attempts[planned.place.id] += 1
             outcome, why = self._try_one(planned, run_one, death)
             if self.stop.requested:
+                if outcome is not None and outcome.result.summary is not None:
+                    self.watcher.cut(planned, outcome)
                 return
             dead = death()
             if dead is None and outcome and outcome.run.whole:
@@ -437,8 +439,9 @@ class Conductor:
         return run
 
     def _finish(self, run: Run, prepared: Prepared) -> Outcome | None:
-        if self.stop.requested:
-            return None  # cut off: it is run again, as a whole
+        """Make the result. A load that was cut off has figures, and no result: it is run again, as a whole."""
+        if self.stop.requested and not run.client_path.exists():
+            return None  # before its load
         self.watcher.phase("Decoding")
         return finish(
             run,

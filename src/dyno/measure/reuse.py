@@ -14,7 +14,7 @@ from dyno.facts.record import Record
 from dyno.facts.summary import ReuseSummary, Summary
 from dyno.facts.telemetry import TelemetrySummary
 from dyno.measure import counting
-from dyno.workload.request import Answers, StoredRequest
+from dyno.workload.request import Histories, StoredRequest
 
 BLOCK_TOKENS = 16  # vLLM's default on a GPU
 _CHARACTERS = 16  # of a block, about 4 tokens
@@ -47,7 +47,7 @@ class ReuseTally:
     def __init__(
         self,
         requests: Sequence[StoredRequest],
-        answers: Answers,
+        answers: Histories,
         block_tokens: int | None = None,
     ) -> None:
         self._requests = requests

@@ -25,7 +25,7 @@ from dyno.report import short_run
 from dyno.report.machine import roofline_pairs, telemetry_pairs
 from dyno.report.table import terminal, text_table
 from dyno.screen import styled, verdict_style, wrapped
-from dyno.workload.request import Answers
+from dyno.workload.request import Histories
 
 # Figures of vLLM's block, in its order, after the load's own lines.
 _COPIED = (
@@ -36,7 +36,7 @@ _INDENT = " " * 8
 
 
 def block(
-    result: Result, trial: TrialSpec, metrics: list[str], answers: Answers | None = None
+    result: Result, trial: TrialSpec, metrics: list[str], answers: Histories | None = None
 ) -> str:
     """Return the block of a served run. `answers`: in the history of conversations."""
     s = result.served
@@ -58,7 +58,8 @@ def block(
     lines += _classes(s.classes)
     lines.append(f"{'dyno':-^50}")
     if answers is not None:
-        lines.append(labelled("Answers in the history:", answers))
+        words = "server and recorded" if answers == "mixed" else answers
+        lines.append(labelled("Answers in the history:", words))
     lines += _own(result, trial.load)
     if result.roofline is not None:
         lines += [labelled(*pair) for pair in roofline_pairs(result.roofline)]

@@ -27,9 +27,9 @@ from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.store import upgrade
 from dyno.workload.request import (
-    Answers,
     CountedBy,
     DataFile,
+    Histories,
     Request,
     StoredRequest,
     Templating,
@@ -79,7 +79,7 @@ class Manifest(msgspec.Struct, frozen=True):
     peaks: Peaks | None = None  # of what the engine runs on; None: not known
     # the file of the prompts, where dyno has it from the Hub
     dataset: DataFile | None = None
-    answers: Answers | None = None  # in the history of conversations; None: there is none
+    answers: Histories | None = None  # in the history of conversations; None: there is none
     dropped: dict[str, int] = {}  # left out of the workload: reason → how many
     # of completions prompts; None: not wanted, or the server applies it
     template: Templating | None = None

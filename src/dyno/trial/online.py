@@ -64,7 +64,7 @@ from dyno.trial.serving import plan_of, refuse, serving
 from dyno.trial.session import Session, others_s
 from dyno.trial.watcher import Watcher
 from dyno.units import seconds
-from dyno.workload.request import Request, Turn
+from dyno.workload.request import Request
 from dyno.workload.tokenizer import Tokenizer
 
 _STEP = 64  # requests decoded between two words about it
@@ -273,9 +273,7 @@ def manifest_of(session: Session, prepared: Prepared) -> Manifest:
         model=fleet.shape() if fleet else None,
         peaks=fleet.peaks if fleet else None,
         dataset=prepared.prompts.file,
-        answers=work.answers
-        if any(isinstance(r, Turn) and r.history is not None for r in work.requests)
-        else None,
+        answers=work.histories,
         dropped=work.dropped,
         template=work.template,
     )
@@ -552,7 +550,7 @@ def _records(
         run.spools_of(manifest.processes), lengths, protocol, client
     ):
         settling.settle(record)
-        if manifest.answers == "server":
+        if manifest.answers in ("server", "mixed"):
             histories.correct(record)
         if wordless:
             record.text = ""

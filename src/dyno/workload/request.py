@@ -56,6 +56,8 @@ OUT_OF_ORDER = "rows out of order"  # of a trace
 
 # Where the answers in the history of a conversation come from.
 Answers = Literal["server", "recorded"]
+# … and of a whole workload: some of its requests may continue with the server's, others quote recorded ones.
+Histories = Literal["server", "recorded", "mixed"]
 
 # Whether a completions prompt has the model's chat template, as vLLM sends it; missing: dyno didn't find one.
 Templating = Literal["applied", "missing"]
