@@ -1,6 +1,6 @@
 """docs/coming-from.md: flags of other tools are theirs, flags of dyno are its own, and no refusal is forgotten.
 
-peer-flags.json has the other tools' flags, with the source of each list.
+peer-flags.json and vllm-bench-flags.json have the other tools' flags, with the source of each list.
 """
 
 import json
