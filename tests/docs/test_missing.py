@@ -204,7 +204,7 @@ def test_a_statement_about_something_that_exists_would_fail() -> None:
             ),
         )
     )
-    assert not any(map(exists, ("random-mm", "--profile", "openai-embeddings", "dyno fly")))
+    assert not any(map(exists, ("random-mm", "--fly", "openai-embeddings", "dyno fly")))
 
 
 def test_lines_of_reports_that_dyno_replaces_are_not_called_missing() -> None:
