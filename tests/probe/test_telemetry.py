@@ -1,5 +1,6 @@
 """Telemetry: what each source says, a sampler that never harms a trial, and figures with known answers."""
 
+import contextlib
 import json
 import os
 import signal
@@ -27,6 +28,7 @@ from dyno.facts.summary import Result
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.telemetry import Sample, SamplerFacts, SamplerSpec, TelemetrySummary
 from dyno.facts.trial import TrialSpec
+from dyno.http import Client, Url
 from dyno.measure.telemetry import Window, summarize
 from dyno.probe import accelerators, sysfs
 from dyno.probe.accelerators import AcceleratorReading, Nvidia
@@ -64,6 +66,33 @@ def test_the_metrics_of_a_real_vllm_are_read() -> None:
         "prefix_hit_tokens": 0.0,
         "output_tokens": 618770.0,
     }
+
+
+def test_the_fake_engine_reports_requests_beyond_its_slots_as_waiting(
+    fake: StartFake,
+) -> None:
+    engine = fake(first_ms=3000, gap_ms=1, slots=2)
+    body = b'{"model": "fake", "prompt": "x", "max_tokens": 2, "stream": true}'
+    head = (
+        f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+    )
+    url = Url(engine.base_url)
+    with contextlib.ExitStack() as open_:
+        for _ in range(5):
+            sock = open_.enter_context(socket.create_connection((url.host, url.port)))
+            sock.sendall(head.encode() + body)
+        client = Client(url, {})
+        deadline = time.monotonic() + 10
+        while seen_by(client).get("waiting_requests") != 3 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert seen_by(client)["waiting_requests"] == 3
+        assert seen_by(client)["running_requests"] == 2
+        client.close()
+
+
+def seen_by(client: Client) -> dict[str, float]:
+    _, text = client.call("/metrics")
+    return read(str(text))
 
 
 OLD_VLLM = """\
