@@ -30,7 +30,7 @@ from dyno.facts.telemetry import Sample, SamplerFacts, SamplerSpec, TelemetrySum
 from dyno.facts.trial import TrialSpec
 from dyno.http import Client, Url
 from dyno.measure.telemetry import Window, summarize
-from dyno.probe import accelerators, sysfs
+from dyno.probe import accelerators, host, sysfs
 from dyno.probe.accelerators import AcceleratorReading, Nvidia
 from dyno.probe.accelerators.amd import Amd, GpuMetrics
 from dyno.probe.telemetry import loop, metrics, sampler
@@ -93,6 +93,15 @@ def test_the_fake_engine_reports_requests_beyond_its_slots_as_waiting(
 def seen_by(client: Client) -> dict[str, float]:
     _, text = client.call("/metrics")
     return read(str(text))
+
+
+def test_a_busy_loop_of_another_process_is_counted() -> None:
+    if host.busy_s() is None:
+        pytest.skip("only a part of this machine is visible")
+    with subprocess.Popen([sys.executable, "-c", "while 1: pass"]) as loop:
+        cores = host.busy_cores(0.5)
+        loop.kill()
+    assert cores is not None and cores > 0.3
 
 
 OLD_VLLM = """\
