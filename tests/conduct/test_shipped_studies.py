@@ -550,7 +550,7 @@ def test_the_demo_is_a_study() -> None:
         (t.engine and t.engine.quantization, t.load.max_concurrency, t.workload.num_prompts)
         for t in timed
     ]
-    assert got == [(q, *level) for q in formats for level in ((1, 8), (16, 48))]
+    assert got == [(q, *level) for q in formats for level in ((1, 16), (16, 112))]
     assert [t.engine and t.engine.quantization for t in asked] == formats
     for t in timed:
         assert (
