@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pty
+import re
 import shutil
 import subprocess
 import sys
@@ -441,6 +442,22 @@ def test_a_report_fails_only_if_all_of_its_results_are_void(home: Path, say: Say
     code, _, err = say("report", *runs, "-o", "page.html")
     assert (code, "--allow-void exits with 0" in err) == (3, True)
     assert say("report", *runs, "-o", "page.html", "--allow-void")[0] == 0
+
+
+def test_the_documented_python_reads_a_folder_with_runs_that_were_stopped(
+    home: Path,
+) -> None:
+    (home / "runs/20260101-serve-a-1111/summary.json").unlink()
+    (home / "runs/20260102-serve b-2222").rename(home / "runs/20260102-serve-b-2222")
+    (home / "runs/20260103-serve-c-3333").mkdir()  # its engine had not come up
+    page = (Path(__file__).parents[2] / "docs/results.md").read_text()
+    listings = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    [code] = [listing for listing in listings if "-serve-" in listing]
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("completed, slowest TTFT") == 1
 
 
 def spoil(run: Path) -> None:

@@ -9,7 +9,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Self
 
@@ -19,7 +19,7 @@ from dyno.facts.study import PlannedTrial
 from dyno.facts.summary import Result
 from dyno.facts.telemetry import Sample
 from dyno.load.progress import Progress
-from dyno.numbers import clock, count, deviating, duration, number, percent
+from dyno.numbers import clock, count, deviating, duration, many, number, percent
 from dyno.probe.telemetry.sampler import Sampler
 from dyno.report import find, quality, tune
 from dyno.screen import wrapped
@@ -30,6 +30,7 @@ from dyno.units import NS_PER_MS, seconds
 from dyno.visible import visible
 
 _EVERY_S, _STUDY_EVERY_S, _CLOCK_EVERY_S = 0.2, 0.4, 1.0
+_PLAIN_EVERY_S = 30.0  # without a terminal, while a step takes long
 _WINDOW_S = 3.0  # of live rates
 
 
@@ -135,6 +136,7 @@ class ProgressLine(Watcher):
         self._next = 0.0
         self._rates = Rates()
         self._began, self._below = 0.0, ""  # the step
+        self._said = 0.0  # of the last plain line
         self._stop_clock: Callable[[], None] = lambda: None
         self._drawing = threading.Lock()  # the clock has a thread
 
@@ -152,15 +154,21 @@ class ProgressLine(Watcher):
         self.over()
         if text:
             print(text, file=sys.stderr, flush=True)
-        self._began, self._below = time.monotonic(), ""
+        self._began = self._said = time.monotonic()
+        self._below = ""
         if self._bar:
             self._stop_clock = _every(_CLOCK_EVERY_S, self._draw_clock)
 
     def below(self, text: str, stays: bool = False) -> None:
-        """Show the current phase beside the clock; what stays is printed above it."""
+        """Show the current phase beside the clock; what stays is printed above it. Without a terminal, print a line
+        every half minute: a download of gigabytes isn't silent."""
         if not stays:
             self._below = text
-            return
+            now = time.monotonic()
+            if self._bar or now - self._said < _PLAIN_EVERY_S:
+                return
+            self._said = now
+            text = f"{clock(now - self._began)} {text}"
         with self._drawing:
             self._wipe()
             print(f"  {text}", file=sys.stderr, flush=True)
@@ -251,13 +259,18 @@ def _every(seconds: float, act: Callable[[], None]) -> Callable[[], None]:
 
 class StudyView(StudyWatcher):
     def __init__(
-        self, name: str, trials: Sequence[PlannedTrial], done: int, live: bool = True
+        self,
+        name: str,
+        trials: Sequence[PlannedTrial],
+        done: int,
+        live: bool = True,
+        expected_s: Mapping[str, float] | None = None,
     ) -> None:
-        """`trials`: those to run; `done`: how many were done before."""
+        """`trials`: those to run; `done`: how many were done before; `expected_s`: how long each takes, by its id."""
         self._name, self._live = name, live and sys.stderr.isatty()
-        self._left = TimeLeft(
-            {p.place.id: trial_s(p.trial) for p in trials}, time.monotonic()
-        )
+        known = expected_s or {}
+        times_s = {p.place.id: known.get(p.place.id) or trial_s(p.trial) for p in trials}
+        self._left = TimeLeft(times_s, time.monotonic())
         self._total, self._done, self._failed, self._skipped = (
             len(trials) + done,
             done,
@@ -293,7 +306,7 @@ class StudyView(StudyWatcher):
         )
         self._wipe()
         print(
-            f"{self._count()} {_name_of(planned)}: {what}",
+            f"{self._count()} {_name_of(planned)}: {what}{self._plain_time_left()}",
             file=sys.stderr,
             flush=True,
         )
@@ -382,6 +395,21 @@ class StudyView(StudyWatcher):
     def _time_left(self) -> str:
         guess = "" if self._left.known else " (a guess)"
         return f", about {clock(self._left.seconds(time.monotonic()))} left{guess}"
+
+    def begins_all(self) -> None:
+        """Say how many trials follow, and how long they take."""
+        trials = many(self._total - self._done, "trial")
+        again = " left" if self._done else ""
+        print(
+            f"{self._name}: {trials}{again}{self._time_left()}.",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    def _plain_time_left(self) -> str:
+        """Return the time left for a line that stays. A terminal has it in the lines that are drawn anew."""
+        ended = self._done + self._failed + self._skipped == self._total
+        return "" if self._live or ended else self._time_left()
 
     def _count(self) -> str:
         return f"[{self._done + self._failed + self._skipped}/{self._total}]"

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import msgspec
 
 from dyno import secrets
-from dyno.conduct import study_plan
+from dyno.conduct import estimate, study_plan
 from dyno.engines.kinds import starts
 from dyno.engines.log import excerpt
 from dyno.errors import (
@@ -628,7 +628,8 @@ class StudyChoices(msgspec.Struct, frozen=True):
 
 
 # of trials to run, and how many were done before
-Views = Callable[[Sequence[PlannedTrial], int], StudyWatcher]
+# of the trials to run, how many were done before, and how long each takes, where that is known
+Views = Callable[[Sequence[PlannedTrial], int, Mapping[str, float]], StudyWatcher]
 
 
 def conduct_part(
@@ -666,10 +667,8 @@ class StudyRun(msgspec.Struct, frozen=True):
         done = self.folder.done()
         mine = [p for p in self.wanted if not self.study.is_elsewhere(p)]
         left = self._left(mine, done)
-        refuse(
-            study_plan.problems(study_plan.plans(self.study, left, machine, dry=False)),
-            "nothing was started",
-        )
+        plans = study_plan.plans(self.study, left, machine, dry=False)
+        refuse(study_plan.problems(plans), "nothing was started")
         check_keys((p for p in self.wanted if p.place.id not in done), self.headers)
         check_certificates(p.trial.target for p in left)
         if (
@@ -686,7 +685,8 @@ class StudyRun(msgspec.Struct, frozen=True):
         self._say_where(before)
         stop = Stop()
         try:
-            with closing(self.views(left, before)) as view:
+            expected_s = estimate.trials_s(self.study, plans, machine)
+            with closing(self.views(left, before, expected_s)) as view:
                 Conductor(
                     self.study, self.folder, self.headers, view, stop, self.choices.keep_raw
                 ).conduct(left)
@@ -743,7 +743,7 @@ class StudyRun(msgspec.Struct, frozen=True):
         done = self.folder.done()
         before = sum(p.place.id in done for p in self.wanted)
         left = self._left(mine, done)
-        with closing(self.views(left, before)) as view:
+        with closing(self.views(left, before, {})) as view:
             Conductor(
                 self.study,
                 self.folder,

@@ -93,6 +93,24 @@ class Priority:
             _schedule(os.SCHED_OTHER | os.SCHED_RESET_ON_FORK, 0)
 
 
+def raises_itself() -> bool:
+    """Return whether the wire may come before other processes here. Asked in a thread of its own: what it leaves behind
+    goes with it."""
+    answers: list[bool] = []
+
+    def ask() -> None:
+        if sys.platform == "linux" and os.sched_getscheduler(0) != os.SCHED_OTHER:
+            answers.append(True)  # the user has chosen already
+            return
+        with Priority() as priority:
+            answers.append(bool(priority.facts()))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join()
+    return answers == [True]
+
+
 def _schedule(policy: int, priority: int) -> bool:
     try:
         os.sched_setscheduler(0, policy, os.sched_param(priority))

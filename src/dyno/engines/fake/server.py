@@ -317,15 +317,17 @@ class FakeServer:
         return plain(200, "text/plain", b"")
 
     def _metrics(self) -> str:
-        """Return metrics as vLLM and TGI name them. Nothing waits here: each request is worked on at once."""
+        """Return metrics as vLLM and TGI name them. Requests beyond its slots count as waiting."""
         sent = [c.next for c in self._connections.values() if c.script is not None]
+        running = min(len(sent), self._spec.slots or len(sent))
+        waiting = len(sent) - running
         gauges: dict[str, float] = {
-            "vllm:num_requests_running": len(sent),
-            "vllm:num_requests_waiting": 0,
+            "vllm:num_requests_running": running,
+            "vllm:num_requests_waiting": waiting,
         }
         # one context is all it has
         gauges["vllm:kv_cache_usage_perc"] = min(sum(sent) / self._spec.max_model_len, 1.0)
-        gauges |= {"tgi_batch_current_size": len(sent), "tgi_queue_size": 0}
+        gauges |= {"tgi_batch_current_size": running, "tgi_queue_size": waiting}
         counters = {
             "vllm:generation_tokens_total": self._tokens,
             "vllm:num_preemptions_total": 0,
