@@ -74,6 +74,7 @@ format: $(VENV)/.dev
 bench: $(VENV)/.installed
 	$(BIN)/python bench/truth.py
 	$(BIN)/python bench/speed.py
+	$(BIN)/python bench/steps.py
 	$(BIN)/python bench/replay.py
 	$(BIN)/python bench/scale.py
 	$(BIN)/python bench/coverage.py

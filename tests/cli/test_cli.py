@@ -801,6 +801,30 @@ def test_help_imports_nothing_heavy() -> None:
     } & set(loaded)
 
 
+def test_the_list_of_commands_needs_no_msgspec() -> None:
+    code = "import sys; from dyno.cli.main import parser; parser().format_help(); print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert "msgspec" not in loaded
+
+
+def test_help_of_commands_loads_neither_numpy_nor_the_checks() -> None:
+    code = (
+        "import contextlib, sys\nfrom dyno.cli.main import main\n"
+        "for words in ('bench serve', 'find', 'run', 'report', 'compare', 'runs', 'doctor'):\n"
+        "    with contextlib.suppress(SystemExit): main([*words.split(), '--help'])\n"
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    loaded = set(done.stderr.split())
+    assert "usage: dyno report" in done.stdout
+    assert "dyno.cli.report" in loaded
+    assert not {"numpy", "dyno.checks", "tokenizers"} & loaded
+
+
 def test_the_names_of_engines_are_known_without_loading_any() -> None:
     code = "import sys; from dyno.engines.kinds import KINDS; print(*KINDS, *sys.modules, sep='\\n')"
     loaded = subprocess.run(

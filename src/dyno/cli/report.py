@@ -14,7 +14,6 @@ from dyno.cli.flags import pairs
 from dyno.errors import DrawError, DynoError, StoreError, UsageError
 from dyno.facts.report import Chart, Report
 from dyno.numbers import many
-from dyno.report.text import csv, markdown
 from dyno.screen import wrapped
 from dyno.store.run import write
 
@@ -264,6 +263,9 @@ def _write(
         return _pictures(charts, output, options)
     if form == ".html":
         return _write_page(report, charts, output, options.url or "")
+    # here and not above: it brings numpy and all checks, and `dyno report --help` needs none
+    from dyno.report.text import csv, markdown
+
     _save(output, (markdown(report) if form == ".md" else csv(report)).encode())
     return [output]
 

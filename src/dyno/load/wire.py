@@ -263,7 +263,7 @@ class Wire:
 
     def _wait(self, asleep: int, due: int) -> list[tuple[int, int]] | None:
         """Wait for the sockets until the next thing is due. None: there was only time for something else."""
-        poll = self._pool.poller.poll
+        poll = self._poll
         wait_ns = 0 if self._complete else min(self._tick_ns, due) - asleep
         if wait_ns <= 0:
             events = poll(0)
@@ -299,6 +299,7 @@ class Wire:
         """Around the loop: connections are open, the thread has priority, and no garbage is collected. Then
         `_facts` are known."""
         pool = self._pool = Pool(self._routes, self._fronts)
+        self._poll = pool.poller.poll
         plan = self._plan
         progress = self.progress
         thaw = not gc.get_freeze_count()  # what a caller froze stays frozen

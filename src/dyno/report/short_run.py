@@ -4,7 +4,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from dyno.checks import SHORT_RUN
 from dyno.facts.finding import Finding
 from dyno.numbers import many
 
@@ -42,6 +41,9 @@ def join(
 
 
 def _is_usual(f: Finding) -> bool:
+    # here and not above: all checks and numpy would take half of the time of `dyno bench serve --help`
+    from dyno.checks import SHORT_RUN
+
     return f.code in SHORT_RUN and f.level == "note"
 
 

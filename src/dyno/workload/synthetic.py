@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from itertools import count, islice
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +20,9 @@ from dyno.workload.tasks import MAX_TOKENS, SIZES, TASKS, item
 from dyno.workload.tokenizer import Tokenizer, special_ids
 
 RANDOM_OUTPUT_LEN = 128  # vLLM's default
-BATCH = 256  # prompts that are made at a time
+# Prompts that are made at a time, at most: a tokenizer of a file needs some 200 bytes for each token meanwhile.
+BATCH = 256
+BATCH_TOKENS = 1 << 17
 
 # ShareGPT's first two turns after vLLM's filter (prompt and output ≥ 4, prompt ≤ 1024, together ≤ 2048) as
 # quantiles of a public `benchmark_serving.py` result: 1,000 prompts, seed 0, Llama 3.1's tokenizer (8×H100,
@@ -165,10 +167,23 @@ def synthesize_all(
     tokenizer: Tokenizer, seed: int, wanted: Iterable[Wanted]
 ) -> Iterator[tuple[str, int]]:
     """Yield prompts, each with its true count of tokens; some hundred are made at a time."""
-    waiting = iter(wanted)
-    while batch := list(islice(waiting, BATCH)):
+    for batch in _batches(wanted):
         texts = [_text(seed, one) for one in batch]
         yield from _fit(tokenizer, texts, [one.tokens for one in batch])
+
+
+def _batches(wanted: Iterable[Wanted]) -> Iterator[list[Wanted]]:
+    batch: list[Wanted] = []
+    tokens = 0
+    for one in wanted:
+        batch.append(one)
+        tokens += one.tokens
+        if len(batch) == BATCH or tokens >= BATCH_TOKENS:
+            yield batch
+            batch = []
+            tokens = 0
+    if batch:
+        yield batch
 
 
 def _text(seed: int, wanted: Wanted) -> str:
