@@ -24,6 +24,7 @@ from dyno.report.target import (
     SMALL,
     WAITS,
     Contest,
+    Fall,
     Limits,
     contests,
     counts,
@@ -556,25 +557,20 @@ def _with_remark(standing: Standing | None, entries: Sequence[Entry]) -> Standin
 
 def _falling(entries: Sequence[Entry], workload: str) -> str:
     """Name those whose throughput is lower at the highest load than at a lower one."""
-    pairs = [
-        (best, highest)
-        for best, highest in falls(entries)
-        if best.load.workload.words == workload
-    ]
-    if not pairs:
+    fallen = [f for f in falls(entries) if f.best.load.workload.words == workload]
+    if not fallen:
         return ""
-    load = KEYS[pairs[0][0].axis].against
-    each = [_fall(best, highest) for best, highest in pairs[:_MOST]]
-    more = f"; {len(pairs) - _MOST} more" if len(pairs) > _MOST else ""
-    return f"Throughput falls with the {load}: {'; '.join(each)}{more}."
+    load = KEYS[fallen[0].best.axis].against
+    each = "; ".join(map(_fall, fallen[:_MOST]))
+    more = f"; {len(fallen) - _MOST} more" if len(fallen) > _MOST else ""
+    return f"Throughput falls with the {load}: {each}{more}."
 
 
-def _fall(best: Entry, highest: Entry) -> str:
-    speed = next(n for n in THROUGHPUTS if best.value(n) is not None)
-    most, least = (number(e.value(speed) or 0.0) for e in (best, highest))
+def _fall(f: Fall) -> str:
+    most, least = (number(e.value(f.metric) or 0.0) for e in (f.best, f.highest))
+    low, high = (setting(e.axes[e.axis]) for e in (f.best, f.highest))
     return (
-        f"{best.series} from {most} at {setting(best.axes[best.axis])} to {least} "
-        f"{metric(speed).unit} at {setting(highest.axes[highest.axis])}"
+        f"{f.best.series} from {most} at {low} to {least} {metric(f.metric).unit} at {high}"
     )
 
 

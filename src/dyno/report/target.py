@@ -390,8 +390,16 @@ def _crossed(contest: Contest, able: BySeries, axis: str) -> tuple[Entry, Entry]
     )
 
 
-def falls(entries: Iterable[Entry]) -> Iterator[tuple[Entry, Entry]]:
-    """Yield the best load and the highest of each series and workload whose throughput falls with the load."""
+class Fall(NamedTuple):
+    """A throughput that is lower at the highest load than at a lower one."""
+
+    best: Entry
+    highest: Entry
+    metric: str
+
+
+def falls(entries: Iterable[Entry]) -> Iterator[Fall]:
+    """Yield each series and workload whose throughput falls with the load."""
     lines: dict[tuple[str, str, Load, str], list[Entry]] = {}
     for e in entries:
         if e.axis and e.kind not in SMALL and counts(e, {}):
@@ -403,7 +411,7 @@ def falls(entries: Iterable[Entry]) -> Iterator[tuple[Entry, Entry]]:
             best = _leader(line, speed)
             highest = max(line, key=lambda e: e.axes[axis])
             if _falls(best.figures[speed], highest.figures[speed]):
-                yield best, highest
+                yield Fall(best, highest, speed)
 
 
 def _falls(best: Number, highest: Number) -> bool:

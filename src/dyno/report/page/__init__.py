@@ -196,7 +196,7 @@ _OPEN = 30  # trials, up to which their list is unfolded
 _HEIGHT = 210
 _MANY = 8  # series: more have no room for a chip each, and a chart of the answer shows the contenders among them
 _FAINT = 0.14  # of the opacity, for lines of series that the answer's table doesn't show
-_MARKED = "Points with a halo are the results in the table."
+_MARKED = "In the chart, the points of this table have a halo."
 _LEVELS: tuple[Level, ...] = ("void", "doubt", "note")
 _VERDICTS = {
     "sound": "No problems found.",
@@ -327,12 +327,14 @@ def main_chart(report: Report, charts: list[Chart]) -> Chart | None:
     height = min(chart.spec.get("height", _HEIGHT), _HEIGHT)
     spec = {**chart.spec, "params": choose(params, bound), "height": height}
     if entry.axis:
-        spec = _marked(spec, report)
+        several = len({row["series"] for row in chart.rows}) > _MANY
+        spec = _marked(spec, report, several)
     return msgspec.structs.replace(chart, spec=spec)
 
 
-def _marked(spec: dict[str, Any], report: Report) -> dict[str, Any]:
-    """Mark the results that the answer's table shows. With many series, the others are faint and not in the legend."""
+def _marked(spec: dict[str, Any], report: Report, many: bool) -> dict[str, Any]:
+    """Mark the results that the answer's tables show. `many`: of so many series, the others are faint, and not in the
+    legend."""
     standings = [report.words.standing, report.words.alternative]
     ids = [[c.entry for c in s.contenders] for s in standings if s is not None]
     series = {e.id: e.series for e in report.entries}
@@ -353,7 +355,7 @@ def _marked(spec: dict[str, Any], report: Report) -> dict[str, Any]:
         "transform": [{"filter": "isValid(datum.y) && indexof(marked, datum.entry) >= 0"}],
     }
     params = [*spec["params"], {"name": "marked", "value": ids[0]}]
-    if len({e.series for e in report.entries}) > _MANY:
+    if many:
         params.append({"name": "prominent", "value": shown})
         layers = [_faint(layer, shown) for layer in layers]
     return {**spec, "params": params, "layer": [*layers[:drawn], halo, *layers[drawn:]]}

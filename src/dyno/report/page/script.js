@@ -253,7 +253,7 @@
       adjust(chart);
       choose(chart);
       mark();
-      await chart.view.runAsync();
+      await chart.view.resize().runAsync(); // other figures have other ticks: else the title is cut
       chart.view.addEventListener('click', (event, item) => {
         const datum = item && item.datum;
         const id = datum && (datum.entry || (datum.datum && datum.datum.entry));
@@ -278,7 +278,7 @@
     root.dataset.drawing = 'yes';
     for (const chart of charts) adjust(chart);
     const ended = () => { if (turn === redrawn) delete root.dataset.drawing; };
-    Promise.allSettled(charts.filter((chart) => chart.view).map((chart) => chart.view.runAsync())).then(ended);
+    Promise.allSettled(charts.filter((chart) => chart.view).map((chart) => chart.view.resize().runAsync())).then(ended);
   };
   // A folded chart of an older browser has no width yet: it is drawn when it is opened.
   const drawInTurn = (left) => {
