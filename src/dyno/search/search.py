@@ -91,6 +91,7 @@ _SLACK_S = 0.05
 _NEARBY = 1.0  # log of a load over another
 # of the first long probe; of a short search, these shares
 _LOOK_S, _LOOK_SHARE, _OPEN_LOOK_SHARE = 30.0, 0.125, 0.09
+_LAST_LOOK_S, _LAST_LOOK = 60.0, 0.2  # of the last probe of an open loop
 _UNKNOWN_S = 10.0  # that a probe lasts at least, before one has shown it
 
 
@@ -233,7 +234,13 @@ class Search:
     @_remembered
     def start_nearby(self, level: float) -> float:
         """Return how many seconds of such a load don't count, by the probes so far."""
-        near = [p.look.profiles for p in self.probes if _is_near(p, level)]
+        # the last long probe of an open loop is there for what comes late: its queue comes and goes meanwhile
+        longest_s = math.inf if self.whole else self._last_look_s()
+        near = [
+            p.look.profiles
+            for p in self.probes
+            if _is_near(p, level) and p.look.now_s < longest_s
+        ]
         columns = zip(*(each for each in near if each), strict=False)  # files may be odd
         return max((start.length(column) for column in columns), default=0.0)
 
@@ -773,7 +780,7 @@ class Search:
         if known.low < known.high:
             met, missed = max(met, known.low), min(missed, known.high)
         if self._narrow_enough(met, missed):
-            return None
+            return self._long_look(met, left_s)
         most_s = self._worth_s(math.log(missed / met), left_s, spent_s)
         pending = [x for x in self._levels if met < x < missed and self._pending(x)]
         if pending and self._probe_s() <= most_s:
@@ -787,7 +794,19 @@ class Search:
         # it may need fewer than expected
         if best is None and missed / met > _WIDE and left_s > self._probe_s():
             best = max(self._gains_again(met, missed, math.inf), default=None)
-        return self._long(best.level, left_s) if best else None
+        return self._long(best.level, left_s) if best else self._long_look(met, left_s)
+
+    def _last_look_s(self) -> float:
+        return min(_LAST_LOOK_S, _LAST_LOOK * (self.budget_s or math.inf))
+
+    def _long_look(self, met: float, left_s: float) -> ProbeStep | None:
+        """Return a last long probe of an open loop at the load that meets the target: some engines serve more than they
+        can until their memory is full, and short probes end before that. None: it had one, or there is no time."""
+        look_s = self._last_look_s()
+        seen = any(p.look.now_s >= look_s for p in self.probes_at(met))
+        if self.whole or seen or left_s < 1.1 * look_s:
+            return None
+        return ProbeStep(met, False, look_s, least_s=look_s)
 
     def _narrow_enough(self, met: float, missed: float) -> bool:
         return missed / met <= 1 + self.resolution or (self.whole and missed - met <= 1)
