@@ -696,7 +696,7 @@ requests_per_stream = 4
 """
 
 
-@pytest.mark.parametrize("kills", [6, pytest.param(60, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("kills", [3, pytest.param(60, marks=pytest.mark.nightly)])
 def test_a_study_killed_at_any_moment_loses_nothing_repeats_nothing_and_leaves_no_process(
     tmp_path: Path, spared: list[int], kills: int
 ) -> None:
