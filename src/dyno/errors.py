@@ -106,7 +106,7 @@ _ADVICE = {
 }
 
 
-def system_words(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Describe an error of the system by its words, without its number and Python's marks."""
     words = getattr(error, "strerror", None)
     if not isinstance(words, str):

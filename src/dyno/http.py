@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote, urlsplit
 import msgspec
 
 from dyno import secrets
-from dyno.errors import TargetError, UsageError, limit_advice, system_words
+from dyno.errors import TargetError, UsageError, describe_error, limit_advice
 from dyno.numbers import count
 from dyno.option import setting_name
 from dyno.transport import DIRECT, ProxyRefused, Transport, granted, login_wanted, tunnel
@@ -135,7 +135,9 @@ class Route:
         """Describe the failure to connect, and what to do."""
         to = f"The proxy {self.proxy}" if self.proxy else f"{self.url}"
         if own := limit_advice(error):
-            return f"dyno couldn't open a connection to {to} ({system_words(error)}). {own}"
+            return (
+                f"dyno couldn't open a connection to {to} ({describe_error(error)}). {own}"
+            )
         if isinstance(error, ssl.SSLError):
             return f"{self.url}: {describe_tls(error)}"
         if isinstance(error, ProxyRefused):
@@ -160,7 +162,7 @@ class Route:
                 f"{to} closed the connection before it answered. Read its log. Check "
                 f"{setting_name('--base-url')}, and that it is an HTTP server.{self._certificate_advice()}"
             )
-        what = system_words(error)
+        what = describe_error(error)
         wanted = self._certificate_advice()
         check = f"Check {setting_name('--base-url')}, and that it is an HTTP server."
         return f"{to} can't be reached: {what}. {check}{wanted}"
@@ -236,7 +238,7 @@ def _refuse_to_ask() -> str:
 def _why(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
         return f"it isn't valid PEM ({(error.reason or 'PEM').replace('_', ' ').lower()})"
-    return system_words(error)
+    return describe_error(error)
 
 
 def describe_tls(error: ssl.SSLError) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from dyno.cli import progress as screen
 from dyno.cli.progress import StudyView
-from dyno.cli.run import busy_words
+from dyno.cli.run import describe_others
 from dyno.conduct import study_plan
 from dyno.conduct.estimate import trials_s
 from dyno.conduct.study import TrialEnd
@@ -195,7 +195,7 @@ def test_other_programs_on_the_machine_are_reported_before_the_demo_starts(
     machine = msgspec.structs.replace(rig.read_machine(), cores=2)
     monkeypatch.setattr(host, "busy_cores", lambda _: 1.6)
     words = "Other programs use 1.6 of 2 cores: the results will be doubtful."
-    assert busy_words(machine).startswith(words)
+    assert describe_others(machine).startswith(words)
     for used in (0.1, None):
         monkeypatch.setattr(host, "busy_cores", lambda _, used=used: used)
-        assert busy_words(machine) == ""
+        assert describe_others(machine) == ""

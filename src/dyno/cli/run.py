@@ -140,7 +140,7 @@ def demo(options: argparse.Namespace) -> int:
     folder = study_plan.folder_for(options.runs, study, again=True)
     with folder.lock():
         machine = rig.read_machine()
-        if warning := busy_words(machine):
+        if warning := describe_others(machine):
             print(*wrapped(f"dyno: {warning}"), sep="\n", file=sys.stderr, flush=True)
         code = conduct(study, text, folder, study.trials, machine, options)
     print(
@@ -153,7 +153,7 @@ def demo(options: argparse.Namespace) -> int:
     return code
 
 
-def busy_words(machine: Rig) -> str:
+def describe_others(machine: Rig) -> str:
     """Look at the machine for a moment, and say what other programs use of it; '' where that is little or unknown."""
     from dyno.checks.client import OTHERS_SHARE
     from dyno.probe import host

@@ -22,7 +22,7 @@ from dyno.engines.kinds.base import LogFacts
 from dyno.engines.launch import public
 from dyno.engines.log import excerpt, private, scrub
 from dyno.engines.process import CpuShare, EngineProcess
-from dyno.errors import EngineError, system_words
+from dyno.errors import EngineError, describe_error
 from dyno.facts.engine import EngineFacts, Launch, Preparation
 from dyno.facts.target import TargetFacts, TargetSpec, known
 from dyno.http import Client, Url
@@ -210,7 +210,7 @@ def start(plan: EnginePlan, folder: Path, index: int = 0) -> Engine:
             cpu=CpuShare(share.nice, share.engine_cores),
         )
     except (OSError, ValueError) as e:  # the latter: a word with a zero byte
-        raise EngineError(f"{title} can't be started: {system_words(e)}.") from None
+        raise EngineError(f"{title} can't be started: {describe_error(e)}.") from None
     url = f"http://127.0.0.1:{launch.port}" if plan.batch is None else ""
     return Engine(
         process,
