@@ -51,7 +51,7 @@ _BETWEEN_S, _BETWEEN = 40.0, 0.15
 # probes that begin later than this after one another see another state of the server
 _APART_S = 8.0
 # that requests of a load must be seen where few may fail: failures come in bursts; of a short search, this share
-_FAILURES_S, _FAILURES = 90.0, 0.3
+_FAILURES_S, _FAILURES = 60.0, 0.2
 _FIRST_TRIES = (1, 4)  # probes for each end, at first: as many as there is time for
 _TRIES = (3, 4, 6, 8, 12)  # for a narrower one
 # doubt with which a load is nearly certain; probes of it, at most
@@ -754,9 +754,22 @@ class Search:
         begun = self._begun(below, left_s)
         if begun is not None:
             return self._long(begun, left_s)
+        beside = self._beside_failures(below)
+        if beside is not None:
+            return self._long(beside, left_s)
         fewest, most = _FIRST_TRIES
         tries = int(min(max(left_s / self._probe_s() / 2 / len(sides), fewest), most))
         return self._long(self._end(below, self._distance(tries, below)), left_s)
+
+    def _beside_failures(self, below: bool) -> float | None:
+        """Return the load beside the limit that was tried, where all limits are shares of failed requests. These jump:
+        a load farther away is no sooner certain, and a lower rate takes longer. None: another figure has a limit."""
+        if any(limit.stem != "failed" for limit in self.limits):
+            return None
+        stuck = [x for x in self._stuck(below) if abs(self.margin(x)) < _SINGLE]
+        tried = [x for x in self._side(below) if x not in stuck]
+        nearest = max if below else min
+        return nearest(tried, default=None)
 
     def _begun(self, below: bool, left_s: float) -> float | None:
         """Return a load that is nearly certain on a side: the one nearest to the crossing, or if time is short the one
