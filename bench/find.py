@@ -1,5 +1,5 @@
 """How often `dyno find` is right about servers whose truth is known: the search and the judge of the real command, in
-simulated time (bench/servers.py).
+simulated time (bench/servers.py, bench/strange_servers.py).
 
     python bench/find.py                        the whole table
     python bench/find.py --seeds 1000           the same, closer; an hour on two cores
@@ -26,7 +26,8 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
-from servers import HELD_OUT, MODELS, Server, requests_of, server
+from servers import Server, requests_of
+from strange_servers import EVERY, server
 
 from dyno.facts.find import RANGES, ProbeLook
 from dyno.search.judge import Judge
@@ -249,7 +250,7 @@ def main() -> int:
     parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--trace", type=int, default=None, metavar="SEED")
     options = parser.parse_args()
-    names = [name for name in {**MODELS, **HELD_OUT} if options.only in name]
+    names = [name for name in EVERY if options.only in name]
     if options.trace is not None:
         for name in names:
             print(f"{name}: the truth is {server(name).truth:g}")

@@ -7,7 +7,7 @@ ended. `truth` is a formula, or the result of a long run.
 import heapq
 import math
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import partial
 from statistics import NormalDist
 from typing import NamedTuple, Protocol
 
@@ -1032,9 +1032,3 @@ HELD_OUT: dict[str, Callable[[], Server]] = {
     "noisier above": lambda: _curved("noisier above", float, sd=lambda share: 0.02 if share <= 1 else 0.15),
     "one run in ten slow": lambda: _curved("one run in ten slow", float, outliers=0.1),
 }  # fmt: skip
-
-
-@cache
-def server(name: str) -> Server:
-    """Return a model. The truth of some takes a second to calculate."""
-    return {**MODELS, **HELD_OUT}[name]()

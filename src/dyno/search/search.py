@@ -51,7 +51,7 @@ _BETWEEN_S, _BETWEEN = 40.0, 0.15
 # probes that begin later than this after one another see another state of the server
 _APART_S = 8.0
 # that requests of a load must be seen where few may fail: failures come in bursts; of a short search, this share
-_FAILURES_S, _FAILURES = 90.0, 0.3
+_FAILURES_S, _FAILURES = 60.0, 0.2
 _FIRST_TRIES = (1, 4)  # probes for each end, at first: as many as there is time for
 _TRIES = (3, 4, 6, 8, 12)  # for a narrower one
 # doubt with which a load is nearly certain; probes of it, at most
@@ -193,14 +193,21 @@ class Search:
     def _leave_out_slow_below(self) -> None:
         """Leave out the loads that miss the target below one that meets it, where both were shown in turns: such a
         server is slower with little load, as where batches wait until they are full. Then the answer is above."""
-        for good in self._levels[1:]:
-            bad = [x for x in self._levels if x < good and self.misses(x).certain]
-            if self.meets(good).certain and any(self._in_turns(x, good) for x in bad):
-                below = [x for x in self._levels if x < good]
-                self._slow_below |= {x: self.outcome(x) for x in below}
-                self._levels = self._levels[len(below) :]
-                self._known.clear()
-                return
+        for place, good in enumerate(self._levels):
+            below = self._levels[:place]
+            if not self.meets(good).certain or not self._slower(below, good):
+                continue
+            for level in below:
+                self._slow_below[level] = self.outcome(level)
+            self._levels = self._levels[place:]
+            self._known.clear()
+            return
+
+    def _slower(self, below: Sequence[float], good: float) -> bool:
+        """Return whether one of these loads misses the target, visited in turns with one that meets it."""
+        return any(
+            self.misses(level).certain and self._in_turns(level, good) for level in below
+        )
 
     def _in_turns(self, one: float, other: float) -> bool:
         """Return whether each of two loads was visited between visits of the other."""
@@ -519,15 +526,30 @@ class Search:
         if not near or max(times) - min(times) < self._between_s():
             return trend.NOTHING
         ends = trend.ends([_point(p, i) for p in near], self.variation(), error)
-        levels = sorted({p.level for p in near})
-        low, high = 0.0, math.inf
-        if ends.low:
-            lows = [ends.low, *(x for x in reversed(levels) if x < ends.low)]
-            low = next((x for x in lows if self._few_beside(i, x, error)), 0.0)
-        if math.isfinite(ends.high):
-            highs = [ends.high, *(x for x in levels if x > ends.high)]
-            high = next((x for x in highs if self._many_beside(i, x, error)), math.inf)
-        return trend.Ends(low, high)
+        return trend.Ends(
+            low=self._end_with_few_late(i, ends.low, error),
+            high=self._end_with_many_late(i, ends.high, error),
+        )
+
+    def _end_with_few_late(self, i: int, end: float, error: float) -> float:
+        """Return the end by a line, or the next load below it, beside which few requests are late. 0: none."""
+        if not end:
+            return 0.0
+        lower = {p.level for p in self._near_limit(i) if p.level < end}
+        for level in (end, *sorted(lower, reverse=True)):
+            if self._few_beside(i, level, error):
+                return level
+        return 0.0
+
+    def _end_with_many_late(self, i: int, end: float, error: float) -> float:
+        """Return the end by a line, or the next load above it, beside which many requests are late. Infinity: none."""
+        if math.isinf(end):
+            return math.inf
+        higher = {p.level for p in self._near_limit(i) if p.level > end}
+        for level in (end, *sorted(higher)):
+            if self._many_beside(i, level, error):
+                return level
+        return math.inf
 
     def _few_beside(self, i: int, level: float, error: float) -> bool:
         """Return whether the probes beside a load have few late requests: those above it, as far as they help, and as
@@ -546,9 +568,11 @@ class Search:
     def _beside(self, i: int, level: float, *, above: bool) -> Iterator[list[Weighed]]:
         """Yield what the probes beside a load show, of more and more loads."""
         near = self._near_limit(i)
-        for farthest in sorted({abs(math.log(p.level / level)) for p in near}):
-            beside = [p for p in near if abs(math.log(p.level / level)) <= farthest]
-            yield [p.look.weighed[i] for p in _around(level, beside, above=above)]
+        distances = {p.level: abs(math.log(p.level / level)) for p in near}
+        for farthest in sorted(set(distances.values())):
+            beside = [p for p in near if distances[p.level] <= farthest]
+            chosen = _around(level, beside, above=above)
+            yield [p.look.weighed[i] for p in chosen]
 
     def on_the_line(self) -> list[Probe]:
         """Return the probes through which lines go."""
@@ -754,9 +778,22 @@ class Search:
         begun = self._begun(below, left_s)
         if begun is not None:
             return self._long(begun, left_s)
+        beside = self._beside_failures(below)
+        if beside is not None:
+            return self._long(beside, left_s)
         fewest, most = _FIRST_TRIES
         tries = int(min(max(left_s / self._probe_s() / 2 / len(sides), fewest), most))
         return self._long(self._end(below, self._distance(tries, below)), left_s)
+
+    def _beside_failures(self, below: bool) -> float | None:
+        """Return the load beside the limit that was tried, where all limits are shares of failed requests. These jump:
+        a load farther away is no sooner certain, and a lower rate takes longer. None: another figure has a limit."""
+        if any(limit.stem != "failed" for limit in self.limits):
+            return None
+        stuck = [x for x in self._stuck(below) if abs(self.margin(x)) < _SINGLE]
+        tried = [x for x in self._side(below) if x not in stuck]
+        nearest = max if below else min
+        return nearest(tried, default=None)
 
     def _begun(self, below: bool, left_s: float) -> float | None:
         """Return a load that is nearly certain on a side: the one nearest to the crossing, or if time is short the one
