@@ -311,7 +311,7 @@ _VALUES: dict[str, list[Any]] = {
     "percentiles": [[50.0], [90.0]], "goodput_ms": [{"ttft": 5.0}, {"ttft": 6.0}], "by": ["llama-bench", "timers"],
     "prepare": [["tunableop"], []], "host": ["127.0.0.1", "0.0.0.0"], "sampling": [{"top_p": 0.5}, {"top_p": 0.9}],
     "extra_body": [{"top_p": 0.5}, {"top_p": 0.9}],
-    **dict.fromkeys(("blazedit_min_distance", "blazedit_max_distance"), [0.1, 0.2]),
+    **{key: [0.1, 0.2] for key in ("blazedit_min_distance", "blazedit_max_distance")},
     "classes": [{"a": {"share": 1, "input_len": 8, "output_len": n}} for n in (4, 5)],
 }  # fmt: skip
 _VALUES["rate_schedule"] = _VALUES["concurrency_schedule"]
