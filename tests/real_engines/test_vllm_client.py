@@ -92,7 +92,7 @@ class Case(NamedTuple):
     words: str
     generated: bool = False  # fields and lengths are compared, not texts
     unordered: bool = False
-    count: int = COUNT
+    requests: int = COUNT
 
 
 # {…}: files that `files` writes.
@@ -101,8 +101,8 @@ CHAT = "--backend openai-chat --endpoint /v1/chat/completions"
 CASES = {
     "custom": Case(f"{CUSTOM} --custom-output-len 7 --seed 3"),
     "custom, lengths of the file": Case(f"{CUSTOM} --custom-output-len -1 --seed 4"),
-    "custom, oversampled": Case(f"{CUSTOM} --custom-output-len 7 --num-prompts 30 --seed 3", count=30),
-    "custom, not oversampled": Case(f"{CUSTOM} --num-prompts 30 --no-oversample --seed 3", count=20),
+    "custom, oversampled": Case(f"{CUSTOM} --custom-output-len 7 --num-prompts 30 --seed 3", requests=30),
+    "custom, not oversampled": Case(f"{CUSTOM} --num-prompts 30 --no-oversample --seed 3", requests=20),
     "custom, in the file's order": Case(f"{CUSTOM} --disable-shuffle"),
     "custom, plain": Case(f"{CUSTOM} --skip-chat-template --seed 3"),
     "custom, with variables of the template": Case(f'{CUSTOM} --chat-template-kwargs {{{{"mood":"merry"}}}}'),
@@ -134,7 +134,7 @@ CASES = {
     "blazedit": Case("--dataset-name hf --dataset-path vdaita/edit_5k_char --disable-shuffle"),
     "blazedit, small edits": Case(
         "--dataset-name hf --dataset-path vdaita/edit_5k_char --disable-shuffle --blazedit-max-distance 0.3 "
-        "--hf-output-len 5 --no-oversample", count=6,
+        "--hf-output-len 5 --no-oversample", requests=6,
     ),
     "bfcl": Case(f"--dataset-name hf --dataset-path gorilla-llm/Berkeley-Function-Calling-Leaderboard {CHAT} --seed 2"),
     "bfcl, a category": Case(
@@ -299,7 +299,7 @@ def vllm_python() -> Path:
     installed("vllm")
     found = environment.find("vllm")
     assert found is not None
-    return found.python
+    return Path(found.python)
 
 
 @pytest.fixture(scope="module")
@@ -429,7 +429,7 @@ def test_both_clients_send_the_same_requests(
         own, theirs = ([without_text(s, count) for s in each] for each in (own, theirs))
     if case.unordered:
         own, theirs = (sorted(each, key=str) for each in (own, theirs))
-    assert len(own) == case.count
+    assert len(own) == case.requests
     assert own == theirs
 
 

@@ -213,7 +213,7 @@ def test_a_server_that_renders_the_template_gets_its_variables(fake: StartFake) 
     ] * 2
 
 
-def test_variables_that_nobody_renders_are_refused(
+def test_variables_without_a_template_are_refused(
     fake: StartFake, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server = fake(first_ms=1, gap_ms=1, bodies=True)

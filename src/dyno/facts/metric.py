@@ -278,10 +278,10 @@ READ_IN: Final = {
     "aiperf": "0.13",
 }
 DEFINITIONS: Final[dict[str, str]] = {
-    "vllm.ttft": "from sending to the first chunk with a choice; chat in versions 0.7 to 0.32: also an empty role chunk",
+    "vllm.ttft": "from sending to the first chunk with a choice; chat in 0.7 to 0.32: also an empty role chunk",
     "vllm.tpot": "(end to end − first token) / (tokens − 1)",
     "vllm.itl": "gaps between chunks, pooled over requests",
-    "vllm.e2el": "from sending to the last chunk with a choice; chat in versions to 0.29: to the usage chunk",
+    "vllm.e2el": "from sending to the last chunk with a choice; chat up to 0.29: to the usage chunk",
     "sglang.ttft": "from sending to the first text or reasoning",
     "sglang.tpot": "(end to end − first token) / (tokens − 1)",
     "sglang.itl": "gaps between tokens, pooled; a chunk's gap is divided among its tokens",
