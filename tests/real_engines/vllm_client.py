@@ -25,13 +25,18 @@ def flags() -> dict[str, Any]:
             own = {f: a for f, a in own.items() if f not in engine._option_string_actions}
         out[module.__name__.rpartition(".")[2]] = {
             flag: {
-                "default": action.default,
+                "default": _plain(action.default),
                 "choices": action.choices and [*action.choices],
             }
             for flag, action in own.items()
             if flag != "-h"
         }
     return out
+
+
+def _plain(value: Any) -> Any:
+    """Return a default with keys that JSON has."""
+    return {str(k): v for k, v in value.items()} if isinstance(value, dict) else value
 
 
 def run(words: list[str]) -> str:
