@@ -44,6 +44,7 @@ DEFAULTS = {
     ("throughput", "--backend"): "vllm; llama.cpp for a GGUF file",
     ("throughput", "--dataset-name"): "random; sharegpt with a file, as in vLLM",
     ("throughput", "--num-prompts"): "1000; 32 with dyno's small model",
+    ("throughput", "--custom-output-len"): "256, as in `vllm bench serve`",
     ("throughput", "--random-input-len"): "1024; 128 with dyno's small model",
     ("throughput", "--random-output-len"): "128; 32 with dyno's small model",
     ("throughput", "--prefix-repetition-prefix-len"): "256, as in `vllm bench serve`",

@@ -302,7 +302,7 @@ MISTAKES = {
         f"bench serve {URL} --num-promts 3", f"bench serve {URL} --max_concurency=3", "report", "compare two",
         "engines", "engines start nothing", "engines install nothing", "engines remove nothing", "doctor --streams 0",
         "doctor --streams many", "demo extra", "help nothing", "--max-concurrency 3 bench serve",
-        "bench serve --profile", "doctor --engine vllm", "bench serve --backend vlm", "bench serve --num-prompts",
+        "bench serve --no-reranker", "doctor --engine vllm", "bench serve --backend vlm", "bench serve --num-prompts",
         "completion csh",
         "engines start fake --port 0", "engines start vllm", "run demo --only nothing", "run demo --new --extend",
         "bench serve --trust-remote-code --no-stream --duration 5", "bench serve --max-num-seqs 3",

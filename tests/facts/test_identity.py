@@ -66,7 +66,7 @@ ASIDE = {
     *("WorkloadSpec.seed", "TrafficClass.seed", "LoadSpec.seed", "QualitySpec.seed", "QualitySpec.allow_task_code"),
     *("LoadSpec.request_timeout_s", "LoadSpec.response_bytes_max", "OfflineSpec.timeout_s", "ClientSpec.ray_address"),
     *("TrialSpec.percentiles", "TrialSpec.ready_check_timeout_s", "TrialSpec.label", "TrialSpec.metadata"),
-    *("TrialSpec.correctness_check",),
+    *("TrialSpec.correctness_check", "TrialSpec.request_id_prefix"),
 }  # fmt: skip
 
 
@@ -311,6 +311,7 @@ _VALUES: dict[str, list[Any]] = {
     "percentiles": [[50.0], [90.0]], "goodput_ms": [{"ttft": 5.0}, {"ttft": 6.0}], "by": ["llama-bench", "timers"],
     "prepare": [["tunableop"], []], "host": ["127.0.0.1", "0.0.0.0"], "sampling": [{"top_p": 0.5}, {"top_p": 0.9}],
     "extra_body": [{"top_p": 0.5}, {"top_p": 0.9}],
+    **{key: [0.1, 0.2] for key in ("blazedit_min_distance", "blazedit_max_distance")},
     "classes": [{"a": {"share": 1, "input_len": 8, "output_len": n}} for n in (4, 5)],
 }  # fmt: skip
 _VALUES["rate_schedule"] = _VALUES["concurrency_schedule"]
@@ -423,7 +424,9 @@ _PART: dict[str, str] = {
        for name in ("prefix", "input", "output")},
     "--hf-output-len": "--dataset-name hf --hf-name a/b --hf-output-len 9",
     **{f"--{name}": f"--{name} 1" for name in _SENT}, "--extra-body": '--extra-body {"x":1}',
-    "--goodput": "--goodput ttft:5",
+    "--goodput": "--goodput ttft:5", "--chat-template-kwargs": '--chat-template-kwargs {"a":1}',
+    **{f"--{name}-bench-output-len": f"--dataset-name {name}_bench --dataset-path x --{name}-bench-output-len 9"
+       for name in ("spec", "speed")},
 }  # fmt: skip
 _NO_PART: dict[str, str] = {
     "--base-url": "--base-url http://127.0.0.1:9000", "--host": "--host localhost", "--port": "--port 9000",
@@ -431,7 +434,8 @@ _NO_PART: dict[str, str] = {
     "--metric-percentiles": "--metric-percentiles 50", "--percentile-metrics": "--percentile-metrics e2el",
     "--save-result": "--save-result", "--save-detailed": "--save-detailed", "--append-result": "--append-result",
     "--result-dir": "--result-dir x", "--result-filename": "--save-result --result-filename x",
-    "--disable-tqdm": "--disable-tqdm",
+    "--disable-tqdm": "--disable-tqdm", "--plot-timeline": "--plot-timeline",
+    "--timeline-itl-thresholds": "--timeline-itl-thresholds 1,2", "--plot-dataset-stats": "--plot-dataset-stats",
     "--runs": "--runs x", "--fail-on": "--fail-on doubtful", "--allow-void": "--allow-void", "--keep-raw": "--keep-raw",
     "--json": "--json",
 }  # fmt: skip

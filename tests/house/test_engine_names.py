@@ -29,6 +29,7 @@ NAMED = {
     "cli/models.py": "llama.cpp as a tool that quantizes",
     "cli/offline.py": "--backend takes the words of vLLM's own benchmark; examples",
     "cli/serve.py": "an example in a help text",
+    "cli/settings.py": "values of vLLM's own --backend that dyno lacks",
     "engines/fake/server.py": "the fake engine writes the metrics of one that dyno reads",
     "engines/llama_build.py": "builds the program of kinds/llamacpp.py, and tools of the same sources",
     "engines/tools.py": "packages that tools need",

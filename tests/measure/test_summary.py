@@ -1622,6 +1622,8 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
     (load.streams, evidence({"steady": steady(streams_mean=1.5)}, trial=RATE), None, None),
     # users think
     (load.streams, evidence({"steady": steady(streams_mean=1.5)}, trial=CHATS), None, None),
+    (load.profiled, evidence(), None, None),
+    (load.profiled, evidence(trial={"profile": True}), "load.profiled", "doubt"),
     (load.no_template, evidence(), None, None),
     (load.no_template, evidence(template="applied"), None, None),
     (load.no_template, evidence(template="missing"), "load.no_chat_template", "note"),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import tiny
 from dyno.errors import EngineError, UsageError
@@ -238,6 +239,45 @@ def test_what_vllm_drafts_from_n_grams_is_counted_and_a_variable_that_it_does_no
     }
     assert set(variables) == {"engine.unknown_variable", "engine.misspelt_variable"}
     assert "VLLM_LOGGING_LEVL" in variables["engine.unknown_variable"]
+
+
+def test_vllm_generates_several_sequences_searches_by_beams_and_queues_prompts_before(
+    model: Path, tmp_path: Path
+) -> None:
+    """One engine for all. A trace is written by vLLM's own profiler."""
+    traces = tmp_path / "traces"
+    config = f'{{"profiler": "torch", "torch_profiler_dir": "{traces}"}}'
+    engine = vllm(model, args=["--enforce-eager", "--profiler-config", config])
+    several, beams, before, plain = measured(
+        [
+            trial(engine, "throughput", 16, 4, 5, sequences=3),
+            trial(engine, "latency", 16, 4, 2, sequences=3, beam_search=True),
+            trial(engine, "throughput", 16, 4, 5, prequeue=True),
+            replace(trial(engine, "latency", 16, 4, 2), profile=True),
+        ],
+        tmp_path / "runs",
+    )
+    for outcome, tokens in ((several, 5 * 3 * 4), (beams, 2 * 3 * 4)):
+        assert [sum(a.output_tokens for a in it.answers) for it in outcome.iterations] == [
+            tokens
+        ] * 3
+        found = summary(outcome)
+        assert found.output_tokens == found.wanted_output_tokens == 2 * tokens
+        # the times of a request are those of all its sequences
+        assert found.tpot_ms is None and found.prefill_ms is None
+    assert (
+        summary(before).output_tokens == 2 * 5 * 4 and summary(before).tpot_ms is not None
+    )
+    # The profiled iteration is in no figure.
+    assert len(plain.iterations) == 3 and summary(plain).iterations == 2
+    assert [p for p in traces.rglob("*") if p.is_file() and p.stat().st_size > 1000]
+
+
+def test_a_profiler_without_a_folder_is_refused_before_the_measurement(
+    model: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match="its profiler can't be used"):
+        measured([replace(trial(vllm(model), "latency", 16, 4, 2), profile=True)], tmp_path)
 
 
 def test_a_flag_that_vllm_does_not_know_is_reported_by_its_own_line_alone(

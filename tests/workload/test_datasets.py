@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import msgspec
 import pytest
 
 from dyno.errors import WorkloadError
 from dyno.trial import dataset
 from dyno.workload.prompts import make
-from dyno.workload.spec import WorkloadSpec
+from dyno.workload.request import ToolRequest, Turn
+from dyno.workload.spec import TrafficClass, WorkloadSpec
 from dyno.workload.tokenizer import ApproximateTokenizer
 
 WORDS = ApproximateTokenizer()
@@ -165,3 +167,132 @@ def test_a_dataset_of_the_hub_s_cache_is_found_by_its_name(
         assert spec.path == str(folder / "snapshots" / commit) and file is None
     with pytest.raises(WorkloadError, match="hf download --repo-type dataset openai/other"):
         dataset.located(WorkloadSpec("hf", path="openai/other"), print, print)
+
+
+# ---- data sets for speculative decoding, edits and tools ----
+
+
+def _rows(path: Path, rows: list[dict[str, Any]]) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+QUESTIONS = [
+    {"question_id": i, "category": kind, "turns": [f"Question {i} of {kind}", "More"]}
+    for i, kind in enumerate(("math", "writing", "math", "coding"))
+]
+
+
+def test_spec_bench_has_the_first_turns_of_a_category(tmp_path: Path) -> None:
+    path = _rows(tmp_path / "question.jsonl", QUESTIONS)
+    every = make(WorkloadSpec("spec_bench", path=path, num_prompts=4), WORDS).requests
+    assert {r.prompt for r in every} == {q["turns"][0] for q in QUESTIONS}  # type: ignore[index]
+    assert {r.output_tokens for r in every} == {256}
+    spec = WorkloadSpec(
+        "spec_bench", path=path, num_prompts=2, spec_bench_category="math", shuffle=False
+    )
+    assert [r.prompt for r in make(spec, WORDS).requests] == [
+        "Question 0 of math",
+        "Question 2 of math",
+    ]
+    with pytest.raises(
+        WorkloadError, match=r"no category .maths.\. It has coding, math, writing"
+    ):
+        make(msgspec.structs.replace(spec, spec_bench_category="maths"), WORDS)
+
+
+def test_speed_bench_has_a_file_for_each_length(tmp_path: Path) -> None:
+    row = {"category": "coding", "messages": [{"role": "user", "content": "Sort this"}]}
+    _rows(tmp_path / "throughput_1k.jsonl", [row])
+    spec = WorkloadSpec("speed_bench", path=str(tmp_path), num_prompts=1)
+    with pytest.raises(WorkloadError, match=r"has no qualitative\.jsonl"):
+        make(spec, WORDS)
+    spec = msgspec.structs.replace(spec, speed_bench_dataset_subset="throughput_1k")
+    (request,) = make(spec, WORDS).requests
+    assert (request.prompt, request.output_tokens) == ("Sort this", 4096)
+
+
+def test_blazedit_asks_for_edits_of_the_wanted_size(tmp_path: Path) -> None:
+    rows = [
+        {"code": f"x = {i}", "change_request": "double {it}", "norm_distance": i / 10}
+        for i in range(5)
+    ]
+    _rows(tmp_path / "edit_5k_char" / "train.jsonl", rows)
+    spec = hf(
+        tmp_path / "edit_5k_char",
+        num_prompts=9,
+        shuffle=False,
+        blazedit_min_distance=0.1,
+        blazedit_max_distance=0.3,
+    )
+    requests = make(spec, WORDS).requests
+    assert [str(r.prompt).split("```")[1] for r in requests] == [
+        f"python\nx = {i}\n" for i in (1, 2, 3)
+    ]
+    assert all("Change request:\ndouble {it}\n" in str(r.prompt) for r in requests)
+    assert {r.output_tokens for r in requests} == {4000}
+
+
+def test_problems_have_limits_of_their_own_and_an_edit_s_answer_is_its_region(
+    tmp_path: Path,
+) -> None:
+    long = {"problem": "p " * 1500, "solution": "s " * 9000}  # beyond ShareGPT's limits
+    _rows(tmp_path / "aimo.jsonl", [long])
+    (request,) = make(hf(tmp_path / "aimo.jsonl"), WORDS).requests
+    assert request.output_tokens == WORDS.count(long["solution"])
+    edit = {
+        "events": "E",
+        "input": "I",
+        "output": "before <|editable_region_start|>after",
+    }
+    _rows(tmp_path / "zeta.jsonl", [edit])
+    (request,) = make(hf(tmp_path / "zeta.jsonl"), WORDS).requests
+    assert "### User Edits:\n\nE\n\n### User Excerpt:\n\nI\n" in str(request.prompt)
+    assert request.output_tokens == WORDS.count("<|editable_region_start|>after")
+
+
+def _bfcl(folder: Path) -> Path:
+    for category in ("simple", "live_simple", "multiple"):
+        function = {
+            "name": category,
+            "parameters": {"type": "dict", "properties": {"x": {"type": "float"}}},
+        }
+        rows = [
+            {"question": [[{"role": "user", "content": f"{category} {i}"}]], "function": [function]}
+            for i in range(2)
+        ]  # fmt: skip
+        _rows(folder / f"BFCL_v3_{category}.json", rows)
+    return folder
+
+
+def test_bfcl_takes_categories_in_turn_and_sends_tools(tmp_path: Path) -> None:
+    spec = hf(_bfcl(tmp_path), num_prompts=6, shuffle=False)
+    requests = make(spec, WORDS).requests
+    assert [r.prompt for r in requests] == [
+        f"{category} {i}"
+        for i in range(2)
+        for category in ("simple", "live_simple", "multiple")
+    ]
+    first = requests[0]
+    assert isinstance(first, ToolRequest) and first.output_tokens == 512
+    assert first.body["tool_choice"] == "auto"
+    [tool] = first.body["tools"]
+    assert tool["type"] == "function" and tool["function"]["parameters"] == {
+        "type": "object",
+        "properties": {"x": {"type": "number"}},
+    }
+    one = make(msgspec.structs.replace(spec, bfcl_categories="multiple"), WORDS).requests
+    assert [r.prompt for r in one] == ["multiple 0", "multiple 1"]
+    with pytest.raises(WorkloadError, match="the categories live_simple, multiple, simple"):
+        make(msgspec.structs.replace(spec, bfcl_categories="hard"), WORDS)
+
+
+def test_tools_of_a_mix_s_class_are_sent_with_its_requests(tmp_path: Path) -> None:
+    part = TrafficClass(dataset="hf", path=str(_bfcl(tmp_path)), share=1.0)
+    mix = WorkloadSpec("mix", num_prompts=3, num_sessions=3, classes={"calls": part})
+    turns = make(mix, WORDS).requests
+    assert len(turns) == 3
+    for turn in turns:
+        assert isinstance(turn, Turn) and turn.group == "calls"
+        assert turn.body["tools"] and turn.messages[-1]["content"] == turn.prompt

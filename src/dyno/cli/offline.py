@@ -77,18 +77,9 @@ def add_throughput(p: Parser) -> None:
     )
     settings.add_lengths(g)
     flags.add(g, WorkloadSpec, "prefix_len", also="--prefix-len")
-    flags.number(
-        g,
-        int,
-        Option(
-            "--custom-output-len",
-            "N",
-            "tokens to generate; -1: as in the file (default: 256)",
-        ),
-    )
     flags.add(g, WorkloadSpec, "shuffle", "oversample", "skip_chat_template")
     flags.add(g, WorkloadSpec, "num_prefixes", default=None)
-    settings.add_own_lengths(g, "prefix_repetition", "hf")
+    settings.add_own_lengths(g, *settings.OFFLINE_DATASETS)
     flags.add(g, HfSpec, "hf_name", "hf_subset", "hf_split")
     flags.add_ignored(
         g, "--random-batch-size", nargs=None, reason=settings.EMBEDDINGS_ALONE

@@ -272,16 +272,16 @@ def leads(name: str, one: float, other: float) -> float:
 # tool.stem → in words. A stem that a tool is not listed with is calculated as vLLM does only where the tool says so.
 # The versions in which the definitions were read. vLLM 0.33 ends TTFT at a chunk with text.
 READ_IN: Final = {
-    "vllm": "to 0.32",
+    "vllm": "to 0.33",
     "sglang": "0.5.23",
     "guidellm": "0.8.1",
     "aiperf": "0.13",
 }
 DEFINITIONS: Final[dict[str, str]] = {
-    "vllm.ttft": "from sending to the first chunk with a choice; versions 0.7 to 0.32: also an empty role chunk",
+    "vllm.ttft": "from sending to the first chunk with a choice; chat in 0.7 to 0.32: also an empty role chunk",
     "vllm.tpot": "(end to end − first token) / (tokens − 1)",
     "vllm.itl": "gaps between chunks, pooled over requests",
-    "vllm.e2el": "from sending to the last token (completions) or to the usage chunk (chat)",
+    "vllm.e2el": "from sending to the last chunk with a choice; chat up to 0.29: to the usage chunk",
     "sglang.ttft": "from sending to the first text or reasoning",
     "sglang.tpot": "(end to end − first token) / (tokens − 1)",
     "sglang.itl": "gaps between tokens, pooled; a chunk's gap is divided among its tokens",

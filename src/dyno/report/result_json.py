@@ -164,15 +164,16 @@ def _serving(
     for name, stem in KEYS.items():
         if stem in s.latencies and (stem not in _QUEUED or _queued(stem, load)):
             out |= _flat(name, s.latencies[stem])
-    if s.probes is not None:
-        out |= _probes(s.probes)
+    out |= _probes(s.probes)
     if s.reasoning_tokens is not None:
         out |= {"reasoning_tokens": s.reasoning_tokens, "answer_tokens": s.answer_tokens}
     return out
 
 
-def _probes(probes: ProbeSummary) -> dict[str, Any]:
-    """Return vLLM's keys of the probes."""
+def _probes(probes: ProbeSummary | None) -> dict[str, Any]:
+    """Return vLLM's keys of the probes; none where there were none."""
+    if probes is None:
+        return {}
     times = probes.e2el
     return {
         "probe_completed": probes.completed,

@@ -281,7 +281,7 @@ class Batches:
         if o.lora_path:
             asked["lora"] = {
                 "path": o.lora_path,
-                "assignment": w.lora_assignment,
+                "in_turn": w.lora_assignment == "round-robin",
                 "seed": w.seed,
             }
         return asked
@@ -346,8 +346,7 @@ def measure(
         append = last.enter_context(run.appending())
         for i in range(warmups + iterations):
             if i == warmups:
-                if trial.profile:
-                    _profile(trial, worker, batches, watcher)
+                _profile(trial, worker, batches, watcher)
                 sampling.begin()
                 watcher.sampling(sampling)
             job = first if i == warmups else batches.job(i, i < warmups)
@@ -385,7 +384,9 @@ def measure(
 
 
 def _profile(trial: TrialSpec, worker: Worker, batches: Batches, watcher: Watcher) -> None:
-    """Run one more iteration, in no figure, with the engine's profiler on."""
+    """Run one more iteration, in no figure, with the engine's profiler on, if that is asked for."""
+    if not trial.profile:
+        return
     watcher.phase("Running an iteration with the engine's profiler")
     job = {**batches.job(sum(counts(trial)), False), "profile": True}
     worker.ask(batches.shares(job), trial.offline.timeout_s if trial.offline else 0.0)

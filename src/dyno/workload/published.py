@@ -1,6 +1,6 @@
 """vLLM's datasets that are read from public files: the sonnet, and datasets of the Hub that are on this machine."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -120,7 +120,7 @@ def sonnet(spec: CommonSpec, tokenizer: Tokenizer) -> Iterator[Request]:
 
 def spec_bench(spec: SpecBenchSpec, tokenizer: Tokenizer) -> Iterator[Request]:
     """Yield the first turns of Spec-Bench's questions."""
-    path = _named(spec.path, "spec_bench", "question.jsonl of Spec-Bench")
+    path = _named(spec, "question.jsonl of Spec-Bench")
     rows = list(_of_category(path, spec.spec_bench_category, "--spec-bench-category"))
     prompts = [_first_text(row.get("turns"), where) for where, row in rows]
     yield from _asked(spec, tokenizer, prompts, _SPEC_OUTPUT_LEN, skip_template=False)
@@ -128,11 +128,12 @@ def spec_bench(spec: SpecBenchSpec, tokenizer: Tokenizer) -> Iterator[Request]:
 
 def speed_bench(spec: SpeedBenchSpec, tokenizer: Tokenizer) -> Iterator[Request]:
     """Yield the first messages of SPEED-Bench's prompts."""
-    folder = _path(_named(spec.path, "speed_bench", "the folder of SPEED-Bench"))
-    path = folder / f"{spec.speed_bench_dataset_subset}.jsonl"
-    if not path.is_file():
+    folder = _path(_named(spec, "the folder of SPEED-Bench"))
+    name = f"{spec.speed_bench_dataset_subset}.jsonl"
+    path = next((p for p in sorted(folder.glob("*.jsonl")) if p.name == name), None)
+    if path is None:
         raise WorkloadError(
-            f"{spec.path} has no {path.name}. Give the folder that SPEED-Bench's prepare.py fills, with "
+            f"{spec.path} has no {name}. Give the folder that SPEED-Bench's prepare.py fills, with "
             f"{setting_name('--dataset-path')}."
         )
     category = spec.speed_bench_category
@@ -156,12 +157,13 @@ def _asked(
         yield Request(prompt, tokenizer.count(prompt), spec.output_len or output_len)
 
 
-def _named(path: str | None, dataset: str, what: str) -> str:
-    if path is None:
+def _named(spec: CommonSpec, what: str) -> str:
+    """Return the path that was given."""
+    if spec.path is None:
         raise WorkloadError(
-            f"The dataset {dataset} needs {what}: give it with {setting_name('--dataset-path')}."
+            f"The dataset {spec.dataset} needs {what}: give it with {setting_name('--dataset-path')}."
         )
-    return path
+    return spec.path
 
 
 def _of_category(
@@ -211,23 +213,14 @@ def hf(spec: HfSpec, tokenizer: Tokenizer) -> Iterator[Request]:
     if spec.shuffle:
         Random(spec.seed).shuffle(rows)
     none = True
-    fixed = next(
-        (tokens for word, tokens in _FIXED.items() if word in spec.path.lower()), None
-    )
-    wanted_tokens = spec.output_len or fixed
+    wanted_tokens = spec.output_len or _fixed_length(spec.path)
     for where, row in rows:
         if not _is_wanted_edit(spec, row):
             continue
-        exchange = _exchange(row, where)
-        prompt = exchange.prompt
-        if exchange.question and not spec.skip_chat_template:
-            prompt = templated(tokenizer, prompt, exchange.system)
-        tokens = tokenizer.count(prompt)
-        output_tokens = wanted_tokens or _answer_tokens(exchange, tokens, tokenizer)
-        if output_tokens is None:
-            continue
-        none = False
-        yield Request(prompt, tokens, output_tokens)
+        request = _question(spec, tokenizer, _exchange(row, where), wanted_tokens)
+        if request is not None:
+            none = False
+            yield request
     if none:
         raise WorkloadError(
             f"None of the {len(rows):,} rows of {spec.path} can be used: prompts need {MIN_TOKENS} to "
@@ -235,14 +228,25 @@ def hf(spec: HfSpec, tokenizer: Tokenizer) -> Iterator[Request]:
         )
 
 
-def _answer_tokens(
-    exchange: "_QuestionRow", tokens: int, tokenizer: Tokenizer
-) -> int | None:
-    """Return the length of the recorded answer; None: vLLM leaves the row out."""
-    if not exchange.answer:
-        return _HF_OUTPUT_LEN
-    output_tokens = tokenizer.count(exchange.answer)
-    return output_tokens if exchange.limits.admit(tokens, output_tokens) else None
+def _fixed_length(path: str) -> int | None:
+    """Return the tokens that vLLM has generated whatever the recorded answer is; None: as many as that has."""
+    return next((tokens for word, tokens in _FIXED.items() if word in path.lower()), None)
+
+
+def _question(
+    spec: HfSpec, tokenizer: Tokenizer, row: "_QuestionRow", wanted_tokens: int | None
+) -> Request | None:
+    """Return the request of a row; None: vLLM leaves the row out."""
+    prompt = row.prompt
+    if row.question and not spec.skip_chat_template:
+        prompt = templated(tokenizer, prompt, row.system)
+    tokens = tokenizer.count(prompt)
+    if wanted_tokens or not row.answer:
+        return Request(prompt, tokens, wanted_tokens or _HF_OUTPUT_LEN)
+    output_tokens = tokenizer.count(row.answer)
+    if not row.limits.admit(tokens, output_tokens):
+        return None
+    return Request(prompt, tokens, output_tokens)
 
 
 def _is_wanted_edit(spec: HfSpec, row: dict[str, Any]) -> bool:
@@ -284,12 +288,9 @@ def _bfcl(
     if spec.shuffle:
         Random(spec.seed).shuffle(rows)
     for row in rows:
-        turns, functions = row.get("question"), row.get("function")
-        messages = turns[0] if isinstance(turns, list) and turns else None
-        if not messages or not functions or not isinstance(messages, list):
+        messages, tools = _first_messages(row), _tools(row.get("function"))
+        if not messages or not tools:
             continue
-        several = functions if isinstance(functions, list) else [functions]
-        tools = [{"type": "function", "function": _json_schema(f)} for f in several]
         texts = [str(message.get("content") or "") for message in messages]
         yield ToolRequest(
             texts[-1],
@@ -299,6 +300,22 @@ def _bfcl(
             messages=messages,
             body={"tools": tools, "tool_choice": "auto"},
         )
+
+
+def _first_messages(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the messages of a question's first turn; none where the row has another form."""
+    turns = row.get("question")
+    first = turns[0] if isinstance(turns, list) and turns else None
+    if not isinstance(first, list):
+        return []
+    return [message for message in first if isinstance(message, dict)]
+
+
+def _tools(functions: Any) -> list[dict[str, Any]]:
+    """Return BFCL's functions as tools in OpenAI's form."""
+    several = functions if isinstance(functions, list) else [functions]
+    known = [_json_schema(f) for f in several if isinstance(f, dict)]
+    return [{"type": "function", "function": function} for function in known]
 
 
 def _json_schema(node: Any) -> Any:
@@ -373,22 +390,12 @@ def _exchange(row: dict[str, Any], where: str) -> _QuestionRow:
     start = _conversation_start(row)
     if start is not None:
         return start
-    turns = row.get("turns")
-    if isinstance(turns, list) and turns and isinstance(turns[0], str):
-        return _QuestionRow(turns[0])
+    if first := _first_turn(row):
+        return _QuestionRow(first)
     texts = {name: text for name, text in row.items() if isinstance(text, str)}
-    if {"code", "change_request"} <= texts.keys():
-        return _QuestionRow(_EDIT_TASK.format_map(texts))
-    if {"problem", "solution"} <= texts.keys():  # of AIMO: vLLM sends it as it is
-        return _QuestionRow(
-            texts["problem"], texts["solution"], question=False, limits=_OF_PROBLEMS
-        )
-    if {"events", "input", "output"} <= texts.keys():
-        _, mark, region = texts["output"].partition(_ZETA_REGION)
-        answer = mark + region
-        return _QuestionRow(
-            _ZETA_TASK.format_map(texts), answer, question=False, limits=_NO_LIMITS
-        )
+    for columns, read in _SPECIAL.items():
+        if texts.keys() >= columns:
+            return read(texts)
     prompt = next((texts[name] for name in _PROMPTS if texts.get(name)), None)
     if prompt is None:
         raise WorkloadError(
@@ -401,6 +408,39 @@ def _exchange(row: dict[str, Any], where: str) -> _QuestionRow:
     if "instructcoder" in where.lower() and "input" in texts:
         prompt = f"{texts['input']}\n\n{prompt} {_EDIT}"
     return _QuestionRow(prompt, answer, system)
+
+
+def _first_turn(row: dict[str, Any]) -> str:
+    """Return the first turn of MT-Bench's form; '' where the row has another."""
+    turns = row.get("turns")
+    first = turns[0] if isinstance(turns, list) and turns else None
+    return first if isinstance(first, str) else ""
+
+
+def _edit(texts: dict[str, str]) -> _QuestionRow:
+    """Return the question of a row of blazedit."""
+    return _QuestionRow(_EDIT_TASK.format_map(texts))
+
+
+def _problem(texts: dict[str, str]) -> _QuestionRow:
+    """Return the question of a row of AIMO, which vLLM sends as it is."""
+    problem, solution = texts["problem"], texts["solution"]
+    return _QuestionRow(problem, solution, question=False, limits=_OF_PROBLEMS)
+
+
+def _next_edit(texts: dict[str, str]) -> _QuestionRow:
+    """Return the question of a row of zeta."""
+    prompt = _ZETA_TASK.format_map(texts)
+    _, mark, region = texts["output"].partition(_ZETA_REGION)
+    return _QuestionRow(prompt, mark + region, question=False, limits=_NO_LIMITS)
+
+
+# Data sets that vLLM writes a prompt for: columns of their rows, and what reads them.
+_SPECIAL: dict[frozenset[str], Callable[[dict[str, str]], _QuestionRow]] = {
+    frozenset(("code", "change_request")): _edit,
+    frozenset(("problem", "solution")): _problem,
+    frozenset(("events", "input", "output")): _next_edit,
+}
 
 
 def _conversation_start(row: dict[str, Any]) -> _QuestionRow | None:

@@ -121,10 +121,10 @@ class VllmWorker(WorkerEngine):
         lora = getattr(getattr(engine, "vllm_config", engine), "lora_config", None)
         if lora is None:
             raise RefusedError("an adapter needs --enable-lora")
-        numbers = [1 + i % lora.max_loras for i in range(count)]
-        if asked["assignment"] == "random":
-            rng = random.Random(asked["seed"])
-            numbers = [rng.randint(1, lora.max_loras) for _ in range(count)]
+        rng = random.Random(asked["seed"])
+        numbers = [rng.randint(1, lora.max_loras) for _ in range(count)]
+        if asked["in_turn"]:
+            numbers = [1 + i % lora.max_loras for i in range(count)]
         return [LoRARequest(str(i), i, asked["path"]) for i in numbers]
 
     def _profile(self, job: Job, method: str) -> None:
@@ -148,19 +148,18 @@ class VllmWorker(WorkerEngine):
         self.begin()
         self._profile(job, "start_profile")
         start = now_ns()
-        found = self.llm.beam_search(prompts, params)
+        outputs = self.llm.beam_search(prompts, params)
         end = now_ns()
         self._profile(job, "stop_profile")
         answers = []
-        for prompt, output in zip(prompts, found):
+        for prompt, output in zip(prompts, outputs):
             length = len(prompt["prompt_token_ids"])
-            made = sum(len(beam.tokens) - length for beam in output.sequences)
-            count = len(output.sequences)
+            beams = output.sequences
             answers.append(
                 {
                     "prompt_tokens": length,
-                    "output_tokens": made,
-                    "wanted_tokens": wanted * count,
+                    "output_tokens": sum(len(beam.tokens) - length for beam in beams),
+                    "wanted_tokens": wanted * len(beams),
                 }
             )
         return iteration(start, end, answers)
@@ -168,10 +167,10 @@ class VllmWorker(WorkerEngine):
     def _answer(self, output: Any, wanted: int, start: int, wall: int) -> Answer:
         if len(output.outputs) > 1:
             # Its times are those of all sequences together: no figure of one follows.
-            made = sum(len(each.token_ids) for each in output.outputs)
+            tokens = sum(len(each.token_ids) for each in output.outputs)
             return {
                 "prompt_tokens": len(output.prompt_token_ids or []),
-                "output_tokens": made,
+                "output_tokens": tokens,
                 "wanted_tokens": wanted * len(output.outputs),
                 "cached_tokens": getattr(output, "num_cached_tokens", None),
                 "finish_reason": output.outputs[0].finish_reason,
