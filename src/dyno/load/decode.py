@@ -12,12 +12,10 @@ import numpy as np
 from dyno.facts.record import Record
 from dyno.load import http1
 from dyno.load.exchanges import (
-    ALL,
     CLOCK_SLACK_NS,
     LATE_NS,
     Ended,
     Exchanges,
-    ExchangeShare,
     RawExchange,
 )
 from dyno.load.protocols import StreamReading, WireProtocol
@@ -52,21 +50,10 @@ def records(
     """Yield a record of each exchange that was begun, in the order in which they ended. Those that a crash left open
     come last, as cut. `unasked`: see ClientFacts."""
     mixed = frozenset(unasked)
-    for _, record in numbered(spool, lengths, protocol, start_ns):
-        yield marked(record, mixed)
-
-
-def numbered(
-    spool: Path | Iterable[Frame],
-    lengths: Sequence[Lengths],
-    protocol: WireProtocol,
-    start_ns: int | None,
-    share: ExchangeShare = ALL,
-) -> Iterator[tuple[int, Record]]:
-    """Yield the records of a share of the exchanges, each with its place among those of all."""
-    exchanges = Exchanges(start_ns, share)
+    exchanges = Exchanges(start_ns)
     for ended in exchanges.ended(spool):
-        yield ended.place, _record(ended, lengths, protocol, exchanges.zero_ns or 0)
+        record = record_of(ended, lengths, protocol, exchanges.zero_ns or 0)
+        yield marked(record, mixed)
 
 
 def marked(record: Record, mixed: Container[int]) -> Record:
@@ -77,7 +64,7 @@ def marked(record: Record, mixed: Container[int]) -> Record:
     return record
 
 
-def _record(
+def record_of(
     ended: Ended, lengths: Sequence[Lengths], protocol: WireProtocol, zero_ns: int
 ) -> Record:
     index, exchange, end_ns, reason, _ = ended

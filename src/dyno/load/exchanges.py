@@ -5,6 +5,7 @@ exchange are found by sorting. A window in which anything is unusual (a clock th
 frame by frame.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -64,6 +65,7 @@ class RawExchange:
         self.connecting_ns = connecting_ns
         self.resent = resent
         self.replica = replica
+        self.window = 0  # the number of the one that has its first frame
         self.pieces: list[bytes] = []  # of one read or of many
         self.count = 0  # of the reads
         self.last_read_ns = 0
@@ -117,22 +119,48 @@ class RawExchange:
 
 
 class ExchangeShare(NamedTuple):
-    """The exchanges that one of several processes decodes: those whose number leaves `rest` when divided by `parts`."""
+    """The exchanges that one of several processes decodes: those whose number leaves `rest` when divided by `parts`,
+    without those that are done already."""
 
     rest: int = 0
     parts: int = 1
+    done: frozenset[int] = frozenset()
+
+    @property
+    def whole(self) -> bool:
+        return self.parts == 1 and not self.done
 
     def mask(self, heads: np.ndarray) -> np.ndarray:
         """Return which frames concern these exchanges. Those of the clock and the loop concern all."""
         common = (heads["kind"] == CLOCK) | (heads["kind"] == TURN)
-        own: np.ndarray = common | (heads["exchange"] % self.parts == self.rest)
+        own: np.ndarray = heads["exchange"] % self.parts == self.rest
+        if self.done:
+            own &= ~np.isin(heads["exchange"], list(self.done))
+        own |= common
         return own
 
     def has(self, frame: Frame) -> bool:
-        return frame[1] in (CLOCK, TURN) or frame[0] % self.parts == self.rest
+        if frame[1] in (CLOCK, TURN):
+            return True
+        return frame[0] % self.parts == self.rest and frame[0] not in self.done
 
 
 ALL = ExchangeShare()
+
+
+class ResumePoint(NamedTuple):
+    """A window of a spool from which on all that isn't done can be decoded, with what was known before it."""
+
+    begin: int = 0  # in the spool
+    numbered: int = 0  # ends of exchanges before it, of all shares
+    looked: int = _NEVER
+    # of the wall clock
+    offset_ns: int = 0
+    spoiled_ns: int | None = None
+    clock_read_ns: int = 0
+
+
+START = ResumePoint()
 
 
 class Ended(NamedTuple):
@@ -146,17 +174,17 @@ class Ended(NamedTuple):
 class _WallClock:
     """The wall clock as the spool's clock frames have it: the kernel's stamps are by it, and it may be set."""
 
-    def __init__(self) -> None:
-        self.offset_ns = 0  # to the clock by which reads are timed
+    def __init__(self, start: ResumePoint = START) -> None:
+        self.offset_ns = start.offset_ns  # to the clock by which reads are timed
         # stamps of reads since then are of two wall clocks
-        self.spoiled_ns: int | None = None
-        self._read_ns = 0
+        self.spoiled_ns = start.spoiled_ns
+        self.read_ns = start.clock_read_ns  # when it was last looked at
 
     def look(self, read_ns: int, offset_ns: int) -> None:
         """Note whether the clock was set since the last frame."""
-        allowed_ns = STEP_NS + STEP_SHARE * (read_ns - self._read_ns)
-        if self._read_ns and abs(offset_ns - self.offset_ns) > allowed_ns:
-            self.spoiled_ns = self._read_ns
+        allowed_ns = STEP_NS + STEP_SHARE * (read_ns - self.read_ns)
+        if self.read_ns and abs(offset_ns - self.offset_ns) > allowed_ns:
+            self.spoiled_ns = self.read_ns
 
     def advance(
         self, read_ns: int, offset_ns: int, exchanges: Iterable[RawExchange]
@@ -166,14 +194,14 @@ class _WallClock:
             for exchange in exchanges:
                 exchange.distrust(self.spoiled_ns)
             # A late read after the step may still have a stamp from before it.
-            if self.spoiled_ns != self._read_ns:
+            if self.spoiled_ns != self.read_ns:
                 self.spoiled_ns = None
         self.offset_ns = offset_ns
-        self._read_ns = read_ns
+        self.read_ns = read_ns
 
     def steady(self, read_ns: list[int], offsets_ns: list[int]) -> bool:
         """Whether the clock is not set before or between these frames."""
-        times = [self._read_ns, *read_ns]
+        times = [self.read_ns, *read_ns]
         offsets = [self.offset_ns, *offsets_ns]
         if self.spoiled_ns is not None:
             return False
@@ -189,12 +217,20 @@ class _WallClock:
 class Exchanges:
     """Collects exchanges. `zero_ns`: when the load began; else the first clock frame says it."""
 
-    def __init__(self, zero_ns: int | None, share: ExchangeShare = ALL) -> None:
+    def __init__(
+        self, zero_ns: int | None, share: ExchangeShare = ALL, start: ResumePoint = START
+    ) -> None:
         self.zero_ns = zero_ns
         self._share = share
-        self._numbered = 0  # ends of exchanges, of all shares
-        self._clock = _WallClock()
-        self._looked = _NEVER  # newer spools say it where it matters (SINCE)
+        self._begin_at = start.begin
+        self._numbered = start.numbered  # ends of exchanges, of all shares
+        self._clock = _WallClock(start)
+        # newer spools say it where it matters (SINCE)
+        self._looked = start.looked
+        # windows that a later start may need, the last one is the current one
+        self._points: deque[ResumePoint] = deque()
+        self._window = -1  # the number of the current one
+        self.usual = True  # all windows so far
         self._open: dict[int, RawExchange] = {}
         # since the last clock frame: the next may show a step
         self._ended: list[Ended] = []
@@ -203,11 +239,16 @@ class Exchanges:
 
     def ended(self, spool: Path | Iterable[Frame]) -> Iterator[Ended]:
         """Yield the exchanges in the order in which they ended. Those that a crash left open come last, as cut."""
-        in_blocks = blocks(spool) if isinstance(spool, Path) else None
+        in_blocks = blocks(spool, self._begin_at) if isinstance(spool, Path) else None
         if in_blocks is None:
             yield from self._follow(frames(spool) if isinstance(spool, Path) else spool)
         else:
-            yield from self._by_windows(in_blocks)
+            for batch in self.batches(in_blocks):
+                yield from batch
+        yield from self.left_open()
+
+    def left_open(self) -> Iterator[Ended]:
+        """Yield the exchanges that have not ended, after all blocks."""
         for number, exchange in self._open.items():
             end_ns = (
                 int(exchange.columns().times[-1]) if exchange.count else exchange.sent_ns
@@ -222,17 +263,43 @@ class Exchanges:
             yield ended
         self._ended.clear()
 
-    def _by_windows(self, in_blocks: Iterator[FrameBlock]) -> Iterator[Ended]:
+    def batches(self, in_blocks: Iterator[FrameBlock]) -> Iterator[Iterable[Ended]]:
+        """Yield the exchanges that ended, those of some blocks at a time."""
         for window in _windows(in_blocks):
+            self._note_point(window.begin)
             self._number_ends(window)
             if self._take(window):
-                yield from self._ended[: self._settled]
+                settled = self._ended[: self._settled]
                 del self._ended[: self._settled]
                 self._settled = 0
+                yield settled
                 continue
-            yield from self._follow(filter(self._share.has, frames_of(window)))
+            self.usual = False
+            yield self._follow(filter(self._share.has, frames_of(window)))
             if self._damaged:
                 return
+
+    def _note_point(self, begin: int) -> None:
+        self._window += 1
+        clock = self._clock
+        self._points.append(
+            ResumePoint(
+                begin,
+                self._numbered,
+                self._looked,
+                clock.offset_ns,
+                clock.spoiled_ns,
+                clock.read_ns,
+            )
+        )
+
+    def resume_point(self) -> ResumePoint:
+        """Return from where another can go on, once all batches so far are done."""
+        waiting = [*self._open.values(), *(ended.exchange for ended in self._ended)]
+        needed = min((exchange.window for exchange in waiting), default=self._window)
+        while self._window - len(self._points) + 1 < needed:
+            self._points.popleft()
+        return self._points[0]
 
     def _number_ends(self, window: FrameBlock) -> None:
         """Write the place of each end into its frame, whose stamp says nothing."""
@@ -288,8 +355,11 @@ class Exchanges:
     ) -> None:
         """Note that a request was sent; a second time: the first sending doesn't count."""
         replica = int.from_bytes(payload, "little")
-        resent = number in self._open
-        self._open[number] = RawExchange(due_ns, sent_ns, connecting_ns, resent, replica)
+        before = self._open.get(number)
+        resent = before is not None
+        exchange = RawExchange(due_ns, sent_ns, connecting_ns, resent, replica)
+        exchange.window = self._window if before is None else before.window
+        self._open[number] = exchange
 
     def _end(self, number: int, end_ns: int, place: int, payload: bytes) -> None:
         reason = payload.decode("utf-8", "replace")
@@ -395,9 +465,10 @@ class _Columns:
     """The frames of a window."""
 
     def __init__(self, window: FrameBlock, share: ExchangeShare) -> None:
-        heads, self.payloads = window
+        heads = window.heads
+        self.payloads = window.payloads
         ends = np.cumsum(heads["length"], dtype=np.int64)
-        if share.parts > 1:
+        if not share.whole:
             own = share.mask(heads)
             heads, ends = heads[own], ends[own]
         self.end = ends
@@ -520,4 +591,5 @@ def _joined(window: list[FrameBlock]) -> FrameBlock:
     return FrameBlock(
         np.concatenate([block.heads for block in window]),
         b"".join(block.payloads for block in window),
+        window[0].begin,
     )

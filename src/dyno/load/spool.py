@@ -142,32 +142,61 @@ class FrameBlock(NamedTuple):
 
     heads: np.ndarray  # of COLUMNS
     payloads: bytes  # one after the other
+    begin: int = 0  # in the spool
 
 
-def blocks(path: Path) -> Iterator[FrameBlock] | None:
-    """Return the blocks of a spool, to the first that a crash has cut; None: it has frames without blocks."""
+def blocks(path: Path, begin: int = 0) -> Iterator[FrameBlock] | None:
+    """Return the blocks of a spool, to the first that a crash has cut; None: it has frames without blocks.
+    `begin`: of the first one that is wanted."""
     with _opened(path) as file:
         first = file.read(HEADER_BYTES)
     if len(first) == HEADER_BYTES and _FRAME.unpack(first)[1] != BLOCK:
         return None
-    return _blocks(path)
+    return _blocks(path, begin)
 
 
-def _blocks(path: Path) -> Iterator[FrameBlock]:
+def _blocks(path: Path, begin: int) -> Iterator[FrameBlock]:
     with _opened(path) as file:
-        while (head := file.read(HEADER_BYTES)) and len(head) == HEADER_BYTES:
-            _, kind, _, count, size, _ = _FRAME.unpack(head)
-            if kind != BLOCK or not _possible(count, size):
-                return
-            packed = file.read(count * HEADER_BYTES)
-            if len(packed) < count * HEADER_BYTES:
-                return
-            heads = np.frombuffer(packed, dtype=COLUMNS)
-            payloads = file.read(size)
-            present = _present(heads, len(payloads))
-            yield FrameBlock(heads[:present], payloads)
-            if present < count:
-                return
+        end: int | None = begin
+        while end is not None:
+            block, end = _block_at(file, end)
+            if block is not None:
+                yield block
+
+
+def growing(path: Path, wait: Callable[[], None]) -> Iterator[FrameBlock]:
+    """Yield the blocks of a spool that is being written, for ever. `wait`: is called where the next isn't whole yet."""
+    while not path.exists():
+        wait()
+    begin = 0
+    with _opened(path) as file:
+        while True:
+            block, end = _block_at(file, begin)
+            if block is None or end is None:
+                wait()
+            else:
+                yield block
+                begin = end
+
+
+def _block_at(file: IO[bytes], begin: int) -> tuple[FrameBlock | None, int | None]:
+    """Return what is there of a block, and where the next one begins; None: it isn't whole."""
+    file.seek(begin)
+    head = file.read(HEADER_BYTES)
+    if len(head) < HEADER_BYTES:
+        return None, None
+    _, kind, _, count, size, _ = _FRAME.unpack(head)
+    if kind != BLOCK or not _possible(count, size):
+        return None, None
+    packed = file.read(count * HEADER_BYTES)
+    if len(packed) < count * HEADER_BYTES:
+        return None, None
+    heads = np.frombuffer(packed, dtype=COLUMNS)
+    payloads = file.read(size)
+    present = _present(heads, len(payloads))
+    end = begin + HEADER_BYTES * (1 + count) + size
+    block = FrameBlock(heads[:present], payloads, begin)
+    return block, end if present == count else None
 
 
 def frames_of(block: FrameBlock) -> Iterator[Frame]:
