@@ -5,6 +5,7 @@ of the client alone. `wire`: while the load runs. `in all`: with decoding, recor
 last byte to the result.
 
     python bench/speed.py                    64, 256 and 1,024 streams
+    python bench/speed.py --pairs 5          also without decoding while the load runs, in turn
     python bench/speed.py --streams 10000    where so many files may be open
 """
 
@@ -43,10 +44,13 @@ def main() -> int:
     parser.add_argument("--streams", type=int, nargs="+", default=[64, 256, 1024])
     parser.add_argument("--gap-ms", type=float, default=10.0)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--pairs", type=int, default=0)
     parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--after", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        print(json.dumps(_one(Shape(**json.loads(options.one)))))
+        shape = Shape(**json.loads(options.one))
+        print(json.dumps(_one(shape, ahead=not options.after)))
         return 0
     print("CPU of the client, us for each chunk\n" + _HEAD)
     kept = []
@@ -55,7 +59,10 @@ def main() -> int:
         for streams in options.streams:
             shape = Shape(streams, rounds=options.rounds, gap_ms=options.gap_ms)
             read = _read(reader, shape, Path(folder)) if reader else None
-            kept.append(_row(shape, read))
+            if options.pairs:
+                kept.append(_pairs(shape, read, options.pairs))
+            else:
+                kept.append(_judged(shape, read, _row(shape, read)))
     print("\n" + "\n".join(kept))
     return int(any("NOT KEPT" in line for line in kept))
 
@@ -100,9 +107,9 @@ def _request(shape: Shape) -> bytes:
     return head.encode() + body
 
 
-def _one(shape: Shape) -> dict[str, float]:
+def _one(shape: Shape, ahead: bool) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="dyno-bench-") as folder:
-        c = calibrate(shape, Path(folder))
+        c = calibrate(shape, Path(folder), decode_ahead=ahead)
     return {
         "chunks_per_s": c.chunks_per_s,
         "wire_us": c.wire_us_per_chunk,
@@ -113,11 +120,33 @@ def _one(shape: Shape) -> dict[str, float]:
     }
 
 
-def _row(shape: Shape, read: Read | None) -> str:
-    """Measure dyno in a process of its own, print the row, and return the verdict."""
+def _pairs(shape: Shape, read: Read | None, count: int) -> str:
+    """Measure with and without decoding while the load runs, in turn, and return the ratio of each figure."""
+    ratios = []
+    for i in range(count):
+        rows = {}
+        for ahead in (True, False) if i % 2 else (False, True):
+            rows[ahead] = _row(shape, read, ahead)
+        ratios.append(
+            [rows[True][name] / rows[False][name] for name in ("wire_us", "result_s")]
+        )
+    wire, result = (sorted(each) for each in zip(*ratios, strict=True))
+    return (
+        f"{shape.streams:,} streams, decoded while the load runs / after it, {count} pairs, median (least to most): "
+        f"wire {_spread(wire)}, result after {_spread(result)}"
+    )
+
+
+def _spread(ratios: list[float]) -> str:
+    middle = ratios[len(ratios) // 2]
+    return f"{middle:.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+
+
+def _row(shape: Shape, read: Read | None, ahead: bool = True) -> dict[str, float]:
+    """Measure dyno in a process of its own, print the row and return it."""
     spec = json.dumps({name: getattr(shape, name) for name in shape.__struct_fields__})
     done = subprocess.run(
-        [sys.executable, __file__, "--one", spec],
+        [sys.executable, __file__, "--one", spec, *([] if ahead else ["--after"])],
         stdout=subprocess.PIPE,
         text=True,
         check=True,
@@ -130,9 +159,15 @@ def _row(shape: Shape, read: Read | None) -> str:
         f"{format(read.chunks_per_read, '.2f') if read else '-':>13} "
         f"{row['wire_us']:>6.1f} {row['cpu_us']:>7.1f} "
         f"{format(times, '.2f') if times else '-':>9} {row['result_s']:>11.2f} s "
-        f"{row['unseen']:>7.2%} {row['mb']:>5.0f}",
+        f"{row['unseen']:>7.2%} {row['mb']:>5.0f}{'' if ahead else '  decoded after the load'}",
         flush=True,
     )
+    return dict(row)
+
+
+def _judged(shape: Shape, read: Read | None, row: dict[str, float]) -> str:
+    """Return the verdict on a row."""
+    times = row["wire_us"] / read.us_per_chunk if read else None
     if shape.streams != 1024:
         return f"{shape.streams:,} streams: no goal"
     good = row["wire_us"] <= WIRE_US and row["cpu_us"] <= ALL_US

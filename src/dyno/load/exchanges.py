@@ -433,7 +433,7 @@ class Exchanges:
             return False
         return all(
             (number in self._open or number in sent)
-            and place > max(reads.last(number), sent.get(number, 0))
+            and place > max(reads.last(number), sent.get(number, -1))
             for number, place in ended
         )
 
@@ -545,6 +545,7 @@ class _Reads:
         return int(self.order[self.groups[number][0]]) if number in self.groups else _NEVER
 
     def last(self, number: int) -> int:
+        """Return the place of an exchange's last read; -1: there is none."""
         return int(self.order[self.groups[number][1] - 1]) if number in self.groups else -1
 
     def before(self, places: np.ndarray) -> list[int]:
