@@ -16,7 +16,8 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.record import ClientFacts
 from dyno.facts.target import TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.load import decode, decoder, exchanges
+from dyno.load import decode, decoder
+from dyno.load import spool as spools
 from dyno.load.decoder import Decoders, DecodeTask, SpoolSource, portions, work
 from dyno.load.protocols import PROTOCOLS
 from dyno.load.settle import Settler, Settling, Sums, planned
@@ -96,7 +97,7 @@ def spool(load: Load) -> Path:
 @pytest.fixture
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows of a block or two, and portions of few records."""
-    monkeypatch.setattr(exchanges, "_WINDOW_FRAMES", 9)
+    monkeypatch.setattr(spools, "_WINDOW_BYTES", 500)
     monkeypatch.setattr(decoder, "PORTION_CHUNKS", 12)
 
 

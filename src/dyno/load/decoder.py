@@ -34,7 +34,7 @@ from dyno.load.protocols import PROTOCOLS
 from dyno.load.sessions import Graph
 from dyno.load.settle import PlannedRequest, Settling, ShareSettler, Sums
 from dyno.load.slices import Numbering, of_slice
-from dyno.load.spool import FrameBlock, blocks, growing
+from dyno.load.spool import in_blocks, windows
 from dyno.measure import clocks
 
 # of a spool: below that, one process has decoded it before others have started
@@ -221,11 +221,8 @@ def _batches(
     resume: ResumePoint,
     follow: Callable[[], None] | None,
 ) -> Iterator[Iterator[Ended]]:
-    path = Path(task.source.path)
-    in_blocks: Iterator[FrameBlock] | None
-    in_blocks = growing(path, follow) if follow else blocks(path, resume.begin)
-    assert in_blocks is not None  # `worthwhile` has looked
-    yield from map(iter, exchanges.batches(in_blocks))
+    each = windows(Path(task.source.path), resume.begin, follow)
+    yield from map(iter, exchanges.batches(each))
     yield exchanges.left_open()
 
 
@@ -444,7 +441,7 @@ def worthwhile(spool: Path) -> bool:
         large = spool.stat().st_size >= SEVERAL_FROM_BYTES
     except OSError:
         return False
-    return large and blocks(spool) is not None
+    return large and in_blocks(spool)
 
 
 def alone(source: SpoolSource) -> Iterator[Settled]:

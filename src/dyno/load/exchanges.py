@@ -21,10 +21,11 @@ from dyno.load.spool import (
     SINCE,
     TURN,
     Frame,
-    FrameBlock,
-    blocks,
+    FrameWindow,
     frames,
     frames_of,
+    in_blocks,
+    windows,
 )
 from dyno.units import NS_PER_MS, NS_PER_S
 
@@ -38,8 +39,6 @@ CLOCK_SLACK_NS = (
 STEP_NS = NS_PER_MS // 2
 STEP_SHARE = 0.001
 _CUT = "interrupted: dyno was stopped before the response was complete"
-_WINDOW_BYTES = 1 << 23
-_WINDOW_FRAMES = 1 << 17
 _LARGEST_S = (
     1 << 33
 )  # of a stamp: what is larger is no time, and would not fit into a column
@@ -222,7 +221,6 @@ class Exchanges:
     ) -> None:
         self.zero_ns = zero_ns
         self._share = share
-        self._begin_at = start.begin
         self._numbered = start.numbered  # ends of exchanges, of all shares
         self._clock = _WallClock(start)
         # newer spools say it where it matters (SINCE)
@@ -239,12 +237,11 @@ class Exchanges:
 
     def ended(self, spool: Path | Iterable[Frame]) -> Iterator[Ended]:
         """Yield the exchanges in the order in which they ended. Those that a crash left open come last, as cut."""
-        in_blocks = blocks(spool, self._begin_at) if isinstance(spool, Path) else None
-        if in_blocks is None:
-            yield from self._follow(frames(spool) if isinstance(spool, Path) else spool)
-        else:
-            for batch in self.batches(in_blocks):
+        if isinstance(spool, Path) and in_blocks(spool):
+            for batch in self.batches(windows(spool)):
                 yield from batch
+        else:
+            yield from self._follow(frames(spool) if isinstance(spool, Path) else spool)
         yield from self.left_open()
 
     def left_open(self) -> Iterator[Ended]:
@@ -263,9 +260,9 @@ class Exchanges:
             yield ended
         self._ended.clear()
 
-    def batches(self, in_blocks: Iterator[FrameBlock]) -> Iterator[Iterable[Ended]]:
-        """Yield the exchanges that ended, those of some blocks at a time."""
-        for window in _windows(in_blocks):
+    def batches(self, each: Iterator[FrameWindow]) -> Iterator[Iterable[Ended]]:
+        """Yield the exchanges that ended, those of a window at a time."""
+        for window in each:
             self._note_point(window.begin)
             self._number_ends(window)
             if self._take(window):
@@ -301,7 +298,7 @@ class Exchanges:
             self._points.popleft()
         return self._points[0]
 
-    def _number_ends(self, window: FrameBlock) -> None:
+    def _number_ends(self, window: FrameWindow) -> None:
         """Write the place of each end into its frame, whose stamp says nothing."""
         ends = np.flatnonzero(window.heads["kind"] == END)
         window.heads["a"][ends] = np.arange(self._numbered, self._numbered + len(ends))
@@ -368,7 +365,7 @@ class Exchanges:
 
     # ---- by columns ----
 
-    def _take(self, window: FrameBlock) -> bool:
+    def _take(self, window: FrameWindow) -> bool:
         """Take the frames of a window at once. False: something in it is unusual, and nothing was taken."""
         columns = _Columns(window, self._share)
         clocks = columns.of_kind(CLOCK)
@@ -464,10 +461,10 @@ class Exchanges:
 class _Columns:
     """The frames of a window."""
 
-    def __init__(self, window: FrameBlock, share: ExchangeShare) -> None:
+    def __init__(self, window: FrameWindow, share: ExchangeShare) -> None:
         heads = window.heads
-        self.payloads = window.payloads
-        ends = np.cumsum(heads["length"], dtype=np.int64)
+        ends = window.ends
+        self.data = window.data
         if not share.whole:
             own = share.mask(heads)
             heads, ends = heads[own], ends[own]
@@ -504,7 +501,7 @@ class _Columns:
     def frame(self, place: int) -> tuple[int, int, int, int, bytes]:
         """Return a frame as `_begin` takes it."""
         end = int(self.end[place])
-        payload = self.payloads[end - int(self.length[place]) : end]
+        payload = self.data[end - int(self.length[place]) : end]
         number = int(self.number[place])
         read_ns = int(self.read_ns[place])
         return number, read_ns, int(self.a[place]), int(self.b[place]), payload
@@ -517,7 +514,7 @@ class _Reads:
         """`offset_ns`: of the wall clock, before the first clock frame."""
         places = columns.of_kind(READ)
         self._numbers = columns.number  # of all frames
-        self.order = order = places[np.argsort(columns.number[places], kind="stable")]
+        self.order = order = places[_stable_order(columns.number[places])]
         self.read_ns = columns.read_ns[order]
         offsets = columns.since_last(clocks, offset_ns)[order]
         s = columns.a[order]
@@ -526,7 +523,7 @@ class _Reads:
         lengths = columns.length[order]
         ends = columns.end[order]
         self._columns = ReadTimes(self.read_ns, times, lengths)
-        self._payloads = columns.payloads
+        self._data = columns.data
         self._begins = (ends - lengths).tolist()
         self._ends = ends.tolist()
         self.groups = self._by_number(columns.number[order])
@@ -558,11 +555,11 @@ class _Reads:
 
     def give(self, begin: int, end: int, exchange: RawExchange) -> None:
         """Add these reads to their exchange."""
-        payloads = self._payloads
+        data = self._data
         edges = zip(self._begins[begin:end], self._ends[begin:end], strict=True)
         # Copies: a part of an array would keep the whole in memory.
         own = ReadTimes(*(column[begin:end].copy() for column in self._columns))
-        exchange.extend(b"".join([payloads[i:j] for i, j in edges]), own)
+        exchange.extend(b"".join([data[i:j] for i, j in edges]), own)
 
     def read_before(self, number: int, count: int, exchange: RawExchange) -> int:
         """Return when the read was that has `count - 1` of its exchange in this window before it."""
@@ -571,26 +568,8 @@ class _Reads:
         return int(self.read_ns[self.groups[number][0] + count - 1])
 
 
-def _windows(each: Iterator[FrameBlock]) -> Iterator[FrameBlock]:
-    """Yield some blocks at a time, as one."""
-    window: list[FrameBlock] = []
-    size = count = 0
-    for block in each:
-        window.append(block)
-        size += len(block.payloads)
-        count += len(block.heads)
-        if size > _WINDOW_BYTES or count > _WINDOW_FRAMES:
-            yield _joined(window)
-            window = []
-            size = 0
-            count = 0
-    if window:
-        yield _joined(window)
-
-
-def _joined(window: list[FrameBlock]) -> FrameBlock:
-    return FrameBlock(
-        np.concatenate([block.heads for block in window]),
-        b"".join(block.payloads for block in window),
-        window[0].begin,
-    )
+def _stable_order(numbers: np.ndarray) -> np.ndarray:
+    """Return the order of numbers, equal ones as they come. Those near each other take a fifth of the time."""
+    if len(numbers) and numbers.max() - numbers.min() < 1 << 16:
+        numbers = (numbers - numbers.min()).astype(np.uint16)
+    return np.argsort(numbers, kind="stable")
