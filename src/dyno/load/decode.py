@@ -292,11 +292,12 @@ def _since(exchange: RawExchange) -> np.ndarray:
     """Return for each read since when its bytes can have been there. Of one that came in time: since its own time."""
     reads, times, lengths = exchange.columns()
     since_ns = times.copy()
-    late = np.array(sorted(exchange.late))
+    count = len(exchange.late)
+    late = np.fromiter(exchange.late, np.int64, count)
+    looked_ns = np.fromiter(exchange.late.values(), np.int64, count)
     # The read before left nothing behind, unless its buffer was full.
     emptied = (late > 0) & (lengths[late - 1] < READ_BYTES)
     before_ns = np.where(emptied, reads[late - 1], exchange.sent_ns)
-    looked_ns = np.array([exchange.late[i] for i in late.tolist()], dtype=np.int64)
     since_ns[late] = np.maximum(looked_ns, before_ns)
     return since_ns
 
@@ -313,8 +314,9 @@ class _Follows(NamedTuple):
         """Return after which of the chunks there is such a thing, where it is asked."""
         several = np.zeros(len(ends), bool)
         search = self.pattern.search
-        for i in np.flatnonzero(asked & (read_ends - ends >= self.shortest)).tolist():
-            several[i] = search(raw, int(ends[i]), int(read_ends[i])) is not None
+        chosen = np.flatnonzero(asked & (read_ends - ends >= self.shortest))
+        bounds = zip(ends[chosen].tolist(), read_ends[chosen].tolist(), strict=True)
+        several[chosen] = [search(raw, *each) is not None for each in bounds]
         return several
 
 
