@@ -6,26 +6,39 @@ last byte to the result.
 
     python bench/speed.py                    64, 256 and 1,024 streams
     python bench/speed.py --pairs 5          also without decoding while the load runs, in turn
+    python bench/speed.py --spool 10000000   the result of a spool of so many chunks, that no load has written
     python bench/speed.py --streams 10000    where so many files may be open
 """
 
 import argparse
 import json
+import resource
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import NamedTuple
 
-from dyno.conduct.calibration import Shape, calibrate
+import msgspec
+import numpy as np
+
+from dyno.conduct.calibration import Shape, calibrate, trial_of, workload_of
 from dyno.engines.fake import FakeSpec
 from dyno.engines.fake.engine import Fake
+from dyno.facts.target import TargetFacts
 from dyno.http import Url
+from dyno.load.spool import CLOCK, COLUMNS, END, READ, SENT, TIMES, Spool, frames
+from dyno.store.run import Run, create
+from dyno.trial.online import finish, measure
+from dyno.trial.prepare import Prepared, Prompts
+from dyno.trial.session import Session
 
 # Goals, µs of CPU for each chunk at 1,024 streams on an x86 of 2.5 GHz; and against the reader.
 WIRE_US, ALL_US, TIMES_READER = 8.0, 14.0, 1.5
 RESULT_S = 2.0  # for 512,000 chunks
+SPOOL_MB = 500  # for 10,000,000 chunks
 _HEAD = (
     f"{'streams':>7} {'chunks/s':>9} {'C reader':>9} {'chunks a read':>13} {'wire':>6} {'in all':>7} "
     f"{'wire / C':>9} {'result after':>13} {'unseen':>7} {'MB':>5}"
@@ -45,6 +58,8 @@ def main() -> int:
     parser.add_argument("--gap-ms", type=float, default=10.0)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--pairs", type=int, default=0)
+    parser.add_argument("--spool", type=int, metavar="CHUNKS")
+    parser.add_argument("--sum-up", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--after", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -52,6 +67,11 @@ def main() -> int:
         shape = Shape(**json.loads(options.one))
         print(json.dumps(_one(shape, ahead=not options.after)))
         return 0
+    if options.sum_up:
+        print(json.dumps(_sum_up(options.sum_up)))
+        return 0
+    if options.spool:
+        return _spool(options.spool)
     print("CPU of the client, us for each chunk\n" + _HEAD)
     kept = []
     with tempfile.TemporaryDirectory(prefix="dyno-bench-") as folder:
@@ -176,6 +196,93 @@ def _judged(shape: Shape, read: Read | None, row: dict[str, float]) -> str:
         f"1,024 streams: {'kept' if good else 'NOT KEPT'} (wire ≤ {WIRE_US:g} us and ≤ {TIMES_READER:g} times the "
         f"reader, in all ≤ {ALL_US:g} us, result after ≤ {RESULT_S:g} s)"
     )
+
+
+# ---- a spool that no load has written ----
+
+
+def _spool(chunks: int) -> int:
+    shape = Shape(1024, rounds=max(chunks // 102_400, 1))
+    with tempfile.TemporaryDirectory(prefix="dyno-bench-") as folder:
+        path = _written(shape, Path(folder))
+        words = [sys.executable, __file__, "--sum-up", str(path)]
+        done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
+    row = json.loads(done.stdout.splitlines()[-1])
+    good = row["mb"] <= SPOOL_MB and row["child_mb"] <= SPOOL_MB
+    print(
+        f"a spool of {row['chunks']:,.0f} chunks: {'kept' if good else 'NOT KEPT'} ({row['mb']:.0f} MB, "
+        f"{row['child_mb']:.0f} MB in each process that decodes; ≤ {SPOOL_MB} MB; {row['s']:.1f} s, "
+        f"{row['cpu_s'] / row['chunks'] * 1e6:.1f} us of CPU a chunk)"
+    )
+    return int(not good)
+
+
+def _written(shape: Shape, folder: Path) -> Path:
+    """Write the run folder of a load: the reads of one real answer, for each of its requests. Streams run in step."""
+    with Fake.start(FakeSpec(first_ms=5, gap_ms=1), folder / "fake.log") as fake:
+        run = create(folder, "spool")
+        trial = trial_of(shape, [fake.base_url])
+        one = msgspec.structs.replace(shape, streams=1, rounds=1)
+        session = Session(TargetFacts("fake", ["fake"]), {})
+        measure(run, session, Prepared(trial, Prompts(workload_of(one))))
+    client = run.client()
+    assert client is not None
+    reads = [frame[5] for frame in frames(run.spool_path) if frame[1] == READ]
+    work = workload_of(shape)
+    run.write_manifest(run.manifest(), work.requests)
+    end_ns = _write_spool(run.spool_path, shape, reads, client.start_ns)
+    count = len(work.requests)
+    facts = msgspec.structs.replace(client, end_ns=end_ns, planned=count, sent=count)
+    run.write_client(facts)
+    return run.path
+
+
+def _write_spool(path: Path, shape: Shape, reads: list[bytes], start_ns: int) -> int:
+    """Write the frames of a load, and return when it ends."""
+    spool = Spool(path)
+    at_ns = start_ns
+    offset_ns = 10**18  # of the wall clock
+    heads = np.zeros(shape.streams, COLUMNS)
+    for i in range(shape.rounds):
+        heads["exchange"] = np.arange(shape.streams) + i * shape.streams
+        spool.note(CLOCK, 0, at_ns, TIMES.pack(offset_ns, 0))
+        for kind, payload in ((SENT, b""), *((READ, read) for read in reads), (END, b"")):
+            at_ns += 10_000_000
+            heads["kind"] = kind
+            heads["length"] = len(payload)
+            heads["read_ns"] = at_ns + np.arange(shape.streams)
+            heads["a"], heads["b"] = divmod(at_ns + offset_ns, 10**9)
+            if kind == SENT:
+                heads["a"], heads["b"] = at_ns, 0
+            spool.heads.append(heads.tobytes())
+            spool.parts.append(payload * shape.streams)
+            _flush(spool)
+    spool.note(CLOCK, 0, at_ns, TIMES.pack(offset_ns, 0))
+    spool.flush()
+    spool.close()
+    return at_ns
+
+
+def _flush(spool: Spool) -> None:
+    """Write a block of as many frames as its heads have."""
+    heads = b"".join(spool.heads)
+    spool.heads[:] = [heads[i : i + 32] for i in range(0, len(heads), 32)]
+    spool.flush()
+
+
+def _sum_up(path: Path) -> dict[str, float]:
+    before = time.perf_counter()
+    cpu_s = time.process_time()
+    summary = finish(Run(path)).result.served
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    return {
+        "chunks": summary.chunks,
+        "s": time.perf_counter() - before,
+        "cpu_s": time.process_time() - cpu_s + children.ru_utime + children.ru_stime,
+        "mb": own.ru_maxrss * 1024 / 1e6,
+        "child_mb": children.ru_maxrss * 1024 / 1e6,
+    }
 
 
 if __name__ == "__main__":

@@ -124,8 +124,8 @@ def calibrate(
         run = create(folder, "calibration")
         target = TargetFacts(model=spec.model, models_listed=[spec.model])
         session = Session(target, {}, stop=stop or Stop())
-        trial = _trial(shape, [fake.base_url for fake in fakes])
-        prepared = Prepared(trial, Prompts(_workload(shape)))
+        trial = trial_of(shape, [fake.base_url for fake in fakes])
+        prepared = Prepared(trial, Prompts(workload_of(shape)))
         with processes.Ahead() as decoders:
             ahead = decoders if decode_ahead else None
             measure(run, session, prepared, ahead)
@@ -154,7 +154,8 @@ def _cpu_of_children_s() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def _trial(shape: Shape, urls: list[str]) -> TrialSpec:
+def trial_of(shape: Shape, urls: list[str]) -> TrialSpec:
+    """Return the trial of a shape against these servers."""
     first, *more = urls
     backend, endpoint = (
         ("openai-chat", "/v1/chat/completions")
@@ -175,7 +176,8 @@ def _trial(shape: Shape, urls: list[str]) -> TrialSpec:
     )
 
 
-def _workload(shape: Shape) -> Workload:
+def workload_of(shape: Shape) -> Workload:
+    """Return the requests of a shape."""
     request = Request("to be or not to be " * 8, 48, shape.chunks)
     requests = [request] * (shape.streams * shape.rounds)
     if shape.chat:

@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -82,13 +83,16 @@ class Silences(Summed):
         self._perhaps += np.bincount(early, minlength=size)
         self._perhaps -= np.bincount(late + 1, minlength=size)
 
+    def add_packed(self, sums: dict[str, Any]) -> None:
+        super().add_packed(sums)
+        self._grow(max(len(self._heard), len(self._perhaps)))
+
     def _grow(self, size: int) -> None:
-        if size > len(self._heard):
-            more = np.zeros(max(size, 2 * len(self._heard)) - len(self._heard))
-            self._heard, self._perhaps = (
-                np.append(self._heard, more),
-                np.append(self._perhaps, more),
-            )
+        """Let both have so many buckets, and as many."""
+        if size > min(len(self._heard), len(self._perhaps)):
+            size = max(size, 2 * len(self._heard))
+            self._heard = np.pad(self._heard, (0, size - len(self._heard)))
+            self._perhaps = np.pad(self._perhaps, (0, size - len(self._perhaps)))
 
     def freezes(self, gaps: Latency, tokens: np.ndarray) -> list[Freeze]:
         """Return the freezes. `gaps`: between chunks. `tokens`: of completed requests, in each bucket."""

@@ -252,7 +252,8 @@ class Gaps(Summed):
             [not isinstance(value, (int, float)) for value in sharing], arrivals.counts
         )
         before = np.concatenate([[0.0], each.cumsum()])
-        shared = np.rint(before[end] - before[begin]).astype(int)
+        # Halves are halves, whatever was added up before.
+        shared = np.rint(np.round(before[end] - before[begin], 6)).astype(int)
         tokens = each[:-1][both_seen]
         whole = one_by_one[:-1][both_seen]
         times = np.where(
