@@ -31,7 +31,8 @@ from dyno.facts.target import TargetFacts
 from dyno.http import Url
 from dyno.load.spool import CLOCK, COLUMNS, END, READ, SENT, TIMES, Spool, frames
 from dyno.store.run import Run, create
-from dyno.trial.online import finish, measure
+from dyno.trial import processes
+from dyno.trial.online import finish, follow, measure
 from dyno.trial.prepare import Prepared, Prompts
 from dyno.trial.session import Session
 
@@ -68,7 +69,7 @@ def main() -> int:
         print(json.dumps(_one(shape, ahead=not options.after)))
         return 0
     if options.sum_up:
-        print(json.dumps(_sum_up(options.sum_up)))
+        print(json.dumps(_sum_up(options.sum_up, followed=not options.after)))
         return 0
     if options.spool:
         return _spool(options.spool)
@@ -205,16 +206,29 @@ def _spool(chunks: int) -> int:
     shape = Shape(1024, rounds=max(chunks // 102_400, 1))
     with tempfile.TemporaryDirectory(prefix="dyno-bench-") as folder:
         path = _written(shape, Path(folder))
-        words = [sys.executable, __file__, "--sum-up", str(path)]
-        done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
+        kept = [_summed_up(path, *more) for more in (["--after"], [])]
+    return int(not all(kept))
+
+
+def _summed_up(path: Path, *more: str) -> bool:
+    """Sum up a spool in a process of its own, print how long it took, and return whether it took little memory."""
+    run = Run(path)
+    kept = path / "kept"  # the spool goes with its result
+    if not kept.exists():
+        kept.hardlink_to(run.spool_path)
+    run.spool_path.unlink(missing_ok=True)
+    run.spool_path.hardlink_to(kept)
+    words = [sys.executable, __file__, "--sum-up", str(path), *more]
+    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
     row = json.loads(done.stdout.splitlines()[-1])
     good = row["mb"] <= SPOOL_MB and row["child_mb"] <= SPOOL_MB
     print(
-        f"a spool of {row['chunks']:,.0f} chunks: {'kept' if good else 'NOT KEPT'} ({row['mb']:.0f} MB, "
-        f"{row['child_mb']:.0f} MB in each process that decodes; ≤ {SPOOL_MB} MB; {row['s']:.1f} s, "
-        f"{row['cpu_s'] / row['chunks'] * 1e6:.1f} us of CPU a chunk)"
+        f"a spool of {row['chunks']:,.0f} chunks, decoded {'after' if more else 'while'} the load: "
+        f"{'kept' if good else 'NOT KEPT'} ({row['mb']:.0f} MB, {row['child_mb']:.0f} MB in each process that decodes; "
+        f"≤ {SPOOL_MB} MB; result after {row['s']:.1f} s, {row['cpu_s'] / row['chunks'] * 1e6:.1f} us of CPU a chunk)",
+        flush=True,
     )
-    return int(not good)
+    return bool(good)
 
 
 def _written(shape: Shape, folder: Path) -> Path:
@@ -270,19 +284,38 @@ def _flush(spool: Spool) -> None:
     spool.flush()
 
 
-def _sum_up(path: Path) -> dict[str, float]:
-    before = time.perf_counter()
-    cpu_s = time.process_time()
-    summary = finish(Run(path)).result.served
+def _sum_up(path: Path, followed: bool) -> dict[str, float]:
+    """Make the result. `followed`: the spool was decoded while the load ran, as far as that goes."""
+    run = Run(path)
+    with processes.Ahead() as ahead:
+        if followed:
+            client = run.client()
+            assert client is not None
+            follow(run, ahead)
+            ahead.begin(client.start_ns)
+            _wait_until_done(run.path)
+        before = time.perf_counter()
+        cpu_s = time.process_time()
+        outcome = finish(run, ahead=ahead)
+        took_s = time.perf_counter() - before
+        summary = outcome.result.served
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     own = resource.getrusage(resource.RUSAGE_SELF)
     return {
         "chunks": summary.chunks,
-        "s": time.perf_counter() - before,
+        "s": took_s,
         "cpu_s": time.process_time() - cpu_s + children.ru_utime + children.ru_stime,
         "mb": own.ru_maxrss * 1024 / 1e6,
         "child_mb": children.ru_maxrss * 1024 / 1e6,
     }
+
+
+def _wait_until_done(folder: Path) -> None:
+    """Return when followers have written nothing for some seconds."""
+    sizes: list[int] = []
+    while len(sizes) < 4 or len({*sizes[-4:]}) > 1 or not sizes[-1]:
+        time.sleep(1)
+        sizes.append(sum(p.stat().st_size for p in folder.glob("*.partial")))
 
 
 if __name__ == "__main__":

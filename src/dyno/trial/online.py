@@ -159,9 +159,7 @@ def measure(
         sampling = Sampler(_sampled(run, trial, session))
         last.callback(sampling.end)
         if ahead is not None and processes.large(load.plan, tokens, trial.client):
-            requests = planned(work.requests)
-            how = _settling(run, run.manifest(), count, prepared.prompts.counter)
-            ahead.start(run.spools_of(count), requests, trial.target.backend, how)
+            follow(run, ahead, prepared.prompts.counter)
         if work.warmups:
             _warm_up(run, session, prepared, count, keys)
         if trial.reset_cache and session.target.prefix_caching is not False:
@@ -199,6 +197,14 @@ def measure(
         run.write_client(client)
     if trial.correctness_check and client.outcome == "complete":
         correctness.ask_after(run, session, trial)
+
+
+def follow(run: Run, ahead: processes.Ahead, tokenizer: Tokenizer | None = None) -> None:
+    """Let the run's spools be decoded while they grow."""
+    manifest = run.manifest()
+    how = _settling(run, manifest, manifest.processes, tokenizer)
+    spools = run.spools_of(manifest.processes)
+    ahead.start(spools, planned(run.lengths()), manifest.trial.target.backend, how)
 
 
 def _gate(ahead: processes.Ahead | None) -> Callable[[], int]:
@@ -539,8 +545,7 @@ class _Summing:
         self._run = run
         self._manifest = manifest
         self._client = client
-        count = len(client.processes) if client else 1
-        self._how = _settling(run, manifest, count, tokenizer, wordless)
+        self._how = _settling(run, manifest, manifest.processes, tokenizer, wordless)
         self._requests = planned(run.lengths()) if run.requests_path.exists() else []
         self._counter = _counter(tokenizer)
         self._settler = Settler(self._how, self._counter)
