@@ -318,6 +318,7 @@ def test_no_follower_is_left_behind(load: Load) -> None:
         while len(started := {*_children()} - before) < 2 * processes.shares_of(1):
             assert time.monotonic() < deadline, started
             time.sleep(0.02)
+        assert decoding.cpu_s() > 0
     _, alive = psutil.wait_procs(started, timeout=20)
     assert not alive
 

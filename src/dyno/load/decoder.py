@@ -23,6 +23,7 @@ from typing import IO, Any, NamedTuple
 
 import msgspec
 import numpy as np
+import psutil
 
 from dyno import child, secrets
 from dyno.child import Child
@@ -373,6 +374,10 @@ class Decoders:
         """The load is over: decode what is left."""
         self._order(b"finish")
 
+    def cpu_s(self) -> float:
+        """Return the CPU seconds that they and their followers have used."""
+        return sum(map(_cpu_s, filter(None, self._children)))
+
     def fit(self, source: SpoolSource, how: Settling) -> bool:
         """Whether this is what they decode, and how."""
         return all(task.source == source and task.how == how for task in self._tasks)
@@ -411,6 +416,15 @@ class Decoders:
             if not over:
                 for counts[rest] in work(task):
                     step(sum(counts))
+
+
+def _cpu_s(process: Child) -> float:
+    used = 0.0
+    with contextlib.suppress(psutil.Error):
+        parent = psutil.Process(process.pid)
+        for each in (parent, *parent.children()):
+            used += sum(each.cpu_times()[:2])
+    return used
 
 
 def _heard(line: bytes, before: int) -> tuple[int, bool]:

@@ -244,7 +244,8 @@ class Run:
         return read(self.summary_path, Result, upgrade.result)
 
     def drop_raw(self) -> None:
-        for path in self.spools():
+        # and what a dyno that was killed had decoded of them
+        for path in (*self.spools(), *self.path.glob("exchanges*.partial")):
             path.unlink(missing_ok=True)
 
 

@@ -173,7 +173,7 @@ def measure(
         sampling.begin()
         watcher.sampling(sampling)
         trip = session.round_trip_ns()
-        before = others_s(session.cpu_s)
+        before = others_s(session.cpu_s, _cpu_s(ahead))
         if here and count == 1:
             with contextlib.closing(Spool(run.spool_path, keys)) as spool:
                 client = Wire(
@@ -188,7 +188,7 @@ def measure(
             client = processes.drive(
                 session, load, run.spools_of(count), keys, trial.client, ahead
             )
-        after = others_s(session.cpu_s)
+        after = others_s(session.cpu_s, _cpu_s(ahead))
         if here:
             client = _with_others(client, before, after)
         if trip is not None:
@@ -197,6 +197,10 @@ def measure(
         run.write_client(client)
     if trial.correctness_check and client.outcome == "complete":
         correctness.ask_after(run, session, trial)
+
+
+def _cpu_s(ahead: processes.Ahead | None) -> float:
+    return 0.0 if ahead is None else ahead.cpu_s()
 
 
 def follow(run: Run, ahead: processes.Ahead, tokenizer: Tokenizer | None = None) -> None:

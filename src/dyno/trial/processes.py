@@ -171,6 +171,10 @@ class Ahead:
         for decoders in self._decoders:
             decoders.begin(zero_ns)
 
+    def cpu_s(self) -> float:
+        """Return the CPU seconds that they have used."""
+        return sum(decoders.cpu_s() for decoders in self._decoders)
+
     def decoders(self, source: SpoolSource, how: Settling) -> Decoders | None:
         """Return the decoders of a spool, which now finish it. None: there are none, or they took something for
         granted that isn't so."""

@@ -214,8 +214,12 @@ def _test_body(trial: TrialSpec, model: str) -> dict[str, Any]:
     return PROTOCOLS[trial.target.backend].body(request, asked)
 
 
-def others_s(engine_cpu_s: Callable[[], float | None]) -> float | None:
-    """CPU seconds that neither dyno nor the engine that it started has used. None: unknown."""
+def others_s(
+    engine_cpu_s: Callable[[], float | None], decoders_cpu_s: float = 0.0
+) -> float | None:
+    """CPU seconds that neither dyno nor the engine that it started has used. None: unknown. `decoders_cpu_s`: of
+    dyno's processes that decode while the load runs."""
     busy, engine = host.busy_s(), engine_cpu_s()
-    own = sum(os.times()[:4])  # with processes that have ended: those of the client
+    # with processes that have ended: those of the client
+    own = sum(os.times()[:4]) + decoders_cpu_s
     return None if busy is None or engine is None else busy - engine - own
