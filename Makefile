@@ -6,10 +6,9 @@ BIN := $(VENV)/bin
 .PHONY: demo gallery test test-fast engines test-engines test-tools test-hostile test-pages test-docs test-nightly check format \
         bench bench-engines bench-peers docs docs-reference lock sbom vulnerabilities clean
 
-# Formats of one model; then the same model without and with a draft, in the first of three repeats.
+# Formats of one model, in a minute. `dyno run speculative` runs it without and with a draft.
 demo: $(VENV)/.installed
 	$(BIN)/dyno demo
-	$(BIN)/dyno run speculative --limit 6
 
 # A page of each of the five reports in published/, with the prices that published/prices.toml assumes.
 gallery: $(VENV)/.installed
@@ -75,6 +74,7 @@ format: $(VENV)/.dev
 bench: $(VENV)/.installed
 	$(BIN)/python bench/truth.py
 	$(BIN)/python bench/speed.py
+	$(BIN)/python bench/steps.py
 	$(BIN)/python bench/replay.py
 	$(BIN)/python bench/scale.py
 	$(BIN)/python bench/coverage.py

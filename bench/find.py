@@ -103,7 +103,7 @@ def find(
         resolution=resolution,
     )
     spent_s, sent = 0.0, 0
-    phase_s = float(rng.uniform(0, 1000))
+    phase_s = float(rng.uniform(0, 1000)) if model.phased else 0.0
     while budget_s - spent_s > 1.0 and (step := search.next(budget_s - spent_s, spent_s)):
         look, count = probe(model, search, step, rng, phase_s + spent_s)
         took_s = look.now_s + PROBE_S

@@ -45,6 +45,7 @@ class Server(NamedTuple):
     served: float = math.inf  # the most that it serves, requests/s
     turns: tuple[float, ...] = ()
     hard: bool = False  # five minutes can hardly decide it
+    phased: bool = True  # a search may begin at any time; else its first load begins at 0
 
     @property
     def limits(self) -> list[Limit]:

@@ -4,10 +4,13 @@ The reader (bench/reader.c) opens the same connections to the same fake engine, 
 of the client alone. `wire`: while the load runs. `in all`: with decoding, records and figures. `result after`: from the
 last byte to the result.
 
-    python bench/speed.py                    64, 256 and 1,024 streams
+    python bench/speed.py                    64, 256, 1,024 and 10,000 streams
     python bench/speed.py --pairs 5          also without decoding while the load runs, in turn
     python bench/speed.py --spool 10000000   the result of a spool of so many chunks, that no load has written
-    python bench/speed.py --streams 10000    where so many files may be open
+    python bench/speed.py --streams 64
+
+Server and client are two processes. 10,000 streams need 10,100 open files each (`ulimit -Hn`): where the system allows
+fewer, they are left out.
 """
 
 import argparse
@@ -36,10 +39,13 @@ from dyno.trial.online import finish, follow, measure
 from dyno.trial.prepare import Prepared, Prompts
 from dyno.trial.session import Session
 
-# Goals, µs of CPU for each chunk at 1,024 streams on an x86 of 2.5 GHz; and against the reader.
+# Goals, µs of CPU for each chunk on an x86 of 2.5 GHz; and against the reader. All and result: of 1,024 streams.
 WIRE_US, ALL_US, TIMES_READER = 8.0, 14.0, 1.5
 RESULT_S = 2.0  # for 512,000 chunks
 SPOOL_MB = 500  # for 10,000,000 chunks
+# Many streams at 10 ms would be more chunks/s than one core can send, or read.
+MANY = Shape(streams=10_000, rounds=2, chunks=20, first_ms=1000, gap_ms=100)
+FILES_BESIDE = 100  # open files besides the connections
 _HEAD = (
     f"{'streams':>7} {'chunks/s':>9} {'C reader':>9} {'chunks a read':>13} {'wire':>6} {'in all':>7} "
     f"{'wire / C':>9} {'result after':>13} {'unseen':>7} {'MB':>5}"
@@ -55,7 +61,7 @@ class Read(NamedTuple):
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--streams", type=int, nargs="+", default=[64, 256, 1024])
+    parser.add_argument("--streams", type=int, nargs="+", default=[64, 256, 1024, 10_000])
     parser.add_argument("--gap-ms", type=float, default=10.0)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--pairs", type=int, default=0)
@@ -73,12 +79,18 @@ def main() -> int:
         return 0
     if options.spool:
         return _spool(options.spool)
+    files = _open_files()
     print("CPU of the client, us for each chunk\n" + _HEAD)
     kept = []
     with tempfile.TemporaryDirectory(prefix="dyno-bench-") as folder:
         reader = _compiled(Path(folder))
         for streams in options.streams:
+            if streams + FILES_BESIDE > files:
+                kept.append(f"{streams:,} streams: left out, {files:,} files may be open")
+                continue
             shape = Shape(streams, rounds=options.rounds, gap_ms=options.gap_ms)
+            if streams >= MANY.streams:
+                shape = msgspec.structs.replace(MANY, streams=streams)
             read = _read(reader, shape, Path(folder)) if reader else None
             if options.pairs:
                 kept.append(_pairs(shape, read, options.pairs))
@@ -86,6 +98,13 @@ def main() -> int:
                 kept.append(_judged(shape, read, _row(shape, read)))
     print("\n" + "\n".join(kept))
     return int(any("NOT KEPT" in line for line in kept))
+
+
+def _open_files() -> int:
+    """Return how many files each process may open, after asking for as many as the system gives."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return sys.maxsize if hard == resource.RLIM_INFINITY else hard
 
 
 def _compiled(folder: Path) -> Path | None:
@@ -189,14 +208,12 @@ def _row(shape: Shape, read: Read | None, ahead: bool = True) -> dict[str, float
 def _judged(shape: Shape, read: Read | None, row: dict[str, float]) -> str:
     """Return the verdict on a row."""
     times = row["wire_us"] / read.us_per_chunk if read else None
-    if shape.streams != 1024:
-        return f"{shape.streams:,} streams: no goal"
-    good = row["wire_us"] <= WIRE_US and row["cpu_us"] <= ALL_US
-    good = good and row["result_s"] <= RESULT_S and (times is None or times <= TIMES_READER)
-    return (
-        f"1,024 streams: {'kept' if good else 'NOT KEPT'} (wire ≤ {WIRE_US:g} us and ≤ {TIMES_READER:g} times the "
-        f"reader, in all ≤ {ALL_US:g} us, result after ≤ {RESULT_S:g} s)"
-    )
+    good = row["wire_us"] <= WIRE_US and (times is None or times <= TIMES_READER)
+    goals = f"wire ≤ {WIRE_US:g} us and ≤ {TIMES_READER:g} times the reader"
+    if shape.streams == 1024:
+        good = good and row["cpu_us"] <= ALL_US and row["result_s"] <= RESULT_S
+        goals += f", in all ≤ {ALL_US:g} us, result after ≤ {RESULT_S:g} s"
+    return f"{shape.streams:,} streams: {'kept' if good else 'NOT KEPT'} ({goals})"
 
 
 # ---- a spool that no load has written ----

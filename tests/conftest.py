@@ -75,6 +75,9 @@ SUITES = {
     "pages": "pages",
     "tools": "tools",
 }
+# Suites whose tests, where they are in other folders, carry the marker in their file.
+_BY_MARKER = {*SUITES.values(), "docs"}
+_ASKED = re.compile(rf"(?<!not )\b(?:{'|'.join(sorted(_BY_MARKER))})\b")
 _REAL = re.compile(r"^pytestmark = .*\bpytest\.mark\.real\b", re.MULTILINE)
 
 # Files whose tests, where engines start beside them, are about times: a search's answer is a server's speed.
@@ -152,12 +155,22 @@ def _keeps_cores_busy(item: pytest.Item) -> bool:
     return "busy" in getattr(item, "fixturenames", ())
 
 
+@functools.cache
+def _marks(path: Path) -> set[str]:
+    """Which suites a file's tests may belong to: by its folder, or by a marker that it names. It isn't imported."""
+    named = {suite for suite in _BY_MARKER if f"mark.{suite}" in path.read_text()}
+    return named | {SUITES.get(path.parent.name, "")}
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Tests that the markers leave out aren't even imported."""
+    """Tests that the markers leave out aren't even imported: each process of a suite would take seconds for them."""
     chosen, folder = config.option.markexpr, collection_path.parent.name
     whole = folder in SUITES and f"not {SUITES[folder]}" in chosen
-    real = chosen == "not real" and collection_path.is_file() and _is_real(collection_path)
-    return True if whole or real else None
+    is_test = collection_path.is_file() and collection_path.name.startswith("test_")
+    real = chosen == "not real" and is_test and _is_real(collection_path)
+    asked = set() if " or " in chosen else set(_ASKED.findall(chosen))
+    other = bool(asked) and is_test and not asked & _marks(collection_path)
+    return True if whole or real or other else None
 
 
 @pytest.hookimpl(wrapper=True)

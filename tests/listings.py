@@ -7,6 +7,7 @@ A comment before a listing says how it is run:
     <!-- exit 3 -->               it ends with this exit code; `exit 0 or 4`: with one of them
     <!-- slow -->                 it takes long: its page is begun first
     <!-- needs MODULE -->         only where Python has this module
+    <!-- printed -->              of a `text`: the command before prints this, with other numbers; … is anything
 
 A listing with a title is a file. The others are run in the order of the page.
 """

@@ -5,6 +5,8 @@ A part stands between `<!-- generated: NAME -->` and `<!-- end -->`. `make docs-
 
 import argparse
 import itertools
+import json
+import math
 import re
 import types
 import typing
@@ -14,6 +16,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
+import parity
 from dyno.cli.exit_codes import MEANINGS
 from dyno.cli.main import Parser, parser
 from dyno.engines.kinds.names import version_titles
@@ -30,6 +33,7 @@ from dyno.facts.setting import ALIASES
 from dyno.facts.study import RigWanted, StopRule, Study
 from dyno.facts.trial import TrialSpec
 from dyno.facts.tune import TuneSpec
+from dyno.measure.statistics import _IN_TAIL, quantile, samples_needed
 from dyno.option import declared, fields
 from dyno.store.sql import TABLES, RunTables
 from dyno.study.cells import CELLS, FIND, MODEL, hints
@@ -397,8 +401,66 @@ def datasets() -> str:
     return table(["`--dataset-name`", "prompts"], rows)
 
 
+def samples() -> str:
+    """Requests that percentiles need, in one run."""
+    rows = [
+        [title, f"{samples_needed(p):,}", f"{round(_IN_TAIL / (1 - p / 100)):,}"]
+        for title, p in (("p90", 90.0), ("p95", 95.0), ("p99", 99.0))
+    ]
+    titles = [
+        "figure",
+        "requests, so that it is more than a guess",
+        "so that one run gives it an interval",
+    ]
+    return table(titles, rows)
+
+
+def repeats() -> str:
+    """What n repeats can say, by Student's t: of one setting, and of a difference between two."""
+    rows = []
+    for n in (2, 3, 5, 10):
+        both = 2 * (n - 1)
+        interval = quantile(0.975, n - 1) / math.sqrt(n)
+        difference = (quantile(0.975, both) + quantile(0.8, both)) * math.sqrt(2 / n)
+        cells = [
+            f"{share * width:.2g} %" for width in (interval, difference) for share in (1, 3)
+        ]
+        rows.append([str(n), *(f"± {c}" for c in cells[:2]), *cells[2:]])
+    titles = ["repeats", "interval at 1 %", "at 3 %", "detectable at 1 %", "at 3 %"]
+    return table(titles, rows)
+
+
+def vllm_bench(command: str) -> str:
+    """Each flag of one of vLLM's benchmarks, and what dyno does with it."""
+    rows = []
+    for p in parity.flags(command):
+        own = parity.DEFAULTS.get((command, p.flag), "")
+        remark = p.reason or (f"default: {own}" if own else "")
+        rows.append([code(p.flag), _vllm_default(p.default), p.state, prose(remark)])
+    return f"{parity.counts(command)}\n\n" + table(
+        ["flag", "default in vLLM", "in dyno", "remark"], rows
+    )
+
+
+def _vllm_default(value: Any) -> str:
+    silent = value is None or value is False or value == []
+    return "" if silent else code(json.dumps(value).strip('"'))
+
+
+def vllm_values(what: str) -> str:
+    """The values of a flag of vLLM's that takes one of several: `serve --backend`."""
+    command, _, flag = what.partition(" ")
+    each = parity.values(command, flag).items()
+    rows = [[code(value), "missing" if why else "works", prose(why)] for value, why in each]
+    return table([code(flag), "in dyno", "remark"], rows)
+
+
 PARTS: dict[str, Callable[..., str]] = {
+    "vllm-bench": vllm_bench,
+    "vllm-values": vllm_values,
     "datasets": datasets,
+    "samples": samples,
+    "repeats": repeats,
     "commands": commands,
     "exit-codes": codes,
     "study-keys": study_keys,

@@ -89,7 +89,7 @@ def entry(
         512.0 * 3 - failed, failed, found,
         {"engine": series.split()[0], "model": "meta-llama/Llama-3.1-70B-Instruct", "dtype": "bfloat16",
          "tensor_parallel": 4, "prefix_caching": False, "memory_fraction": 0.9},
-        3, [f"runs/2025-11-14-{number:04}-{i}" for i in range(3)],
+        3, locations=[f"runs/2025-11-14-{number:04}-{i}" for i in range(3)],
         accelerator="NVIDIA H100 80GB HBM3", accelerators=4, machine=8,
         cost=Cost("USD", per_hour, per_hour / 3.6 / (requests * lengths[0]) * 1000, per_hour / 3.6 / out * 1000,
                   per_hour / 3.6 / (requests * sum(lengths)) * 1000, per_hour / 3.6 / requests, 0.031,

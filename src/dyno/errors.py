@@ -106,6 +106,15 @@ _ADVICE = {
 }
 
 
+def system_words(error: BaseException) -> str:
+    """Describe an error of the system by its words, without its number and Python's marks."""
+    words = getattr(error, "strerror", None)
+    if not isinstance(words, str):
+        return str(error) or type(error).__name__
+    name = getattr(error, "filename", None)
+    return f"{name}: {words}" if name else words
+
+
 def limit_advice(error: BaseException) -> str | None:
     """Return advice for a limit of dyno's machine, which is not the server's failure. None: another error."""
     return _ADVICE.get(error.errno or 0) if isinstance(error, OSError) else None

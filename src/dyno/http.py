@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote, urlsplit
 import msgspec
 
 from dyno import secrets
-from dyno.errors import TargetError, UsageError, limit_advice
+from dyno.errors import TargetError, UsageError, limit_advice, system_words
 from dyno.numbers import count
 from dyno.option import setting_name
 from dyno.transport import DIRECT, ProxyRefused, Transport, granted, login_wanted, tunnel
@@ -135,7 +135,7 @@ class Route:
         """Describe the failure to connect, and what to do."""
         to = f"The proxy {self.proxy}" if self.proxy else f"{self.url}"
         if own := limit_advice(error):
-            return f"dyno couldn't open a connection to {to} ({getattr(error, 'strerror', None) or error}). {own}"
+            return f"dyno couldn't open a connection to {to} ({system_words(error)}). {own}"
         if isinstance(error, ssl.SSLError):
             return f"{self.url}: {describe_tls(error)}"
         if isinstance(error, ProxyRefused):
@@ -153,7 +153,14 @@ class Route:
         if _is_unresolved(error):
             host = (self.proxy or self.url).host
             return f"The host name {host!r} can't be resolved. Check the spelling in {setting_name('--base-url')}."
-        what = str(error) or type(error).__name__
+        if isinstance(
+            error, ConnectionResetError | BrokenPipeError | ConnectionAbortedError
+        ):
+            return (
+                f"{to} closed the connection before it answered. Read its log. Check "
+                f"{setting_name('--base-url')}, and that it is an HTTP server.{self._certificate_advice()}"
+            )
+        what = system_words(error)
         wanted = self._certificate_advice()
         check = f"Check {setting_name('--base-url')}, and that it is an HTTP server."
         return f"{to} can't be reached: {what}. {check}{wanted}"
@@ -229,7 +236,7 @@ def _refuse_to_ask() -> str:
 def _why(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
         return f"it isn't valid PEM ({(error.reason or 'PEM').replace('_', ' ').lower()})"
-    return getattr(error, "strerror", None) or str(error)
+    return system_words(error)
 
 
 def describe_tls(error: ssl.SSLError) -> str:

@@ -11,11 +11,12 @@ import functools
 import math
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
-
-import msgspec
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 from dyno.numbers import count
+
+if TYPE_CHECKING:  # it costs `dyno --help` a third of its time
+    import msgspec
 
 
 class Option(NamedTuple):
@@ -73,7 +74,9 @@ class Field(NamedTuple):
 
 
 @functools.cache
-def fields(struct: type[msgspec.Struct]) -> dict[str, Field]:
+def fields(struct: "type[msgspec.Struct]") -> dict[str, Field]:
+    import msgspec
+
     out = {}
     for f in msgspec.structs.fields(struct):
         default = (
@@ -93,7 +96,7 @@ def declared(hint: Any) -> tuple[Any, Option]:
     return kind, next((note for note in notes if isinstance(note, Option)), Option())
 
 
-def problems(value: msgspec.Struct) -> Iterator[str]:
+def problems(value: "msgspec.Struct") -> Iterator[str]:
     """Yield why a field's value is out of its range, each beginning with the field's name."""
     for field in fields(type(value)).values():
         given = getattr(value, field.name)
@@ -114,8 +117,10 @@ def without_none(hint: Any) -> Any:
     )
 
 
-def sentences(struct: type[msgspec.Struct]) -> dict[str, str]:
+def sentences(struct: "type[msgspec.Struct]") -> dict[str, str]:
     """The field's name in a file → the sentence about it, of those that have one."""
+    import msgspec
+
     described = msgspec.structs.fields(struct)
     return {
         f.encode_name: word
@@ -189,7 +194,7 @@ def setting_name(flag: str, value: Any = _NO_VALUE) -> str:
     return f"{key} = {given}" if given else key
 
 
-def as_given(struct: type[msgspec.Struct], name: str, value: Any) -> str:
+def as_given(struct: "type[msgspec.Struct]", name: str, value: Any) -> str:
     """Name a setting in a message, by its field, with its value."""
     flag = fields(struct)[name].option.flag
     if isinstance(value, bool):

@@ -376,6 +376,26 @@ def test_ctrl_c_between_repeats_keeps_what_is_measured_and_says_how_to_resume(
     assert len(list(tmp_path.glob("runs/*/trials/*/summary.json"))) == 3
 
 
+def test_ctrl_c_in_one_of_several_loads_keeps_its_figures_until_it_is_measured_again(
+    dyno: Callable[..., Done], fake: Fake, tmp_path: Path
+) -> None:
+    words = bench(fake, "--duration", "60", "--max-concurrency", "1,4")
+    process = start(tmp_path, *words)
+    wait_for(lambda: spooled(tmp_path) > 50_000)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130
+    printed = " ".join(err.split())
+    completed = re.search(r"cut off: (\d+) completed, .* tok/s", printed)
+    assert completed and int(completed[1]) > 10
+    [command] = re.findall(r"`dyno (runs show .*?)`", printed)
+    shown = dyno(*command.split())
+    assert shown.code == 0, shown.err
+    assert re.search(rf"Successful requests: +{completed[1]}\b", shown.out)
+    assert "requests.cut_short" in shown.out
+    assert not list(tmp_path.glob("runs/*/trials/*/summary.json"))  # it is measured again
+
+
 def test_runs_are_listed_and_shown_again(
     dyno: Callable[..., Done], fake: Fake, tmp_path: Path
 ) -> None:
@@ -781,6 +801,30 @@ def test_help_imports_nothing_heavy() -> None:
     } & set(loaded)
 
 
+def test_the_list_of_commands_needs_no_msgspec() -> None:
+    code = "import sys; from dyno.cli.main import parser; parser().format_help(); print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert "msgspec" not in loaded
+
+
+def test_help_of_commands_loads_neither_numpy_nor_the_checks() -> None:
+    code = (
+        "import contextlib, sys\nfrom dyno.cli.main import main\n"
+        "for words in ('bench serve', 'find', 'run', 'report', 'compare', 'runs', 'doctor'):\n"
+        "    with contextlib.suppress(SystemExit): main([*words.split(), '--help'])\n"
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    loaded = set(done.stderr.split())
+    assert "usage: dyno report" in done.stdout
+    assert "dyno.cli.report" in loaded
+    assert not {"numpy", "dyno.checks", "tokenizers"} & loaded
+
+
 def test_the_names_of_engines_are_known_without_loading_any() -> None:
     code = "import sys; from dyno.engines.kinds import KINDS; print(*KINDS, *sys.modules, sep='\\n')"
     loaded = subprocess.run(
@@ -886,29 +930,30 @@ def engines_of(session: int) -> list[int]:
 
 
 @pytest.mark.engines
-@pytest.mark.nightly  # `make demo` runs it, too
+@pytest.mark.nightly  # .ci/run makes the demo, too
 def test_the_demo_compares_prints_and_leaves_no_process(
     dyno: Callable[..., Done], tmp_path: Path
 ) -> None:
     done = dyno("demo", DYNO_TEST="11", COLUMNS="80")
     assert done.code == 0, done.said
-    formats = ("F16", "Q8_0", "Q5_0", "Q4_0", "Q2_K", "TQ2_0")
+    formats = ("F16", "Q4_0", "TQ2_0")
     rows = [line.split() for line in done.out.splitlines() if line.startswith(formats)]
     speeds, scores = (
         [row for row in rows if ("%" in row) is quality] for quality in (False, True)
     )
-    assert [row[:4] for row in speeds] == [
-        [q, c, n, "0"] for q in formats for c, n in (("1", "8"), ("16", "48"))
+    assert [row[:5] for row in speeds] == [
+        [q, c, "3", n, "0"] for q in formats for c, n in (("1", "48"), ("16", "336"))
     ]
     assert all(float(row[5].replace(",", "")) > 0 for row in speeds)
+    assert re.search(r"demo: 21 trials, about \d:\d\d left", done.err)
     means = [
         sum(float(word) for word, unit in pairwise(row) if unit == "%") / 5
         for row in scores
     ]
-    assert len(means) == 6 and min(means[:4]) > 90 and means[5] < 60, (
+    assert len(means) == 3 and min(means[:2]) > 90 and means[2] < 60, (
         "two bits cost right answers"
     )
-    assert len(list(tmp_path.glob("runs/demo/trials/*/summary.json"))) == 18
+    assert len(list(tmp_path.glob("runs/demo/trials/*/summary.json"))) == 21
     assert engines_of(11) == []
 
 

@@ -7,22 +7,26 @@ import shlex
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 import dyno
-from dyno.cli import exit_codes
+from dyno.cli import engines, exit_codes
 from dyno.cli.main import main, parser
 from dyno.cli.vocabulary import command, keys
 from dyno.facts.engine import EngineSpec
 from dyno.facts.finding import Verdict
 from dyno.facts.load import LoadSpec
-from dyno.facts.target import TargetSpec
+from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.option import declared, named_by, opposite, setting_name, with_names
 from dyno.study.cells import CELLS
 from dyno.workload.spec import WorkloadSpec
+
+if TYPE_CHECKING:
+    from dyno.trial.fleet import Fleet
 
 SOURCE = Path(dyno.__file__).parent
 
@@ -350,3 +354,15 @@ def test_a_command_to_paste_has_flags_that_dyno_takes() -> None:
         "--enable-chunked-prefill",
     } <= {*words}
     assert not any("no-no" in word for word in words)
+
+
+def test_what_an_engine_reports_is_printed_in_words() -> None:
+    target = TargetFacts(
+        model="m",
+        models_listed=["m", "n"],
+        slots=4,
+        settings={"kv_unified": "false", "n": "2"},
+    )
+    shown = list(engines._lines(cast("Fleet", SimpleNamespace(target=target))))
+    assert "settings               kv_unified false, n 2" in shown
+    assert "models listed          m, n" in shown and "slots                  4" in shown

@@ -203,7 +203,15 @@ def test_gates_decide_the_exit_code(runs: Path, capsys: pytest.CaptureFixture[st
         )
         == 0
     )
-    assert capsys.readouterr().out.count(": holds: ") == 3
+    out = capsys.readouterr().out
+    assert out.count(": holds: ") == 3
+    assert out.splitlines()[-1] == "All 3 gates hold. Exit 0."
+    assert compare("s:quick", "s:slow", "--gate", "output_throughput>-99%") == 0
+    *_, last = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(
+        r"Gate holds: output_throughput>-99%: -[\d.]+ % \(95 %: -[\d.]+ to -[\d.]+ %\)\. Exit 0\.",
+        last,
+    )
     assert compare("s:quick", "s:slow", "--gate", "median_ttft_ms<5%") == 3
     *_, last = capsys.readouterr().out.splitlines()
     assert re.fullmatch(

@@ -276,47 +276,6 @@ def test_vllm_s_client_flags_that_an_engine_has_too_reach_it(dry_run: DryRun) ->
     )
 
 
-# Of vLLM's own parsers, 0.5.4 to 0.28: all flags of its three benchmarks that are not an engine's.
-CLIENT = {
-    "serve": "append-result asr-max-audio-len-sec asr-min-audio-len-sec backend base-url best-of bfcl-categories "
-    "blazedit-max-distance blazedit-min-distance burstiness chat-template-kwargs custom-output-len "
-    "custom-skip-chat-template dataset dataset-name dataset-path disable-shuffle disable-tqdm enable-multimodal-chat "
-    "endpoint endpoint-type extra-body frequency-penalty goodput header hf-name hf-output-len hf-split hf-subset host "
-    "ignore-eos input-len insecure label logprobs lora-assignment lora-modules max-concurrency metadata "
-    "metric-percentiles min-p model no-oversample no-reranker no-stream num-prompts num-warmups output-len "
-    "percentile-metrics plot-dataset-stats plot-timeline port prefix-repetition-num-prefixes "
-    "prefix-repetition-output-len prefix-repetition-prefix-len prefix-repetition-suffix-len presence-penalty "
-    "probe-request-rate profile ramp-up-end-rps ramp-up-start-rps ramp-up-strategy random-batch-size random-input-len "
-    "random-mm-base-items-per-request random-mm-bucket-config random-mm-limit-mm-per-prompt "
-    "random-mm-num-mm-items-range-ratio random-output-len random-prefix-len random-range-ratio "
-    "ready-check-timeout-sec repetition-penalty request-id-prefix request-rate result-dir result-filename "
-    "save-detailed save-result seed self-timed served-model-name sharegpt-output-len skip-chat-template "
-    "skip-tokenizer-init sonnet-input-len sonnet-output-len sonnet-prefix-len spec-bench-category "
-    "spec-bench-output-len speed-bench-category speed-bench-dataset-subset speed-bench-output-len temperature "
-    "timed-trace-chunk-hash-size timed-trace-label-hash-ids timed-trace-label-input-length "
-    "timed-trace-label-output-length timed-trace-label-timestamp timed-trace-sec-multiplier timeline-itl-thresholds "
-    "tokenizer tokenizer-mode top-k top-p trust-remote-code use-beam-search",
-    "throughput": "async-engine backend custom-output-len dataset dataset-name dataset-path disable-detokenize "
-    "enable-multimodal-chat hf-enable-torch-compile hf-max-batch-size hf-name hf-split hf-subset input-len "
-    "lora-assignment lora-path n no-oversample num-prompts num-warmups output-json output-len "
-    "prefix-len prefix-repetition-num-prefixes prefix-repetition-output-len prefix-repetition-prefix-len "
-    "prefix-repetition-suffix-len prequeue-requests profile random-range-ratio seed tokenizer use-beam-search "
-    "asr-max-audio-len-sec asr-min-audio-len-sec",
-    "latency": "batch-size disable-detokenize input-len n num-iters num-iters-warmup output-json output-len profile "
-    "profile-result-dir use-beam-search",
-}
-
-
-@pytest.mark.parametrize("command", list(CLIENT))
-def test_each_flag_of_vllm_s_benchmarks_is_known(command: str) -> None:
-    """So that none of the client's flags is passed on to an engine, or dropped."""
-    inner = parser().commands()["bench"].commands()[command]
-    inner.fill()
-    assert [
-        f for f in CLIENT[command].split() if f"--{f}" not in inner._option_string_actions
-    ] == []
-
-
 HIDDEN = [
     (name, action)
     for name in ("serve", "throughput", "latency", "micro")
@@ -339,7 +298,7 @@ def test_each_hidden_flag_is_refused_reported_or_another_name(
     value = [] if action.nargs == 0 else ["1"]
     # before a start
     stop = {"serve": ["--endpoint", "x"], "micro": ["-p", "0", "-n", "0"]}.get(
-        command, ["--n", "2"]
+        command, ["--engine", "vllm", "--backend", "hf"]
     )
     assert main(["bench", command, flag, *value, *stop]) == 2
     err = capsys.readouterr().err
@@ -361,7 +320,8 @@ def test_no_boolean_of_vllm_is_a_flag_with_a_value() -> None:
 # Flags that change what is printed, written or started, not the trial itself; other tests have them.
 ABOUT_OUTPUT = (
     "--help --dry-run --percentile-metrics --save-result --save-detailed --append-result --result-dir --json --runs "
-    "--result-filename --disable-tqdm --fail-on --allow-void --keep-raw --repeats --output-json --n"
+    "--result-filename --disable-tqdm --fail-on --allow-void --keep-raw --repeats --output-json --plot-timeline "
+    "--plot-dataset-stats --timeline-itl-thresholds"
 )
 NEEDED = {  # to mean something, a flag needs another
     "--ramp-up-strategy": "--ramp-up-start-rps 1 --ramp-up-end-rps 2",
@@ -375,7 +335,13 @@ NEEDED = {  # to mean something, a flag needs another
     **{f"--prefix-repetition-{end}": "--dataset-name prefix_repetition"
        for end in ("prefix-len", "suffix-len", "output-len")},
     **{f"--sonnet-{end}": "--dataset-name sonnet" for end in ("prefix-len", "input-len", "output-len")},
-    **dict.fromkeys(("--hf-output-len", "--hf-name", "--hf-subset", "--hf-split"), "--dataset-name hf"),
+    **dict.fromkeys(
+        ("--hf-output-len", "--hf-name", "--hf-subset", "--hf-split", "--blazedit-min-distance",
+         "--blazedit-max-distance", "--bfcl-categories"),
+        "--dataset-name hf",
+    ),
+    **{f"--{name}-bench-{end}": f"--dataset-name {name}_bench --dataset-path x"
+       for name in ("spec", "speed") for end in ("category", "output-len", "dataset-subset")},
     **dict.fromkeys(("--num-clients", "--client-skew", "--client-rate"), "--dataset-name clients"),
     **dict.fromkeys(
         ("--num-sessions", "--turns", "--think-time", "--turn-input-len", "--turn-output-len", "--answers"),
@@ -389,6 +355,7 @@ NEEDED = {  # to mean something, a flag needs another
 }  # fmt: skip
 VALUES = {
     "--engine": "sglang", "--devices": "0", "--header": "a=b", "--metadata": "a=b", "--engine-env": "A=b",
+    "--chat-template-kwargs": '{"a":1}',
     "--goodput": "ttft:5", "--metric-percentiles": "50", "--extra-body": '{"a":1}', "--endpoint": "/x",
     "--engine-args": "--swap-space=3", "--host": "0.0.0.0", "--random-range-ratio": "0.5", "--engine-mount": "/a:/b",
     "--engine-container-args": "--init", "--base-url": "http://127.0.0.1:3", "--dataset-path": "x",

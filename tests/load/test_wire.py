@@ -572,6 +572,58 @@ def test_a_server_that_speaks_no_http_is_reported_so(scripted: Serve) -> None:
     assert record.error == "garbage" and "not an HTTP response" in record.error_detail
 
 
+def test_a_part_of_a_chunk_that_looks_like_a_whole_one_is_a_part(
+    scripted: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dyno.load.progress.FOLLOWED", 0)  # those are read chunk by chunk
+    event, *_, last, usage, done = tokens(1)
+    piece = b"%x\r\n%s\r\n" % (len(event), event)
+    large = event + piece + event
+    parts = [STREAM_HEAD, piece, piece, b"%x\r\n" % len(large) + event, piece]
+    parts += [event + b"\r\n", piece, chunked(last, usage, done)]
+    connections = []
+
+    def talk(sock: Any, number: int) -> None:
+        connections.append(number)
+        while receive_request(sock):
+            for part in parts:
+                sock.sendall(part)
+                time.sleep(0.01)
+
+    driven = drive(scripted(talk).base_url, requests(3), timeout_s=5)
+    assert [r.error for r in driven.records] == [None] * 3
+    assert len(connections) == 1
+
+
+@pytest.mark.parametrize(
+    ("reads", "in_flight", "ended", "joint", "thick"),
+    [
+        (640, 64, 0, 0, True),
+        (100, 64, 0, 0, False),
+        (640, 8, 0, 0, False),  # a stream's next chunk may come within a nap
+        (640, 64, 64, 0, False),  # many requests wait to be sent
+        (640, 64, 0, 64, False),
+        (2_000, 8, 500, 500, True),
+    ],
+)
+def test_a_short_nap_is_taken_where_it_costs_nothing(
+    tmp_path: Path, reads: int, in_flight: int, ended: int, joint: int, thick: bool
+) -> None:
+    traffic = Traffic([Route(Url("http://x"))], [b""], PromptScript([]), Plan(1, None, 1))
+    loop = Wire(traffic, spool := Spool(tmp_path / "s"))
+    spool.close()
+    loop.progress.reads = reads
+    loop.progress.in_flight = in_flight
+    loop.progress.ended = ended
+    loop._joint = joint
+    assert loop._is_thick(NS_PER_S) is thick
+    if joint and not ended:  # not again at once
+        loop.progress.reads += reads
+        assert not loop._is_thick(NS_PER_S + 1)
+        loop.progress.reads += reads
+        assert loop._is_thick(3 * NS_PER_S)
+
+
 def test_broken_framing_fails_one_request_and_not_the_run(scripted: Serve) -> None:
     def talk(sock: Any, number: int) -> None:
         while receive_request(sock):

@@ -403,7 +403,7 @@ def test_no_network_is_reported_at_once(
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     assert (
-        "http://127.0.0.1:9 can't be reached: [Errno 111] Connection refused. Check the network"
+        "http://127.0.0.1:9 can't be reached: Connection refused. Check the network"
         in pull.refused()
     )
     assert "can't be reached" in sizes.ask([ModelRecipe(f"hub:{REPO}")])[0].unknown

@@ -1,12 +1,14 @@
 """What a server says of itself by its routes, in the shapes that the real ones have."""
 
 import json
+import socket
+import struct
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from conftest import Scripted
+from conftest import Scripted, receive_request
 from dyno.errors import TargetError
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.http import Client, Url
@@ -178,3 +180,43 @@ def test_an_odd_answer_is_not_a_crash(serve: Serve, odd: Any) -> None:
         ("/v1/models", "/version", "/metrics", "/props", "/info", "/get_server_info"), odd
     )
     assert serve(routes, TargetSpec("", "openai", "", "m")).model == "m"
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ({"error": {"message": "No such model: x.", "code": 404}}, "No such model: x."),
+        ({"error": {"type": "bad", "code": 7}}, '{"type": "bad", "code": 7}'),
+        (
+            {"detail": [{"loc": ["body", "model"], "msg": "field required", "type": "t"}]},
+            "body.model: field required",
+        ),
+        ({"errors": ["too long", {"message": "too short"}]}, "too long; too short"),
+        ({"detail": "Not here"}, "Not here"),
+    ],
+)
+def test_a_failed_test_request_quotes_the_servers_message_and_no_python(
+    scripted: Callable[..., Scripted], answer: Any, words: str
+) -> None:
+    def talk(sock: Any, _: int) -> None:
+        receive_request(sock)
+        body = json.dumps(answer).encode()
+        head = b"HTTP/1.1 422 Unprocessable\r\ncontent-length: %d\r\n\r\n" % len(body)
+        sock.sendall(head + body)
+
+    url = scripted(talk).base_url
+    tried = server.attempt(Url(url), {}, "/v1/completions", {}, 5.0)
+    assert tried.problem == f"it answers 422: {words}"
+
+
+def test_a_server_that_closes_the_connection_is_described_in_words(
+    scripted: Callable[..., Scripted],
+) -> None:
+    def reset(sock: Any, _: int) -> None:
+        receive_request(sock)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    url = scripted(reset).base_url
+    tried = server.attempt(Url(url), {}, "/v1/completions", {}, 5.0)
+    assert f"{url} closed the connection before it answered. Read its log." in tried.problem
+    assert "Errno" not in tried.problem

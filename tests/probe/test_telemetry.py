@@ -1,5 +1,6 @@
 """Telemetry: what each source says, a sampler that never harms a trial, and figures with known answers."""
 
+import contextlib
 import json
 import os
 import signal
@@ -27,8 +28,9 @@ from dyno.facts.summary import Result
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.telemetry import Sample, SamplerFacts, SamplerSpec, TelemetrySummary
 from dyno.facts.trial import TrialSpec
+from dyno.http import Client, Url
 from dyno.measure.telemetry import Window, summarize
-from dyno.probe import accelerators, sysfs
+from dyno.probe import accelerators, host, sysfs
 from dyno.probe.accelerators import AcceleratorReading, Nvidia
 from dyno.probe.accelerators.amd import Amd, GpuMetrics
 from dyno.probe.telemetry import loop, metrics, sampler
@@ -64,6 +66,42 @@ def test_the_metrics_of_a_real_vllm_are_read() -> None:
         "prefix_hit_tokens": 0.0,
         "output_tokens": 618770.0,
     }
+
+
+def test_the_fake_engine_reports_requests_beyond_its_slots_as_waiting(
+    fake: StartFake,
+) -> None:
+    engine = fake(first_ms=3000, gap_ms=1, slots=2)
+    body = b'{"model": "fake", "prompt": "x", "max_tokens": 2, "stream": true}'
+    head = (
+        f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+    )
+    url = Url(engine.base_url)
+    with contextlib.ExitStack() as open_:
+        for _ in range(5):
+            sock = open_.enter_context(socket.create_connection((url.host, url.port)))
+            sock.sendall(head.encode() + body)
+        client = Client(url, {})
+        deadline = time.monotonic() + 10
+        while seen_by(client).get("waiting_requests") != 3 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert seen_by(client)["waiting_requests"] == 3
+        assert seen_by(client)["running_requests"] == 2
+        client.close()
+
+
+def seen_by(client: Client) -> dict[str, float]:
+    _, text = client.call("/metrics")
+    return read(str(text))
+
+
+def test_a_busy_loop_of_another_process_is_counted() -> None:
+    if host.busy_s() is None:
+        pytest.skip("only a part of this machine is visible")
+    with subprocess.Popen([sys.executable, "-c", "while 1: pass"]) as loop:
+        cores = host.busy_cores(0.5)
+        loop.kill()
+    assert cores is not None and cores > 0.3
 
 
 OLD_VLLM = """\

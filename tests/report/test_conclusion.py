@@ -108,7 +108,7 @@ def test_runs_too_short_for_an_interval_have_no_leader() -> None:
     ]
     who, how_sure = said(short).answer
     assert who.startswith(
-        "vllm and tgi can't be separated: 500.0 output tokens/s at concurrency 8 and 400.0"
+        "vllm and tgi can't be separated: 500.0 and 400.0 output tokens/s at concurrency 8."
     )
     assert (
         how_sure

@@ -103,8 +103,7 @@ def test_the_answer_has_speed_and_quality_and_tables_the_columns() -> None:
         for s in words.answer
     )
     assert (
-        "4 results and 12 scores" in words.compared
-        and "with 32 in, 32 out" in words.compared
+        "3 runs and 4 results" in words.compared and "with 32 in, 32 out" in words.compared
     )
     report = reports.of(some, best=[])
     serving, quality = tables.results(report)

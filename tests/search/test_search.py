@@ -14,7 +14,7 @@ from dyno.facts.find import ProbeLook, Weighed
 from dyno.facts.limits import Limit, parse
 from dyno.facts.record import Record
 from dyno.search import start, trend
-from dyno.search.evidence import Variation, doubt_of_meeting, doubt_of_missing
+from dyno.search.evidence import Variation, clump, doubt_of_meeting, doubt_of_missing
 from dyno.search.judge import Judge, together
 from dyno.search.search import Probe, ProbeStep, Search, enough, monotone
 from dyno.search.timeline import ANSWERED, LimitColumn, Requests, Timeline, grows
@@ -248,6 +248,24 @@ def test_requests_that_are_late_together_count_for_fewer() -> None:
     assert 5 < together(in_tens) < 40
 
 
+def test_probes_without_a_pause_say_nothing_of_how_late_requests_come() -> None:
+    """One probe saw a pause, in which forty were late together: four that saw none are not 1,200 requests."""
+    quiet = visits(0.0, 0.0, 0.0, 0.0)
+    [paused] = visits(0.13)
+    paused = msgspec.structs.replace(paused, factor=40.0)
+    assert clump([quiet]) == 1
+    assert clump([[*quiet, paused]]) > 25
+    assert clump([[paused], quiet]) == 40
+    singly = visits(0.01, 0.013, 0.007, 0.01, 0.01)
+    assert clump([singly, singly]) < 2
+    limit = Limit("ttft", 500.0, "p99")
+    near = visits(0.0, 0.0, 0.0, 0.0, margin=-0.15)
+    assert doubt_of_meeting(limit, near, STEADY, 40.0) > 0.5
+    assert doubt_of_meeting(limit, near, STEADY) < 0.0125
+    far = visits(0.0, 0.0, 0.0, 0.0, margin=-0.9)
+    assert doubt_of_meeting(limit, far, STEADY, 40.0) < 0.0125
+
+
 def test_waves_that_repeat_are_not_alike() -> None:
     """In each wave of 32 requests the last half is late: 60 waves say the same 60 times."""
     waves = np.tile(np.repeat([0.0, 1.0], 16), 60)
@@ -286,6 +304,28 @@ def test_one_failure_misses_a_target_of_none() -> None:
 def test_one_percent_of_failures_can_be_shown() -> None:
     values = list(1 + np.random.default_rng(3).random(2000))
     assert outcome(["failed:0.01"], values) == "meets"
+
+
+def test_a_few_requests_without_a_failure_look_good() -> None:
+    limits = parse(["failed:0.01"])
+    requests = answered(limits, [100.0] * 8, gap_s=1.0)
+    look_ = Judge(limits, 0).look(requests, 9.0)
+    assert look_.weighed[0].margin < 0
+    search = Search(limits, 0.1, 1000, whole=False, start=1)
+    search.add(Probe(1.0, look_, True, 9.0))
+    step = search.next(290.0, 10.0)
+    assert step is not None and step.level > 1
+
+
+def test_a_share_of_failed_requests_is_seen_three_times_and_for_long() -> None:
+    """No failure says nothing of how far the load is from one at which requests fail, now and then in bursts."""
+    limits = parse(["failed:0.01"])
+    search = Search(limits, 1, 8, whole=True, start=8)
+    search.budget_s = 300.0
+    for began in range(3):
+        look_ = Judge(limits, 8).look(answered(limits, [20.0] * 900, 0.04), 37.0)
+        search.add(Probe(8.0, look_, False, 37.0, 40.0 * began))
+        assert search.shown(8) == ("meets" if began == 2 else "undecided")
 
 
 def test_a_failed_request_has_not_kept_its_latency() -> None:
@@ -605,12 +645,48 @@ def test_probes_that_are_off_together_widen_what_a_line_shows() -> None:
 
 def test_an_end_may_be_between_loads_that_were_tried() -> None:
     search = Search([P90], 1, 1024, whole=True, start=4)
-    levels = [31.0, 52.0, 31.0, 52.0, 33.0, 48.0, 33.0, 48.0]
+    levels = [31.0, 52.0, 31.0, 52.0, 38.0, 42.0, 38.0, 42.0]
     for began, point in enumerate(on_a_line(levels, [0.0] * 8)):
-        search.add(Probe(point.level, look(point.low), False, 10.0, 10.0 * began))
+        look_ = look(point.low, worth=5000.0)
+        search.add(Probe(point.level, look_, False, 10.0, 10.0 * began))
     known = search.interval()
     assert {known.low, known.high}.isdisjoint(levels) and known.low < 40 < known.high
     assert len(search.on_the_line()) == 8
+
+
+def test_a_line_says_nothing_of_loads_between_which_a_figure_may_jump() -> None:
+    """Static batches: 20 % below the limit up to 42, and just above it from 52 on. The jump may be anywhere between."""
+    levels = [38.0, 60.0, 42.0, 52.0] * 4
+    points = [
+        trend.Point(level, margin, margin, 0.02, 10.0 * place)
+        for place, level in enumerate(levels)
+        for margin in [-0.22 if level < 50 else 0.03 + 0.05 * (level > 55)]
+    ]
+    ends = trend.ends(points, Variation(0.02, 9), 0.0125)
+    assert ends.low <= 42 and ends.high >= 52
+
+
+def test_an_end_by_a_line_has_few_late_requests_beside_it() -> None:
+    """Figures of short probes are good, and yet as many requests are late as may be: they come in pauses."""
+    search = Search([P90], 1, 1024, whole=True, start=4)
+    for began, point in enumerate(on_a_line(LEVELS, [0.0] * 8)):
+        [weighed] = visits(0.1, margin=point.low)
+        look_ = msgspec.structs.replace(look(0.0), weighed=[weighed])
+        search.add(Probe(point.level, look_, False, 10.0, 10.0 * began))
+    assert search.interval().low == 0
+
+
+def test_a_server_that_is_slower_with_little_load_has_its_answer_above() -> None:
+    """It misses at 1, 2 and 4, where batches wait to be filled, and keeps its limit from 8 to 40."""
+    search = Search([P90], 1, 1024, whole=True, start=4)
+    spent_s = 0.0
+    while (step := search.next(600.0 - spent_s, spent_s)) and spent_s < 590.0:
+        margin = 0.5 - 0.1 * step.level if step.level < 8 else math.log(step.level / 40.0)
+        search.add(Probe(step.level, look(margin), step.brief, 10.0, spent_s))
+        spent_s += 10.0
+    known = search.interval()
+    assert 8 <= known.low <= 40 <= known.high
+    assert search.slow_below is not None and search.outcome(1.0) == "misses"
 
 
 def test_what_every_load_meets_and_what_none_meets() -> None:

@@ -27,6 +27,8 @@ from dyno.facts.rig import Accelerator, Rig
 from dyno.facts.target import TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.http import Client, Url
+from dyno.load import scheduling
+from dyno.probe import rig
 from dyno.report.block import block
 from dyno.store.run import Run, listed
 from dyno.trial import lifecycle
@@ -848,3 +850,21 @@ def test_ctrl_c_under_load_keeps_the_result_and_stops_the_engine(
     assert len(runs) == 1
     assert runs[0].whole
     assert runs[0].result().served.outcome == "interrupted"
+
+
+@pytest.mark.parametrize(("raises", "nice"), [(True, 0), (False, 5)])
+def test_an_engine_is_nice_only_where_the_client_cant_come_before_it_by_itself(
+    monkeypatch: pytest.MonkeyPatch, raises: bool, nice: int
+) -> None:
+    plan = EnginePlan(EngineSpec("llamacpp"), rig.read_machine(), dry=True)
+    monkeypatch.setattr(scheduling, "raises_itself", lambda: raises)
+    assert lifecycle.room(plan).nice == nice
+
+
+def test_asking_for_priority_leaves_the_thread_as_it_was() -> None:
+    policy, nice = os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)
+    with scheduling.Priority() as priority:
+        possible = bool(priority.facts())
+    assert scheduling.raises_itself() is possible
+    assert os.sched_getscheduler(0) == policy
+    assert os.getpriority(os.PRIO_PROCESS, 0) == nice

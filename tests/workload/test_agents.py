@@ -142,6 +142,47 @@ def test_spans_that_continue_with_a_conversation_hold_its_history() -> None:
     assert requests[4].messages == [], "only what is new"
 
 
+def test_a_span_is_asked_for_no_more_tokens_than_it_had_asked_for(tmp_path: Path) -> None:
+    words = {"gen_ai.output.text": "one two three four five six seven eight"}
+    asked = {"gen_ai.request.max_tokens": 3}
+    used = {"gen_ai.usage.output_tokens": 9}
+    spans = [span(f"s{i}", i, i + 0.5) for i in range(4)]
+    for one, more in zip(spans, (words | asked, used | asked, words, asked), strict=True):
+        one["attributes"] = {
+            key: value
+            for key, value in one["attributes"].items()
+            if "usage" not in key and "max_tokens" not in key and "output" not in key
+        } | more
+    lengths = [r.output_tokens for r in turns(written(tmp_path, {"spans": spans}))]
+    assert lengths[0] == lengths[1] == lengths[3] == 3 and lengths[2] > 3
+
+
+def test_histories_of_servers_answers_and_of_recorded_ones_are_called_mixed(
+    tmp_path: Path,
+) -> None:
+    spans = [span(f"s{i}", i, i + 0.5) for i in range(3)]
+    question = {"role": "user", "content": "Why is the sky blue?"}
+    answer = {"role": "assistant", "content": "Because of its air."}
+    more = {"role": "user", "content": "And at night?"}
+    inputs: list[list[dict[str, str]]] = [
+        [question],
+        [question, answer, more],
+        [question, {**answer, "content": "Because."}, more],  # no span has this answer
+    ]
+    for one, messages in zip(spans, inputs, strict=True):
+        one["attributes"] |= {
+            "gen_ai.input.messages": json.dumps(messages),
+            "gen_ai.output.messages": json.dumps([answer]),
+        }
+    work = make(written(tmp_path, {"spans": spans}))
+    assert [r.history for r in work.requests if isinstance(r, Turn)] == [None, 0, None]
+    assert work.histories == "mixed"
+    assert make(written(tmp_path, {"spans": spans[:2]})).histories == "server"
+    alone = make(written(tmp_path, {"spans": [spans[2]]}))
+    assert alone.histories == "recorded"
+    assert make(written(tmp_path, {"spans": [spans[0]]})).histories is None
+
+
 def test_sub_agents_that_overlap_dont_wait_for_one_another(tmp_path: Path) -> None:
     agents = [
         span("agent-a", 2, 8, parent_span_id="root"),

@@ -20,7 +20,14 @@ from dyno.http import Client, Url
 from dyno.workload.datasets import DATASETS
 from dyno.workload.prompts import make
 from dyno.workload.spec import Workload, WorkloadSpec
-from dyno.workload.synthetic import opening, prose, sharegpt_lengths
+from dyno.workload.synthetic import (
+    Wanted,
+    opening,
+    prose,
+    sharegpt_lengths,
+    synthesize,
+    synthesize_all,
+)
 from dyno.workload.tokenizer import ApproximateTokenizer, Tokenizer, choose
 
 pytestmark = pytest.mark.real  # starts processes, uses sockets or takes seconds
@@ -142,6 +149,18 @@ def test_random_prompts_share_the_prefix_asked_for_and_nothing_after_it(
     assert len({tuple(i[:22]) for i in ids}) == 1
     assert len({tuple(i[22:28]) for i in ids}) == 50
     assert all(bpe.encode(str(w.prompt))[:17] != ids[0][:17] for w in workload.warmups)
+
+
+def test_prompts_made_together_are_those_made_one_by_one(bpe: Tokenizer) -> None:
+    wanted = [Wanted(i, 1 + i % 50, "Once upon a time" if i % 3 else "") for i in range(70)]
+    for tokenizer in (bpe, ApproximateTokenizer()):
+        one_by_one = [
+            synthesize(tokenizer, 7, w.number, w.tokens, w.prefix) for w in wanted
+        ]
+        assert list(synthesize_all(tokenizer, 7, wanted)) == one_by_one
+        assert tokenizer.cut(["to be or not"], [2]) == [
+            tokenizer.decode(tokenizer.encode("to be or not")[:2])
+        ]
 
 
 def test_random_prompts_differ_from_their_first_word(bpe: Tokenizer) -> None:

@@ -85,7 +85,8 @@ class Check:
     """The findings of a problem, and a function for each kind of evidence that can show it.
 
     `needs`: the inputs that it needs from other tools' results. A check of such results states them: [] if it only
-    compares figures that are there. Without a function it only describes findings that other rooms make.
+    compares figures that are there. Without a function it only describes findings that other rooms make. `short_run`:
+    every short run has its notes; what is printed joins them to one line.
     """
 
     def __init__(
@@ -93,11 +94,13 @@ class Check:
         about: Mapping[str, tuple[str, str, str]],
         *,
         needs: Sequence[Needs] | None = None,
+        short_run: bool = False,
         **judges: Callable[[Any], Iterable[Any]],
     ) -> None:
         self.about = {code: FindingGuide(*words) for code, words in about.items()}
         self.judges = judges
         self.needs = needs
+        self.short_run = short_run
 
     def run(self, evidence: Mapping[str, Any]) -> Iterator[Any]:
         for need, judge in self.judges.items():
@@ -527,6 +530,10 @@ CHECKS = (
             "plain prompts are meant."),
     }, server=load.no_template),
     Check({
+        "load.profiled": ("doubt", "The engine's profiler ran during the load (--profile).",
+            "Use the trace, and measure again without --profile."),
+    }, server=load.profiled),
+    Check({
         "load.left_out": ("note", "A part of the workload was not sent: requests of a session beyond the server's "
             "context, with those after them, or parts of a file that dyno can't use. Or rows of a trace were sorted.",
             "Figures cover the rest. For longer sessions, start the server with a longer context."),
@@ -662,7 +669,7 @@ CHECKS = (
         "statistics.few_samples": ("note",
             "A percentile has fewer samples than it needs (p99: 662, p95: 130, p90: 64 at 99 % confidence).",
             "Send more requests, or report a lower percentile."),
-    }, server=statistics.few_samples, row=statistics.few_samples,
+    }, server=statistics.few_samples, row=statistics.few_samples, short_run=True,
         needs=[where(both(of_kinds("serve"), with_percentiles), REQUESTS)]),
     Check({
         "statistics.ramp_and_drain": ("note", "Under half of the run was at steady load. In other tools' results: "
@@ -672,11 +679,11 @@ CHECKS = (
     Check({
         "statistics.short": ("note", "The load lasted less than 5 s.",
             "Too short to average out variation. Send more requests."),
-    }, server=statistics.short),
+    }, server=statistics.short, short_run=True),
     Check({
         "statistics.few_iterations": ("note", "Offline: fewer than 3 iterations were measured.",
             "Measure at least three (--num-iters, -r; iterations in a study)."),
-    }, offline=statistics.few_iterations),
+    }, offline=statistics.few_iterations, short_run=True),
     Check({
         "statistics.first_iteration": ("note; doubt above 5 % in dyno's own runs",
             "Offline: the first of 5 or more iterations took over 3 deviations and 2 % longer than the others' mean. "
@@ -790,7 +797,8 @@ CHECKS = (
     Check({
         "statistics.single_run": ("note", "There is one run.",
             "Repeat the run before you call a small difference real."),
-    }, run=statistics.single_run, rows=statistics.single_runs, needs=[]),
+    }, run=statistics.single_run, rows=statistics.single_runs, needs=[],
+        short_run=True),
     Check({
         "statistics.repeats_differ": ("doubt; note for unmarked repeats of other tools",
             "The output throughput of a trial's repeats has a standard deviation above 10 % of its mean. In other "
@@ -882,6 +890,10 @@ CHECKS = (
             "The report lacks these figures. `dyno audit` lists them with the reason."),
     }),
 )  # fmt: skip
+
+
+# Findings that every short run has.
+SHORT_RUN = frozenset(code for check in CHECKS if check.short_run for code in check.about)
 
 
 def about(*lists: Iterable[Check]) -> dict[str, FindingGuide]:

@@ -13,6 +13,9 @@ LATE_SEND_MS = 10.0
 UNSEEN_NOTE = 0.01
 CLOCK_SHARE = 0.01  # of a latency, or of the load's time
 DRIFT = 500e-6  # more than NTP ever bends a clock
+OTHERS_SHARE = (
+    0.15  # of the cores, that other processes use: from there on, results are doubtful
+)
 WAITED = 0.02  # of the load's time: more than an ordinary wait for a core
 _RATES = {
     "goodput": "goodput (req/s)", "peak_output_tokens_per_s": "peak tok/s", "steady_output_throughput": "steady tok/s",
@@ -232,7 +235,9 @@ def others(e: Evidence | OfflineEvidence) -> Iterator[Finding]:
     else:
         used, took, least_s = e.others_cpu, e.offline.duration_s, 0.05
     cores = e.rig.cores if e.rig else 0
-    share = 0.15 if took >= 1 else 0.3  # the kernel counts in hundredths of a second
+    share = (
+        OTHERS_SHARE if took >= 1 else 2 * OTHERS_SHARE
+    )  # the kernel counts in hundredths of a second
     if used is None or not e.rig or not cores or took < least_s or used < share * cores:
         return
     text = f"Other processes used {number(min(used, cores), digits=2)} of {cores} cores during the load."

@@ -219,7 +219,7 @@ def frozen(e: Evidence) -> Iterator[Finding]:
     moments = ", ".join(
         f"{number(f.length_s)} s at {number(f.at_s)} s" for f in s.freezes[:5]
     )
-    more = f" and {len(s.freezes) - 5} more times" if len(s.freezes) > 5 else ""
+    more = f" and {_more_times(len(s.freezes) - 5)}" if len(s.freezes) > 5 else ""
     gap = (
         f" (up to {longest.length_s * 1e3 / s.itl.median:,.0f} times the median gap)"
         if s.itl.median
@@ -227,6 +227,10 @@ def frozen(e: Evidence) -> Iterator[Finding]:
     )
     text = f"No stream moved although requests were open: {moments}{more}{gap}.{_without_freezes(s)}"
     yield doubt("engine.frozen", text)
+
+
+def _more_times(times: int) -> str:
+    return "once more" if times == 1 else f"{times} more times"
 
 
 def _without_freezes(s: Summary) -> str:

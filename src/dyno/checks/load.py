@@ -207,6 +207,12 @@ def no_template(e: Evidence) -> Iterator[Finding]:
         yield note("load.no_chat_template", text)
 
 
+def profiled(e: Evidence) -> Iterator[Finding]:
+    if e.trial.profile:
+        text = "The engine's profiler ran during the load: it slows the engine down."
+        yield doubt("load.profiled", text)
+
+
 def left_out(e: Evidence) -> Iterator[Finding]:
     for reason, lost in e.dropped.items():
         yield note("load.left_out", f"{Dropped(reason, lost)}.")

@@ -44,6 +44,9 @@ _RUNS = re.compile(
 UNKNOWN = "run-to-run variation is unknown."
 
 
+# Notes that a short run has begin with what was seen, before a colon: one line joins these beginnings.
+
+
 def few_samples(e: Evidence | Row) -> Iterator[Finding]:
     """A percentile has too few samples above it."""
     lines: list[str] = []
@@ -80,7 +83,7 @@ def short(e: Evidence) -> Iterator[Finding]:
         enough = math.ceil(s.sent * ENOUGH_S / max(s.duration_s, 0.01) / 10) * 10
         yield note(
             "statistics.short",
-            f"The load lasted {number(s.duration_s)} s ({s.sent:,} requests), too short to average out variation.",
+            f"The load lasted {number(s.duration_s)} s ({s.sent:,} requests): too short to average out variation.",
             f"Send more requests (--num-prompts {enough}), or for longer (--duration {ENOUGH_S:.0f}).",
         )
 

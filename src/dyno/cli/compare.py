@@ -85,9 +85,10 @@ def run(options: argparse.Namespace) -> int:
         )
         return code
     print((as_markdown if options.markdown else text)(comparison, options.details))
+    code = code or exit_codes.from_verdicts([comparison.verdict], options, "comparison")
     if state:
         print(gate_line(comparison, state, code))
-    return code or exit_codes.from_verdicts([comparison.verdict], options, "comparison")
+    return code
 
 
 def _decide(comparison: Comparison, options: argparse.Namespace) -> tuple[int, str]:
@@ -102,4 +103,6 @@ def _decide(comparison: Comparison, options: argparse.Namespace) -> tuple[int, s
     asked = {x.metric for p in comparison.pairings for x in p.left_out} & set(
         options.metric
     )
-    return UNDECIDED if asked else DONE, ""
+    if asked:
+        return UNDECIDED, ""
+    return DONE, "held" if states else ""

@@ -206,11 +206,17 @@ def _lines(fleet: "Fleet") -> Iterator[str]:
     """Describe the engine by what it reports of itself."""
     for name, value in msgspec.structs.asdict(fleet.target).items():
         if value is not None and name != "model":
-            words = (
-                ", ".join(map(str, value)) if isinstance(value, list) else setting(value)
-            )
-            words = human_bytes(value) if name.endswith("_bytes") else words
+            words = human_bytes(value) if name.endswith("_bytes") else _words(value)
             yield f"{name.removesuffix('_bytes').replace('_', ' '):<22} {words}"
+
+
+def _words(value: Any) -> str:
+    """Return one fact, or several that the engine reports under one name."""
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {setting(each)}" for key, each in value.items())
+    return setting(value)
 
 
 def _report_ready(

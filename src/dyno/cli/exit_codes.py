@@ -21,8 +21,18 @@ MEANINGS = {
 }
 
 
-def add(g: argparse._ActionsContainer) -> None:
-    """Add the flags of a command whose results have a verdict."""
+def add(g: argparse._ActionsContainer, of_many: bool = False) -> None:
+    """Add the flags of a command whose results have a verdict. `of_many`: it fails only if all of them are void."""
+    if of_many:
+        g.add_argument(
+            "--fail-on",
+            choices=("void", "doubtful"),
+            help="exit with 3 if one result is void, or doubtful too (default: only if all are void)",
+        )
+        g.add_argument(
+            "--allow-void", action="store_true", help="exit with 0 even if all are void"
+        )
+        return
     g.add_argument(
         "--fail-on",
         choices=("doubtful",),
@@ -60,6 +70,20 @@ def from_verdicts(
             f"doubtful: exit code {VOID}, because of --fail-on doubtful",
         )
         return VOID
+    return DONE
+
+
+def from_many(
+    verdicts: "Iterable[Verdict]", options: argparse.Namespace, noun: str = "result"
+) -> int:
+    """Return 0, or 3 if all of them are void: the answer of a report rests on the others."""
+    known = list(verdicts)
+    void = known.count("void")
+    if void == len(known) or options.allow_void:
+        return from_verdicts(known, options, noun)
+    if void:
+        rest = "void and excluded from the answer. --fail-on void exits with 3"
+        _explain(void, len(known), noun, rest)
     return DONE
 
 

@@ -227,7 +227,11 @@ def check_refused(options: argparse.Namespace) -> None:
 
 
 class _Ignored(argparse.Action):
-    """Notes that it was given."""
+    """Notes that it was given. `reason`: why it changes nothing."""
+
+    def __init__(self, *args: Any, reason: str, **rest: Any) -> None:
+        super().__init__(*args, **rest)
+        self.reason = reason
 
     def __call__(
         self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
@@ -235,12 +239,15 @@ class _Ignored(argparse.Action):
         namespace.ignored = [*getattr(namespace, "ignored", []), option_string]
 
 
-def add_ignored(p: argparse._ActionsContainer, *flags: str, nargs: int | None = 0) -> None:
+def add_ignored(
+    p: argparse._ActionsContainer, *flags: str, reason: str = "", nargs: int | None = 0
+) -> None:
     """Add flags of other tools that change nothing here. `nargs`: 0 for a switch, None for one value."""
     for names in flags:
         p.add_argument(
             *names.split(),
             action=_Ignored,
+            reason=reason,
             dest="ignored",
             nargs=nargs,
             default=argparse.SUPPRESS,

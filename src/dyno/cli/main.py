@@ -13,7 +13,7 @@ from dyno import __version__, secrets
 from dyno.cli import exit_codes
 from dyno.cli.parser import Parser
 from dyno.cli.terminal import shown
-from dyno.errors import DynoError, UsageError, limit_advice
+from dyno.errors import DynoError, UsageError, limit_advice, system_words
 from dyno.option import named_by
 
 # Group → name → the function in dyno.cli that adds its flags, and what it does. None is loaded before it is asked for.
@@ -110,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 file=sys.stderr,
             )
             return UsageError.exit_code
-        print(f"dyno: {e}. {limit_advice(e) or ''}".rstrip(), file=sys.stderr)
+        print(f"dyno: {system_words(e)}. {limit_advice(e) or ''}".rstrip(), file=sys.stderr)
         return 1
     except Exception as e:  # a bug: one line with its place, no page of frames
         if os.environ.get("DYNO_TRACEBACK"):

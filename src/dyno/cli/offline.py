@@ -22,6 +22,7 @@ from dyno.facts.trial import TrialSpec
 from dyno.option import Option
 from dyno.report.block import offline_block
 from dyno.workload.datasets import DATASETS, DEFAULT, DEFAULT_OF_A_FILE
+from dyno.workload.datasets.hf import HfSpec
 from dyno.workload.spec import WorkloadSpec
 
 if TYPE_CHECKING:
@@ -31,12 +32,10 @@ PERCENTILES = [10.0, 25.0, 50.0, 75.0, 90.0, 99.0]  # those that vLLM writes
 _BACKENDS = {"vllm": "vllm", "hf": "transformers"}
 _REFUSED = {  # reason → flags
     **settings.REFUSED,
-    "only `dyno bench serve` has it.": "--lora-modules --lora-assignment --hf-subset --hf-split --hf-name "
-    "--hf-output-len --sonnet-input-len --sonnet-output-len --sonnet-prefix-len --prefix-repetition-prefix-len "
-    "--prefix-repetition-suffix-len --prefix-repetition-num-prefixes --prefix-repetition-output-len",
+    "only `dyno bench serve` has it.": "--lora-modules --sonnet-input-len --sonnet-output-len --sonnet-prefix-len",
     "dyno uses vLLM's synchronous engine; `dyno bench serve` measures the other one. Remove it.": "--async-engine",
-    "dyno leaves queueing to the engine. Remove it.": "--prequeue-requests",
     "dyno runs transformers unchanged. Remove it.": "--hf-enable-torch-compile",
+    settings.GENERATION: "--no-reranker",
 }
 
 _THROUGHPUT = """examples:
@@ -88,11 +87,22 @@ def add_throughput(p: Parser) -> None:
         ),
     )
     flags.add(g, WorkloadSpec, "shuffle", "oversample", "skip_chat_template")
+    flags.add(g, WorkloadSpec, "num_prefixes", default=None)
+    settings.add_own_lengths(g, "prefix_repetition", "hf")
+    flags.add(g, HfSpec, "hf_name", "hf_subset", "hf_split")
+    flags.add_ignored(
+        g, "--random-batch-size", nargs=None, reason=settings.EMBEDDINGS_ALONE
+    )
     g = p.add_argument_group("procedure")
     flags.add(g, WorkloadSpec, "num_warmups", help="unmeasured prompts first")
     flags.add(g, OfflineSpec, "iterations", default=1, help="passes over all prompts")
     flags.add(
         g, OfflineSpec, "warmup_iterations", help="unmeasured passes first (default: 0)"
+    )
+    flags.add(g, OfflineSpec, "prequeue", "lora_path")
+    flags.add(g, WorkloadSpec, "lora_assignment")
+    flags.add_refused(
+        p, {"vLLM's own has it for --batch-size runs alone, too.": "--use-beam-search"}
     )
     _add_rest(p, g)
     p.set_defaults(command=run, kind="throughput")
@@ -109,6 +119,7 @@ def add_latency(p: Parser) -> None:
         g, OfflineSpec, "warmup_iterations", default=10, help="unmeasured iterations first"
     )
     flags.add(g, OfflineSpec, "iterations", default=30)
+    flags.add(g, OfflineSpec, "beam_search")
     _add_rest(p, g)
     p.set_defaults(command=run, kind="latency")
 
@@ -116,6 +127,7 @@ def add_latency(p: Parser) -> None:
 def _add_engine(p: Parser, examples: str) -> None:
     p.epilog = examples + _NOTE + settings.PASSED_ON + exit_codes.describe(exit_codes.VOID)
     p.passes_on = "always"
+    p.lacks = settings.LACKS
     p.set_defaults(port=None)
     *others, last = (kind.name for kind in KINDS.values() if kind.offline)
     listed = f"{', '.join(others)} or {last}"
@@ -154,9 +166,7 @@ def _add_engine(p: Parser, examples: str) -> None:
 
 
 def _add_rest(p: argparse.ArgumentParser, g: argparse._ArgumentGroup) -> None:
-    g.add_argument(
-        "--n", type=int, default=1, help="sequences per prompt (only 1 is supported)"
-    )
+    flags.add(g, OfflineSpec, "sequences")
     flags.add(g, WorkloadSpec, "seed")
     flags.add(g, OfflineSpec, "detokenize")
     g.add_argument(
@@ -166,6 +176,7 @@ def _add_rest(p: argparse.ArgumentParser, g: argparse._ArgumentGroup) -> None:
         help="sampling temperature; 0: greedy (default: 1)",
     )
     flags.add(g, OfflineSpec, "timeout_s")
+    flags.add(g, TrialSpec, "profile")
     g.add_argument("--dry-run", action="store_true", help=settings.DRY_RUN)
     g = p.add_argument_group("result")
     g.add_argument(
@@ -269,10 +280,6 @@ def _check_writable(path: Path) -> None:
 
 
 def spec(o: argparse.Namespace) -> TrialSpec:
-    refuse(
-        o.n != 1,
-        f"--n {o.n}: dyno measures one sequence per prompt. Remove it, or use more prompts.",
-    )
     setting = _engine(o)
     return TrialSpec(
         target=TargetSpec("", kind_of(setting.kind).backend, "", model=o.model),
@@ -317,9 +324,12 @@ def _workload(o: argparse.Namespace) -> WorkloadSpec:
     input_len = o.random_input_len or o.input_len or usual.input_len
     if DATASETS[dataset].traits.exact:  # where both are given, vLLM prefers the longer name
         output_len = o.random_output_len or o.output_len or usual.output_len
-    else:
-        output_len = o.output_len or settings.own_lengths(o, dataset).get("output_len")
-    return settings.workload(o, dataset, count, input_len, output_len)
+        return settings.workload(o, dataset, count, input_len, output_len)
+    own = settings.own_lengths(o, dataset)
+    if o.output_len:
+        own |= {"output_len": o.output_len}
+    work = settings.workload(o, dataset, count, input_len, None)
+    return msgspec.structs.replace(work, **own)
 
 
 def _check_dataset(o: argparse.Namespace, dataset: str) -> None:
@@ -342,6 +352,7 @@ def _check_dataset(o: argparse.Namespace, dataset: str) -> None:
         )
     if (
         o.dataset_path
+        and not declared.hub_name  # perhaps a name in the Hub's cache
         and not o.dataset_path.startswith("hub:")
         and not Path(o.dataset_path).expanduser().exists()
     ):

@@ -5,7 +5,7 @@ import importlib
 import math
 import re
 import textwrap
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -90,6 +90,8 @@ class Parser(argparse.ArgumentParser):
 
     where = ""  # 'module.function' in dyno.cli that adds the flags
     group = False  # it has commands, and does nothing by itself
+    # Values of flags that other tools take and dyno doesn't: flag → value → why.
+    lacks: Mapping[str, Mapping[str, str]] = {}
     # Flags that dyno doesn't know are the engine's: 'always', or where this flag names one.
     passes_on: str | None = None
 
@@ -174,6 +176,8 @@ class Parser(argparse.ArgumentParser):
             r"invalid choice: '(.*?)'(?:, maybe.*)? \(choose from (.*)\)", message, re.S
         ):
             word, known = match[1], [choice.strip("'") for choice in match[2].split(", ")]
+            if why := self.lacks.get(name.partition(",")[0], {}).get(word):
+                return f"{name} {word}: {why}"
             near = get_close_matches(word, known, n=1)
             if not name.startswith("-") and self.commands():
                 hint = (

@@ -9,7 +9,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Self
 
@@ -19,16 +19,18 @@ from dyno.facts.study import PlannedTrial
 from dyno.facts.summary import Result
 from dyno.facts.telemetry import Sample
 from dyno.load.progress import Progress
-from dyno.numbers import clock, count, deviating, duration, number, percent
+from dyno.numbers import clock, count, deviating, duration, many, number, percent
 from dyno.probe.telemetry.sampler import Sampler
 from dyno.report import find, quality, tune
 from dyno.screen import wrapped
 from dyno.study.duration import TimeLeft, trial_s
+from dyno.trial.outcome import Outcome
 from dyno.trial.watcher import StudyWatcher, TrialEnd, Watcher
 from dyno.units import NS_PER_MS, seconds
 from dyno.visible import visible
 
 _EVERY_S, _STUDY_EVERY_S, _CLOCK_EVERY_S = 0.2, 0.4, 1.0
+_PLAIN_EVERY_S = 30.0  # without a terminal, while a step takes long
 _WINDOW_S = 3.0  # of live rates
 
 
@@ -69,10 +71,12 @@ class Rates:
         return max(self._seen[-1][2] - self._seen[0][2], 0.0) * per_event / self._span_s
 
     def text(self, p: Progress) -> str:
-        total = f"{p.ended}/{p.count}" if p.until_s is None else f"{p.ended}"
+        completed = max(p.ended - p.failed, 0)
+        total = f" of {p.count}" if p.until_s is None else ""
         parts = [
-            f"{total} done, {p.in_flight} open",
+            f"{completed}{total} completed",
             f"{p.failed} failed",
+            f"{p.in_flight} open",
             f"{number(self.requests_per_s, digits=3)} req/s",
             f"~{number(self.tokens_per_s, digits=3)} tok/s",
             *(
@@ -132,6 +136,7 @@ class ProgressLine(Watcher):
         self._next = 0.0
         self._rates = Rates()
         self._began, self._below = 0.0, ""  # the step
+        self._said = 0.0  # of the last plain line
         self._stop_clock: Callable[[], None] = lambda: None
         self._drawing = threading.Lock()  # the clock has a thread
 
@@ -149,15 +154,21 @@ class ProgressLine(Watcher):
         self.over()
         if text:
             print(text, file=sys.stderr, flush=True)
-        self._began, self._below = time.monotonic(), ""
+        self._began = self._said = time.monotonic()
+        self._below = ""
         if self._bar:
             self._stop_clock = _every(_CLOCK_EVERY_S, self._draw_clock)
 
     def below(self, text: str, stays: bool = False) -> None:
-        """Show the current phase beside the clock; what stays is printed above it."""
+        """Show the current phase beside the clock; what stays is printed above it. Without a terminal, print a line
+        every half minute: a download of gigabytes isn't silent."""
         if not stays:
             self._below = text
-            return
+            now = time.monotonic()
+            if self._bar or now - self._said < _PLAIN_EVERY_S:
+                return
+            self._said = now
+            text = f"{clock(now - self._began)} {text}"
         with self._drawing:
             self._wipe()
             print(f"  {text}", file=sys.stderr, flush=True)
@@ -248,13 +259,18 @@ def _every(seconds: float, act: Callable[[], None]) -> Callable[[], None]:
 
 class StudyView(StudyWatcher):
     def __init__(
-        self, name: str, trials: Sequence[PlannedTrial], done: int, live: bool = True
+        self,
+        name: str,
+        trials: Sequence[PlannedTrial],
+        done: int,
+        live: bool = True,
+        expected_s: Mapping[str, float] | None = None,
     ) -> None:
-        """`trials`: those to run; `done`: how many were done before."""
+        """`trials`: those to run; `done`: how many were done before; `expected_s`: how long each takes, by its id."""
         self._name, self._live = name, live and sys.stderr.isatty()
-        self._left = TimeLeft(
-            {p.place.id: trial_s(p.trial) for p in trials}, time.monotonic()
-        )
+        known = expected_s or {}
+        times_s = {p.place.id: known.get(p.place.id) or trial_s(p.trial) for p in trials}
+        self._left = TimeLeft(times_s, time.monotonic())
         self._total, self._done, self._failed, self._skipped = (
             len(trials) + done,
             done,
@@ -288,14 +304,21 @@ class StudyView(StudyWatcher):
             if ending.outcome
             else f"{ending.state}: {ending.text}"
         )
-        repeat = f" r{planned.place.repeat}" if planned.place.repeats > 1 else ""
         self._wipe()
         print(
-            f"{self._count()} {planned.place.label}{repeat}: {what}",
+            f"{self._count()} {_name_of(planned)}: {what}{self._plain_time_left()}",
             file=sys.stderr,
             flush=True,
         )
         self._draw([])
+
+    def cut(self, planned: PlannedTrial, outcome: Outcome) -> None:
+        words = (
+            f"{_name_of(planned)}, cut off: {_in_words(outcome.result)}. These figures are kept until the trial is "
+            f"measured again: `dyno runs show {outcome.run.path}`"
+        )
+        self._wipe()
+        print(*wrapped(f"{self._count()} {words}"), sep="\n", file=sys.stderr, flush=True)
 
     def again(self, planned: PlannedTrial, why: str) -> None:
         self._left.again(time.monotonic())
@@ -372,6 +395,21 @@ class StudyView(StudyWatcher):
     def _time_left(self) -> str:
         guess = "" if self._left.known else " (a guess)"
         return f", about {clock(self._left.seconds(time.monotonic()))} left{guess}"
+
+    def begins_all(self) -> None:
+        """Say how many trials follow, and how long they take."""
+        trials = many(self._total - self._done, "trial")
+        again = " left" if self._done else ""
+        print(
+            f"{self._name}: {trials}{again}{self._time_left()}.",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    def _plain_time_left(self) -> str:
+        """Return the time left for a line that stays. A terminal has it in the lines that are drawn anew."""
+        ended = self._done + self._failed + self._skipped == self._total
+        return "" if self._live or ended else self._time_left()
 
     def _count(self) -> str:
         return f"[{self._done + self._failed + self._skipped}/{self._total}]"
@@ -465,6 +503,12 @@ def _card(sample: Sample) -> str:
         if name in sample.values:
             parts.append(f"{sample.values[name] / by:.0f}{unit}")
     return f"{sample.index}: {' '.join(parts)}"
+
+
+def _name_of(planned: PlannedTrial) -> str:
+    """Return a trial's label, with the number of its repeat."""
+    repeat = f" r{planned.place.repeat}" if planned.place.repeats > 1 else ""
+    return f"{planned.place.label}{repeat}"
 
 
 def _in_words(result: Result) -> str:

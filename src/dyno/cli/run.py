@@ -4,7 +4,7 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,12 +19,15 @@ from dyno.facts.rig import Rig
 from dyno.facts.study import PlannedTrial, RigWanted, Study, label_matches, unmatched
 from dyno.facts.summary import Result
 from dyno.http import check_certificates
+from dyno.numbers import many, number
 from dyno.option import Option
+from dyno.screen import wrapped
 from dyno.store.study import StudyFolder, failure_of
 
 if TYPE_CHECKING:
     from dyno.conduct.study import StudyRun
 
+_LOOK_S = 1.0  # at what other programs use
 Headers = Callable[[PlannedTrial], dict[str, str]]
 Show = Callable[[StudyFolder, list[PlannedTrial], dict[str, Result]], None]
 
@@ -136,7 +139,10 @@ def demo(options: argparse.Namespace) -> int:
     study, text = study_plan.read(study_path(options.study))
     folder = study_plan.folder_for(options.runs, study, again=True)
     with folder.lock():
-        code = conduct(study, text, folder, study.trials, rig.read_machine(), options)
+        machine = rig.read_machine()
+        if warning := busy_words(machine):
+            print(*wrapped(f"dyno: {warning}"), sep="\n", file=sys.stderr, flush=True)
+        code = conduct(study, text, folder, study.trials, machine, options)
     print(
         f"\nResults:             {folder.path}/ (`dyno runs` lists them, `dyno runs show FOLDER` prints one)"
     )
@@ -145,6 +151,21 @@ def demo(options: argparse.Namespace) -> int:
     )
     print("Your own comparison: dyno run STUDY.toml (docs/studies.md has the format)")
     return code
+
+
+def busy_words(machine: Rig) -> str:
+    """Look at the machine for a moment, and say what other programs use of it; '' where that is little or unknown."""
+    from dyno.checks.client import OTHERS_SHARE
+    from dyno.probe import host
+
+    cores = host.busy_cores(_LOOK_S)
+    if cores is None or cores < OTHERS_SHARE * machine.cores:
+        return ""
+    used = number(min(cores, machine.cores), digits=2)
+    return (
+        f"Other programs use {used} of {many(machine.cores, 'core')}: the results will be doubtful. "
+        "Stop them for results that hold."
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -357,8 +378,13 @@ def _left(
         keep_raw=options.keep_raw,
     )
 
-    def view(trials: Sequence[PlannedTrial], done: int) -> StudyView:
-        return StudyView(study.name, trials, done, live=not options.plain)
+    def view(
+        trials: Sequence[PlannedTrial], done: int, expected_s: Mapping[str, float]
+    ) -> StudyView:
+        shown = StudyView(study.name, trials, done, not options.plain, expected_s)
+        if len(trials) > 1:
+            shown.begins_all()
+        return shown
 
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)

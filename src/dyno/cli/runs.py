@@ -467,7 +467,9 @@ def _outcome(run: Run) -> "Outcome":
         how = "`dyno run`" if study_of(run.path) else "the same `dyno eval`"
         why = f"is a quality test that was interrupted: {how} continues it."
     elif study_of(run.path) is not None:
-        why = "is a study's trial that was cut off: `dyno run` measures it again."
+        if run.spool_path.exists():
+            return _cut_off(run)
+        why = "is a study's trial that was cut off before its load: `dyno run` measures it again."
     elif run.manifest().trial.offline is not None and any(
         not it.warmup for it in run.iterations()
     ):
@@ -479,6 +481,15 @@ def _outcome(run: Run) -> "Outcome":
     else:
         why = "holds no measurement: dyno was stopped before the load began."
     raise StoreError(f"{run.path} {why}")
+
+
+def _cut_off(run: Run) -> "Outcome":
+    """Calculate a study's trial that was cut off, and store no result: the study measures it again, as a whole."""
+    from dyno.trial.online import finish
+
+    text = f"dyno: {run.path} was cut off: these are its figures until then. Its study measures it again."
+    print(text, file=sys.stderr)
+    return finish(run, keep_raw=True, only_whole=True)
 
 
 def _result_path(word: str, runs: Path) -> Path | None:

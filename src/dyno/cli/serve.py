@@ -46,10 +46,8 @@ _FOR_ENGINE = ("--trust-remote-code", "--tokenizer-mode", "--skip-tokenizer-init
 _REFUSED = {  # reason → flags
     **settings.REFUSED,
     "write --dataset-name sharegpt --dataset-path FILE.": "--dataset",
-    "`dyno report` makes the pictures.": "--plot-timeline --plot-dataset-stats --timeline-itl-thresholds",
-    "dyno measures generation only.": "--random-batch-size --no-reranker",
-    "give a field of the request with --extra-body.": "--chat-template-kwargs",
-    "dyno sends one kind of load at a time.": "--probe-request-rate",
+    settings.GENERATION: "--no-reranker",
+    "start a server that has the adapter and name it with --lora-modules.": "--lora-path",
 }
 
 _EXAMPLES = """examples:
@@ -68,6 +66,7 @@ The API key is read from OPENAI_API_KEY and written to no file.
 
 def add(p: Parser) -> None:
     p.passes_on = "--engine"
+    p.lacks = settings.LACKS
     p.description = (
         "Put a server under a known load, measure it, and check the measurement. With --engine dyno starts "
         "the server, verifies that it serves what was asked for, and stops it."
@@ -119,6 +118,7 @@ def add(p: Parser) -> None:
         LoadSpec,
         "cancel_rate",
         "cancel_after_s",
+        "probe_rate_rps",
         "request_timeout_s",
         "response_bytes_max",
     )
@@ -131,6 +131,7 @@ def add(p: Parser) -> None:
         most=1000,
     )
     flags.number(load, int, repeats, 1)
+    flags.add(load, TrialSpec, "profile")
     _sampling_flags(p.add_argument_group("sampling (sent only where given)"))
     _result_flags(p.add_argument_group("result"))
     flags.add_refused(p, _REFUSED)
@@ -238,6 +239,12 @@ def _sampling_flags(g: argparse._ArgumentGroup) -> None:
         metavar="JSON",
         help="more fields for each request's body (default: none)",
     )
+    g.add_argument(
+        "--chat-template-kwargs",
+        metavar="JSON",
+        help="variables of the chat template, such as '{\"enable_thinking\": false}' (default: none)",
+    )
+    flags.add(g, TrialSpec, "request_id_prefix")
 
 
 def _result_flags(g: argparse._ArgumentGroup) -> None:
@@ -281,6 +288,22 @@ def _result_flags(g: argparse._ArgumentGroup) -> None:
         metavar="NAME",
         help="name of the JSON file (default: from model, load and date)",
     )
+    g.add_argument(
+        "--plot-timeline",
+        action="store_true",
+        help="write a page with a bar for each request beside the JSON file",
+    )
+    g.add_argument(
+        "--timeline-itl-thresholds",
+        default="25,50",
+        metavar="MS,MS",
+        help="ITLs at which its colours change",
+    )
+    g.add_argument(
+        "--plot-dataset-stats",
+        action="store_true",
+        help="write a picture of the lengths of prompts and outputs beside the JSON file",
+    )
     flags.add(g, TrialSpec, "metadata", "label")
     g.add_argument("--disable-tqdm", action="store_true", help="no progress bar")
     settings.add_runs(g)
@@ -293,8 +316,15 @@ def _result_flags(g: argparse._ArgumentGroup) -> None:
         action="store_true",
         help="print the result as JSON; for several loads or repeats, a list",
     )
-    flags.add_ignored(g, "--no-stream")
-    flags.add_ignored(g, "--request-id-prefix", nargs=None)
+    flags.add_ignored(
+        g, "--no-stream", reason="It is about how vLLM loads a dataset of the Hub."
+    )
+    flags.add_ignored(
+        g, "--random-batch-size", nargs=None, reason=settings.EMBEDDINGS_ALONE
+    )
+    flags.add_ignored(
+        g, "--use-beam-search", reason="vLLM's client reads it and sends nothing, too."
+    )
     for flag in _FOR_ENGINE:
         action = "store" if flag == "--tokenizer-mode" else argparse.BooleanOptionalAction
         g.add_argument(flag, action=action, help=argparse.SUPPRESS)
@@ -328,14 +358,14 @@ def run(options: argparse.Namespace) -> int:
             watcher=watcher,
             keep_raw=options.keep_raw,
         )
-    saves = options.save_result or options.append_result
-    file = result_file(outcome, options.save_detailed) if options.json or saves else {}
+    written = _writes(options)
+    file = result_file(outcome, options.save_detailed) if options.json or written else {}
     if options.json:
         print(json.dumps(file))
     else:
         print(block(outcome.result, trial, shown, outcome.manifest.answers))
-    if saves:
-        print(f"Result: {_save(file, outcome, options)}", file=sys.stderr)
+    for path in _save(file, outcome, options) if written else ():
+        print(f"Result: {path}", file=sys.stderr)
     if options.keep_raw and not outcome.run.spool_path.exists():
         print(
             "dyno: the received bytes are not kept, because they contain a key.",
@@ -371,11 +401,22 @@ def _hand_over(o: argparse.Namespace) -> None:
             o.own_args = [*o.own_args, flag if value else opposite(flag)]
 
 
+def _writes(o: argparse.Namespace) -> bool:
+    """Return whether a result file or pictures are asked for."""
+    return bool(_saves(o) or o.plot_timeline or o.plot_dataset_stats)
+
+
+def _saves(o: argparse.Namespace) -> bool:
+    return bool(o.save_result or o.append_result)
+
+
 def _save(
     file: dict[str, Any], outcome: "Outcome", options: argparse.Namespace, ending: str = ""
-) -> Path:
-    """Write the result file and return its path. `ending`: makes its name differ from those of other trials."""
+) -> Iterator[Path]:
+    """Write the result file and its pictures, and yield their paths. `ending`: makes their names differ from those of
+    other trials."""
     from dyno.report import result_json
+    from dyno.store.run import write
 
     name = Path(
         options.result_filename
@@ -385,10 +426,41 @@ def _save(
         name if options.append_result else name.with_stem(name.stem + ending)
     )
     try:
-        result_json.save(path, file, options.append_result)
+        if _saves(options):
+            result_json.save(path, file, options.append_result)
+            yield path
+        for picture, data in _pictures(path, outcome, options):
+            write(picture, data, mode=0o666)
+            yield picture
     except StoreError as e:
         raise StoreError(f"{e} The run itself is kept in {outcome.run.path}.") from None
-    return path
+
+
+def _pictures(
+    path: Path, outcome: "Outcome", options: argparse.Namespace
+) -> Iterator[tuple[Path, bytes]]:
+    """Yield the names and bytes of the pictures that vLLM's client would write beside its result file."""
+    from dyno.report import picture
+
+    completed = [r for r in outcome.run.records() if r.error is None]
+    if options.plot_timeline:
+        limits = _thresholds(options.timeline_itl_thresholds)
+        page = picture.timeline_html(completed, limits)
+        yield path.with_suffix(".timeline.html"), page.encode()
+    if options.plot_dataset_stats:
+        yield path.with_suffix(".dataset_stats.png"), picture.lengths_png(completed)
+
+
+def _thresholds(text: str) -> list[float]:
+    try:
+        limits = [float(part) for part in text.split(",")]
+    except ValueError:
+        limits = []
+    refuse(
+        len(limits) != 2 or not 0 < limits[0] < limits[1] < math.inf,
+        f"--timeline-itl-thresholds {text!r} must be two times in ms, the smaller first, such as 25,50.",
+    )
+    return limits
 
 
 # ---- several loads, or one several times: a study without a file ----
@@ -491,20 +563,11 @@ def _show(
     files = [result_file(outcome, options.save_detailed) for _, outcome in outcomes]
     saved: dict[Path, None] = {}
     for (place, outcome), file in zip(outcomes, files, strict=True):
-        if options.save_result or options.append_result:
-            varying = (
-                f"-{outcome.manifest.trial.load.slug}"
-                if options.result_filename and place.settings
-                else ""
-            )
-            saved[
-                _save(
-                    file,
-                    outcome,
-                    options,
-                    varying + (f"-r{place.repeat}" if place.repeats > 1 else ""),
-                )
-            ] = None
+        if _writes(options):
+            ending = f"-r{place.repeat}" if place.repeats > 1 else ""
+            if options.result_filename and place.settings:
+                ending = f"-{outcome.manifest.trial.load.slug}{ending}"
+            saved |= dict.fromkeys(_save(file, outcome, options, ending))
     for path in saved:
         print(f"Result: {path}", file=sys.stderr)
     if options.json:
@@ -695,7 +758,12 @@ def _body(o: argparse.Namespace, backend: str) -> dict[str, Any]:
             f"--backend {backend} has no {', '.join(unknown)}: the server would silently ignore it. Remove it. "
             f"It has: {', '.join(sorted(fields))}."
         )
-    return {"sampling": sampling, "extra_body": extra_body}
+    variables = flags.json_object(o.chat_template_kwargs, "--chat-template-kwargs")
+    return {
+        "sampling": sampling,
+        "extra_body": extra_body,
+        "chat_template_kwargs": variables,
+    }
 
 
 def starting(o: argparse.Namespace) -> bool:
@@ -747,9 +815,10 @@ def _check_flags(o: argparse.Namespace) -> None:
     ):
         raise UsageError(vocabulary.sentence(mistake))
     refuse(
-        o.result_filename is not None and not (o.save_result or o.append_result),
+        o.result_filename is not None and not _writes(o),
         "--result-filename needs --save-result or --append-result; otherwise nothing is written.",
     )
+    _thresholds(o.timeline_itl_thresholds)
 
 
 def _given(o: argparse.Namespace) -> dict[str, Any]:

@@ -31,19 +31,44 @@ OFFLINE_DATASETS = tuple(name for name, dataset in DATASETS.items() if dataset.o
 DRY_RUN = "print the commands and their problems, run nothing"
 PASSED_ON = "Flags that dyno does not know are passed to the engine, which refuses unknown ones.\n\n"
 _NEAR = ("--ubatch-size", "--device")  # to a flag of ours, and an engine's own all the same
+EMBEDDINGS_ALONE = "vLLM's benchmarks of embeddings and reranking alone use it."
+_TEXT = "dyno sends text only."
+GENERATION = "dyno measures the generation of text only."
 # vLLM's benchmarks have these, dyno doesn't: reason → flags.
 REFUSED = {
-    "dyno measures plain sampling. Remove it, or use vLLM itself.": "--use-beam-search --best-of",
-    "a profiler slows the measurement; profile with vLLM itself.": "--profile --profile-result-dir",
-    "dyno loads no LoRA adapter; start a server that has it and name it with `dyno bench serve --lora-modules`.":
-        "--lora-path",
-    "dyno has no such dataset; use random prompts, or write the prompts to a file for --dataset-name custom.":
-        "--spec-bench-category --spec-bench-output-len --speed-bench-category --speed-bench-dataset-subset "
-        "--speed-bench-output-len --blazedit-min-distance --blazedit-max-distance --bfcl-categories",
-    "dyno sends text only.":
+    "dyno times one answer per request. Remove it.": "--best-of",
+    "give the engine --profiler-config with a folder.": "--profile-result-dir",
+    _TEXT:
         "--random-mm-base-items-per-request --random-mm-num-mm-items-range-ratio --random-mm-limit-mm-per-prompt "
-        "--random-mm-bucket-config --enable-multimodal-chat --asr-min-audio-len-sec --asr-max-audio-len-sec",
+        "--random-mm-bucket-config --enable-multimodal-chat --asr-min-audio-len-sec --asr-max-audio-len-sec "
+        "--custom-ensure-client-side-data",
 }  # fmt: skip
+# Likewise their values: flag → value → reason.
+LACKS: dict[str, dict[str, str]] = {
+    "--dataset-name": {
+        **dict.fromkeys(("random-mm", "custom_image", "custom_audio"), _TEXT),
+        "random-rerank": GENERATION,
+    },
+    "--backend": {
+        "openai-responses": "dyno doesn't read the events of this API. Use openai-chat.",
+        "openai-audio": _TEXT,
+        **dict.fromkeys(
+            (
+                "openai-embeddings",
+                "openai-embeddings-chat",
+                "openai-embeddings-clip",
+                "openai-embeddings-vlm2vec",
+                "infinity-embeddings",
+                "infinity-embeddings-clip",
+                "vllm-pooling",
+                "vllm-rerank",
+            ),
+            GENERATION,
+        ),
+        "mii": "vLLM's own parser names it and has no code for it.",
+        "vllm-chat": "It is for images; vllm has the same text.",
+    },
+}
 
 
 # ---- an engine ----
@@ -223,8 +248,13 @@ def add_lengths(g: argparse._ArgumentGroup, default: tuple[int, int] | None = No
 
 def add_own(g: argparse._ArgumentGroup) -> None:
     """Add the flags of single datasets: their settings, and lengths by vLLM's names."""
-    for dataset in DATASETS.values():
+    for name, dataset in DATASETS.items():
         flags.add_rest(g, dataset.spec)
+        add_own_lengths(g, name)
+
+
+def add_own_lengths(g: argparse._ArgumentGroup, *names: str) -> None:
+    for dataset in (DATASETS[name] for name in names):
         for length in dataset.lengths:
             option = Option(
                 length_flag(dataset, length),

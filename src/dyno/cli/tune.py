@@ -144,6 +144,7 @@ def _exit_code(answer: "TuneAnswer") -> int:
 
 def _preview(plan: "TunePlan", budget: "TuneBudget") -> int:
     from dyno.conduct.study_plan import plans, problems
+    from dyno.facts.tune import shown
     from dyno.numbers import count, duration, many
     from dyno.probe import rig
     from dyno.search.proposer import possible
@@ -154,7 +155,7 @@ def _preview(plan: "TunePlan", budget: "TuneBudget") -> int:
     print(f"# {plan.study.name}: tune {default.place.engine} for {spec.words}")
     for key, axis in spec.settings.items():
         if axis.values:
-            choices = ", ".join(map(str, axis.values))
+            choices = ", ".join(map(shown, axis.values))
         else:
             choices = f"{axis.least:g} to {axis.most:g}"
             if axis.log:

@@ -4,6 +4,7 @@ import operator
 import re
 from collections.abc import Callable
 from difflib import get_close_matches
+from typing import NamedTuple
 
 import msgspec
 
@@ -78,58 +79,69 @@ def check_metric(name: str, flag: str) -> None:
     raise UsageError(f"{flag}: there is no metric {name!r}. {hint}")
 
 
+class _Judgement(NamedTuple):
+    state: GateState
+    text: str
+    room: float | None = None
+
+
 def judge(gate: Gate, pairing: Pairing, index: int) -> GateResult:
-    state, text = _judge(gate, pairing)
-    return GateResult(gate.text, state, text, index)
+    state, text, room = _judge(gate, pairing)
+    return GateResult(gate.text, state, text, index, room)
 
 
-def _judge(gate: Gate, pairing: Pairing) -> tuple[GateState, str]:
+def _judge(gate: Gate, pairing: Pairing) -> _Judgement:
     """Return whether a gate holds for a pairing, and why."""
     if pairing.refused:
-        return "undecided", "the two sides are not comparable"
+        return _Judgement("undecided", "the two sides are not comparable")
     d = next((d for d in pairing.differences if d.metric == gate.metric), None)
     if d is None:
         why = next(
             (x.why for x in pairing.left_out if x.metric == gate.metric),
             "not reported by both sides",
         )
-        return "undecided", f"left out ({why})"
+        return _Judgement("undecided", f"left out ({why})")
     if gate.relative:
         return _judge_change(gate, d)
     return _judge_value(gate, d.b)
 
 
-def _judge_change(gate: Gate, d: Difference) -> tuple[GateState, str]:
+def _judge_change(gate: Gate, d: Difference) -> _Judgement:
     if gate.points and not d.points:
-        return "undecided", "points need scores from 0 to 1"
+        return _Judgement("undecided", "points need scores from 0 to 1")
     # A difference of scores as a share of A, where the gate has %.
     scale = d.a.value if d.points and not gate.points else 1.0
     if d.change is None or not scale:
-        return "undecided", f"A is {d.a.value:g}, so there is no change in %"
+        return _Judgement("undecided", f"A is {d.a.value:g}, so there is no change in %")
     if d.low is None or d.high is None:
-        return _state(gate, d.change / scale, None), f"{d.change_words}, {d.word}"
+        return _judged(gate, d.change / scale, None, f"{d.change_words}, {d.word}")
     ends = d.low / scale, d.high / scale
-    return _state(
-        gate, d.change / scale, ends
-    ), f"{d.change_words} ({d.interval_phrase.replace(' interval', ':')})"
+    text = f"{d.change_words} ({d.interval_phrase.replace(' interval', ':')})"
+    return _judged(gate, d.change / scale, ends, text)
 
 
-def _judge_value(gate: Gate, b: Estimate) -> tuple[GateState, str]:
+def _judge_value(gate: Gate, b: Estimate) -> _Judgement:
     text = f"B is {number(b.value)}"
     if metric(gate.metric).kind == "count":
-        return _state(gate, b.value, (b.value, b.value)), text
+        return _judged(gate, b.value, (b.value, b.value), text)
     ends = interval(b)
     if ends is None:
-        return _state(gate, b.value, None), f"{text}, confidence unknown"
-    return _state(
-        gate, b.value, ends
-    ), f"{text} (95 %: {number(ends[0])} to {number(ends[1])})"
+        return _judged(gate, b.value, None, f"{text}, confidence unknown")
+    text = f"{text} (95 %: {number(ends[0])} to {number(ends[1])})"
+    return _judged(gate, b.value, ends, text)
 
 
-def _state(gate: Gate, value: float, ends: tuple[float, float] | None) -> GateState:
+def _judged(
+    gate: Gate, value: float, ends: tuple[float, float] | None, text: str
+) -> _Judgement:
     """Return whether a gate holds. It is broken only where the whole interval is beyond the limit: chance alone must
     not stop a build. `ends`: None where it isn't known how far the value may be off; then it is never surely held."""
-    holds = [_HOLDS[gate.sign](v, gate.limit) for v in (value, *(ends or ()))]
+    values = (value, *(ends or ()))
+    holds = [_HOLDS[gate.sign](v, gate.limit) for v in values]
+    side = 1 if gate.sign.startswith("<") else -1
+    room = min(side * (gate.limit - v) for v in values)
     if not any(holds):
-        return "broken"
-    return "held" if ends is not None and all(holds) else "undecided"
+        return _Judgement("broken", text, room)
+    if ends is not None and all(holds):
+        return _Judgement("held", text, room)
+    return _Judgement("undecided", text, room)

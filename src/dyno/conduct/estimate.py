@@ -19,6 +19,7 @@ from dyno.measure import cost as costs
 from dyno.models import sizes, steps
 from dyno.numbers import clock, human_bytes, many
 from dyno.probe import peaks
+from dyno.study import order
 from dyno.study.duration import (
     OWN_BYTES_S,
     OWN_START_S,
@@ -56,6 +57,17 @@ def assumed_pace(weights_bytes: float, peaks: Peaks, kind: str) -> EnginePace:
 def assumed_start_s(weights_bytes: float | None, kind: str) -> float:
     """Return how long an engine takes to be ready. `weights_bytes`: None: unknown, or none are read."""
     return kind_of(kind).start_s + (weights_bytes or 0.0) / _DISK_S
+
+
+def trials_s(study: Study, plans: Sequence[SettingPlan], machine: Rig) -> dict[str, float]:
+    """Estimate each planned trial on this machine, the first on a start of its engine with that start. Read no earlier
+    run: a study that begins says at once how long it takes."""
+    expected = RigEstimate(plans, machine, [], [], here=True)
+    times = {p.place.id: expected.trial_s(p)[0] for plan in plans for p in plan.trials}
+    for group in order.sessions(study, set(times)):
+        first = group.trials[0]
+        times[first.place.id] += expected.start_s(first)
+    return times
 
 
 class _Setting(NamedTuple):
@@ -232,6 +244,10 @@ class RigEstimate:
         measured = earlier.pace(setting.runs, trial, setting.pace)
         seconds = setting.around_s + trial_s(trial, measured or setting.pace)
         return seconds, "measured" if measured else "assumed"
+
+    def start_s(self, planned: PlannedTrial) -> float:
+        """Return how long the engine of a trial takes to be ready."""
+        return self._settings[planned.place.id].start_s
 
     # ---- phases ----
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import msgspec
 
 from dyno import secrets
-from dyno.conduct import study_plan
+from dyno.conduct import estimate, study_plan
 from dyno.engines.kinds import starts
 from dyno.engines.log import excerpt
 from dyno.errors import (
@@ -288,6 +288,8 @@ class Conductor:
             self._attempts[planned.place.id] += 1
             outcome, why = self._try_one(planned, run_one, death)
             if self.stop.requested:
+                if outcome is not None and outcome.result.summary is not None:
+                    self.watcher.cut(planned, outcome)
                 return
             dead = death()
             if dead is None and outcome and outcome.run.whole:
@@ -437,8 +439,9 @@ class Conductor:
         return run
 
     def _finish(self, run: Run, prepared: Prepared) -> Outcome | None:
-        if self.stop.requested:
-            return None  # cut off: it is run again, as a whole
+        """Make the result. A load that was cut off has figures, and no result: it is run again, as a whole."""
+        if self.stop.requested and not run.client_path.exists():
+            return None  # before its load
         self.watcher.phase("Decoding")
         return finish(
             run,
@@ -625,7 +628,8 @@ class StudyChoices(msgspec.Struct, frozen=True):
 
 
 # of trials to run, and how many were done before
-Views = Callable[[Sequence[PlannedTrial], int], StudyWatcher]
+# of the trials to run, how many were done before, and how long each takes, where that is known
+Views = Callable[[Sequence[PlannedTrial], int, Mapping[str, float]], StudyWatcher]
 
 
 def conduct_part(
@@ -663,10 +667,8 @@ class StudyRun(msgspec.Struct, frozen=True):
         done = self.folder.done()
         mine = [p for p in self.wanted if not self.study.is_elsewhere(p)]
         left = self._left(mine, done)
-        refuse(
-            study_plan.problems(study_plan.plans(self.study, left, machine, dry=False)),
-            "nothing was started",
-        )
+        plans = study_plan.plans(self.study, left, machine, dry=False)
+        refuse(study_plan.problems(plans), "nothing was started")
         check_keys((p for p in self.wanted if p.place.id not in done), self.headers)
         check_certificates(p.trial.target for p in left)
         if (
@@ -683,7 +685,8 @@ class StudyRun(msgspec.Struct, frozen=True):
         self._say_where(before)
         stop = Stop()
         try:
-            with closing(self.views(left, before)) as view:
+            expected_s = estimate.trials_s(self.study, plans, machine)
+            with closing(self.views(left, before, expected_s)) as view:
                 Conductor(
                     self.study, self.folder, self.headers, view, stop, self.choices.keep_raw
                 ).conduct(left)
@@ -740,7 +743,7 @@ class StudyRun(msgspec.Struct, frozen=True):
         done = self.folder.done()
         before = sum(p.place.id in done for p in self.wanted)
         left = self._left(mine, done)
-        with closing(self.views(left, before)) as view:
+        with closing(self.views(left, before, {})) as view:
             Conductor(
                 self.study,
                 self.folder,

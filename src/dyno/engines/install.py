@@ -137,6 +137,7 @@ def variant_of_this_machine() -> str:
     return "rocm" if Path("/dev/kfd").exists() else "cpu"
 
 
+_WORTH_BYTES = 1_000_000  # written by a command, below which its size says nothing
 _USEFUL = re.compile(
     r"^\W*(error|fatal|hint|cause|×|╰)|\berror:|\w+Error\b|no space left|killed", re.I
 )
@@ -292,6 +293,8 @@ class Installation:
     def run(self, folder: Path) -> Environment:
         began = time.monotonic()
         self._name = folder.name
+        if expected := self._expected():
+            self._say(f"{self._name}: {expected}")
         env = msgspec.structs.replace(
             self.fill(folder), took_s=round(time.monotonic() - began, 3)
         )
@@ -301,6 +304,16 @@ class Installation:
         size = f"{human_bytes(env.size_bytes)} in " if env.size_bytes else ""
         self._say(f"{self._name}: done, {size}{duration(env.took_s)}")
         return env
+
+    def _expected(self) -> str:
+        """Say how large it will be, and how long it took the last time."""
+        kind = self.asked.kind
+        size = about_bytes(kind, self.asked.variant)
+        took_s = next((env.took_s for env in installed(kind) if env.took_s), None)
+        parts = [f"about {human_bytes(size)} on the disk"] if size else []
+        if took_s:
+            parts.append(f"{duration(took_s)} the last time")
+        return ", ".join(parts)
 
     def name_of(self, version: str, mark: str | None) -> str:
         return "-".join(filter(None, [self.asked.kind, version, self.asked.variant, mark]))
@@ -341,7 +354,13 @@ class Installation:
                 time.sleep(0.05)
                 if time.monotonic() > due:
                     due += 1
-                    self._below(_without_password(process.last_line()))
+                    written = process.written_bytes()
+                    size = (
+                        f"{human_bytes(written)} written, "
+                        if written > _WORTH_BYTES
+                        else ""
+                    )
+                    self._below(_without_password(f"{size}{process.last_line()}"))
             code = process.exit_code
         if code == 0:
             return

@@ -170,6 +170,14 @@ class EngineProcess:
                 used += times.user + times.system
         return used
 
+    def written_bytes(self) -> int:
+        """Return the bytes that its running processes have written; 0 where the system doesn't count them."""
+        written = 0
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error, AttributeError):
+                written += getattr(process.io_counters(), "write_chars", 0)
+        return written
+
     def resident_bytes(self) -> int:
         """Return the memory of its processes; what they share is counted once where the system reports that."""
         held = 0

@@ -191,6 +191,8 @@ class GateResult(msgspec.Struct, frozen=True):
     state: GateState
     text: str
     pairing: int | None  # index in the comparison's; None: no pairing has the figure
+    # from the limit to the end of the interval that is nearest to it, in the gate's unit; below 0: beyond the limit
+    room: float | None = None
 
 
 class Comparison(msgspec.Struct, frozen=True):

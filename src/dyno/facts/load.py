@@ -137,6 +137,16 @@ class LoadSpec(msgspec.Struct, frozen=True):
             note=" seconds",
         ),
     ] = None
+    probe_rate_rps: Annotated[
+        float,
+        Option(
+            "--probe-request-rate",
+            "RPS",
+            "also send requests of one token at this rate, beside the load and in none of its figures",
+            least=0,
+            most=1000,
+        ),
+    ] = 0.0
     request_timeout_s: Annotated[
         float,
         Option(

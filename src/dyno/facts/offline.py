@@ -68,12 +68,47 @@ class OfflineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             help="don't convert tokens to text (study: detokenize = false)",
         ),
     ] = True
+    sequences: Annotated[
+        int,
+        Option(
+            "--n",
+            "N",
+            "sequences per prompt, with vLLM; of a beam search its width",
+            least=1,
+            most=10_000,
+        ),
+    ] = 1
+    beam_search: Annotated[
+        bool,
+        Option(
+            "--use-beam-search", help="latency, with vLLM: search by beams of --n sequences"
+        ),
+    ] = False
+    prequeue: Annotated[
+        bool,
+        Option(
+            "--prequeue-requests",
+            help="throughput, with vLLM: queue all prompts before the engine may begin",
+        ),
+    ] = False
+    lora_path: Annotated[
+        str | None,
+        Option(
+            "--lora-path",
+            "PATH|NAME",
+            "throughput, with vLLM and its --enable-lora: adapter of all prompts, loaded --max-loras times",
+        ),
+    ] = None
     by: Annotated[
         str | None,
         Option(
             help="micro with llama.cpp: llama-bench, or timers (the server's own) (default: llama-bench)"
         ),
     ] = None
+
+
+# What only some workers can do: EngineKind.offline_options.
+OPTIONS = ("sequences", "beam_search", "prequeue", "lora_path")
 
 
 class Batch(msgspec.Struct, frozen=True):

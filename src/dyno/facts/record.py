@@ -14,6 +14,7 @@ TokensBy = Literal["usage", "tokenizer", "chunks"]
 
 # as an error: the client cancelled the request, as planned. It is not a failure
 CANCELLED = "cancelled"
+INTERRUPTED = "interrupted"  # likewise: dyno was stopped while it ran
 # As an error: the server gave the answer up and says so by its finish reason. abort and error are vLLM's, SGLang's and
 # LMDeploy's; cancelled and timeout TensorRT-LLM's; the last DeepSeek's. A content filter does what it is there for, and
 # vLLM's repetition is an end that the request asked for: both are ends like any other.

@@ -1,7 +1,7 @@
 """A report: all that a page, a Markdown file or a picture is made of, and its charts. Values only; nothing is
 calculated after this."""
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -11,15 +11,20 @@ from dyno.facts.imported import DocumentTable
 
 
 class Contender(msgspec.Struct, frozen=True):
-    """A row of the answer's table, with how far the first row leads it."""
+    """A row of the answer's table, with how far it is behind the best, which is the first row."""
 
     entry: str  # its id
-    # as a share of its own figure; None: it is the first, or nothing is compared
+    # of the best, as a share of this row's figure; None: it is the best, or nothing is compared
     lead: float | None = None
     low: float | None = None  # of the 95 % interval
     high: float | None = None
     word: str = ""  # how sure the lead is
     points: bool = False  # the lead is a difference of scores
+
+
+# At which loads contenders are compared. one: all at one load. best: each at its best load of those that all were
+# measured under. apart: each at its best load, since they share none. own: the loads of one series.
+Loads = Literal["one", "best", "apart", "own"]
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -29,6 +34,8 @@ class Standing(msgspec.Struct, frozen=True):
     workload: str  # in words
     contenders: list[Contender]  # the best first
     more: int = 0  # that the table has no room for
+    loads: Loads = "one"
+    remark: str = ""  # what a reader of these figures should know
 
 
 class Words(msgspec.Struct, frozen=True):
@@ -43,6 +50,8 @@ class Words(msgspec.Struct, frozen=True):
     agreement: list[str] = []  # of greedy answers, with those of the first series
     cost: list[str] = []
     standing: Standing | None = None
+    # with the other choice of loads; None: there is none, or it is the same
+    alternative: Standing | None = None
 
 
 class Best(msgspec.Struct, frozen=True):

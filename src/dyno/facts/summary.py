@@ -210,6 +210,14 @@ class SessionSummary(msgspec.Struct, frozen=True):
         return {name: getattr(self, name) for name in names}
 
 
+class ProbeSummary(msgspec.Struct, frozen=True):
+    """Requests of one token beside the load, on connections of their own. They are in no other figure."""
+
+    completed: int
+    failed: int
+    e2el: Latency  # with its p99 and its maximum, p100
+
+
 class ClassSummary(msgspec.Struct, frozen=True):
     """Figures of one class of traffic."""
 
@@ -317,6 +325,7 @@ class Summary(msgspec.Struct, frozen=True):
     leading_chunks: Annotated[
         int, "events without text before the first text of an answer, without the role"
     ] = 0
+    probes: ProbeSummary | None = None  # where some were sent: --probe-request-rate
 
     @property
     def events(self) -> int:

@@ -1,5 +1,6 @@
 """A trial: one workload and load on one target. All that is needed to run it again."""
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -31,6 +32,13 @@ def several_answers(body: Mapping[str, Any]) -> str | None:
     return None
 
 
+def id_prefix_problem(text: str) -> str | None:
+    """Return why a text can't begin the value of a header."""
+    if re.fullmatch(r"[!-~]{1,200}", text):
+        return None
+    return "must be 1 to 200 visible ASCII characters without spaces"
+
+
 class TrialSpec(msgspec.Struct, frozen=True):
     target: TargetSpec
     workload: WorkloadSpec
@@ -53,6 +61,30 @@ class TrialSpec(msgspec.Struct, frozen=True):
         dict[str, Any],
         Option(help="more fields for each request's body", added="--extra-body"),
     ] = {}
+    chat_template_kwargs: Annotated[
+        dict[str, Any],
+        Option(
+            help="variables of the chat template, such as enable_thinking",
+            added="--chat-template-kwargs",
+        ),
+    ] = {}
+    request_id_prefix: Annotated[
+        str | None,
+        Option(
+            "--request-id-prefix",
+            "TEXT",
+            "send a header x-request-id with each request: this text and its number (default: none)",
+            grammar=id_prefix_problem,
+            identity=False,
+        ),
+    ] = None
+    profile: Annotated[
+        bool,
+        Option(
+            "--profile",
+            help="run the engine's profiler during the load; offline: in one more iteration",
+        ),
+    ] = False
     percentiles: Annotated[
         list[float],
         Option(

@@ -258,7 +258,9 @@ def shown(value: Any) -> str:
         return "on" if value else "off"
     if isinstance(value, float):
         return number(value)
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+    if isinstance(value, dict):
+        return ",".join(f"{name}:{shown(each)}" for name, each in value.items()) or "none"
+    return " ".join(map(shown, value)) if isinstance(value, list) else str(value)
 
 
 def words(setting: Setting) -> str:

@@ -125,9 +125,9 @@ class Connection:
     """A connection and the exchange that is on it."""
 
     __slots__ = (
-        "answer", "body", "carried", "due_ns", "exchange", "failing", "fd", "followed", "framing", "head", "history",
-        "idle_ns", "keep_alive", "left", "out", "read_ns", "ready", "recv", "replica", "room", "sent_ns", "silent",
-        "socket", "take", "tls", "tunnel", "waited", "way",
+        "answer", "between", "body", "carried", "due_ns", "exchange", "failing", "fd", "followed", "framing", "head",
+        "history", "idle_ns", "keep_alive", "left", "out", "read_ns", "ready", "recv", "replica", "room", "sent_ns",
+        "silent", "skips", "socket", "take", "tls", "tunnel", "waited", "way",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, replica: Replica) -> None:
@@ -212,6 +212,8 @@ class Connection:
         self.framing: http1.Chunked | None = None
         # set while nothing but plain chunked reads are to come
         self.take: Callable[[bytes], int] | None = None
+        self.skips = False  # nobody but the framing wants these reads
+        self.between = False  # … and the next one begins a chunk
         self.answer: AnswerCollector | None = None  # where a later request holds it
         self.followed: FollowedResponse | None = None  # for the live rate
         # bytes of a body of known length still to come; -1: until the connection closes

@@ -8,6 +8,8 @@ import msgspec
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})")
 # Chunk headers met before, and their sizes: a look-up costs a quarter of reading the number.
 SIZES: dict[bytes, int] = {}
+# What a read of this length began with that was one whole chunk: of most reads, no more has to be looked at.
+BEGINS: dict[int, bytes] = {}
 _HEADER = re.compile(rb"\r\n([!-9;-~]+):[ \t]*([^\r\n]*)")
 _HEX = re.compile(rb"[0-9a-fA-F]{1,15}")
 HEAD_MAX = 65_536
@@ -37,9 +39,10 @@ def head_before_length(headers: dict[str, str]) -> bytes:
     ).encode("latin-1")
 
 
-def payload(head: bytes, body: bytes) -> bytes:
-    """Return the rest of a request: its head, to the value of its content length, and its body."""
-    return b"".join((head, b"%d\r\n\r\n" % len(body), body))
+def payload(head: bytes, body: bytes, last: bytes = b"") -> bytes:
+    """Return the rest of a request: its head, to the value of its content length, and its body. `last`: a header line
+    of this request alone."""
+    return b"".join((head, b"%d\r\n%b\r\n" % (len(body), last), body))
 
 
 def head(raw: bytes) -> Head | None:
@@ -126,6 +129,11 @@ class Chunked:
         self._carry = b""  # a chunk header or trailer that was cut
         self._last = False  # the zero chunk was seen: trailers follow
 
+    @property
+    def between(self) -> bool:
+        """Whether the next byte begins a chunk."""
+        return not (self.left or self._carry or self._last)
+
     def take(self, data: bytes) -> int:
         """Take one read's bytes: ONE, SEVERAL or OVER. ValueError where the framing is broken."""
         left = self.left
@@ -135,6 +143,7 @@ class Chunked:
             line_end = data.find(b"\r\n", 0, 16)
             chunk = SIZES.get(data[:line_end]) if line_end > 0 else None
             if chunk is not None and line_end + chunk + 4 == size:
+                BEGINS[size] = data[: line_end + 2]
                 return ONE
         elif left >= size:
             self.left = left - size

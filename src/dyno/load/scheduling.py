@@ -30,7 +30,7 @@ SLEPT_NS = 100_000  # a poll that took so much longer than its work has slept
 EVENT_NS = 2_000  # to hand over one event, at most
 # CPU time, time spent runnable without a core, turns
 _SCHEDSTAT = "/proc/thread-self/schedstat"
-_SLICE = f"slice {SLICE_NS / NS_PER_MS:g} ms"
+_SHORT = f"slice {SLICE_NS / NS_PER_MS:g} ms"
 
 
 class Priority:
@@ -43,6 +43,8 @@ class Priority:
         self._before: set[int] | None = None
         self._at_ns = now_ns()
         self._cpu_s = time.thread_time()
+        # asked for while the load runs: loading ctypes then would cost it 10 ms
+        self._slice = _Slice()
 
     def __enter__(self) -> "Priority":
         if sys.platform != "linux" or os.sched_getscheduler(0) != os.SCHED_OTHER:
@@ -62,8 +64,8 @@ class Priority:
     def __exit__(self, *_: object) -> None:
         if self._before is not None:
             self._ordinary()
-            if self._levels[-1:] == [_SLICE]:
-                _slice(0)
+            if self._levels[-1:] == [_SHORT]:
+                self._slice.set(0)
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(0, self._before)
 
@@ -82,13 +84,31 @@ class Priority:
         return ", ".join(self._levels)
 
     def _shorten(self) -> None:
-        if _slice(SLICE_NS):
-            self._levels.append(_SLICE)
+        if self._slice.set(SLICE_NS):
+            self._levels.append(_SHORT)
 
     def _ordinary(self) -> None:
         # Who may not take the flag back keeps it: then children begin with nice 0, and nothing else changes.
         if not _schedule(os.SCHED_OTHER, 0):
             _schedule(os.SCHED_OTHER | os.SCHED_RESET_ON_FORK, 0)
+
+
+def raises_itself() -> bool:
+    """Return whether the wire may come before other processes here. Asked in a thread of its own: what it leaves behind
+    goes with it."""
+    answers: list[bool] = []
+
+    def ask() -> None:
+        if sys.platform == "linux" and os.sched_getscheduler(0) != os.SCHED_OTHER:
+            answers.append(True)  # the user has chosen already
+            return
+        with Priority() as priority:
+            answers.append(bool(priority.facts()))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join()
+    return answers == [True]
 
 
 def _schedule(policy: int, priority: int) -> bool:
@@ -99,24 +119,30 @@ def _schedule(policy: int, priority: int) -> bool:
     return True
 
 
-def _slice(length_ns: int) -> bool:
-    """Set the fair scheduler's slice for this thread; 0: the usual one. False where the kernel has no such thing."""
-    import ctypes
+class _Slice:
+    """The fair scheduler's slice of this thread."""
 
-    calls = _SYSCALLS.get(platform.machine())
-    if calls is None:
-        return False
-    libc = ctypes.CDLL(None)
-    nice = os.getpriority(os.PRIO_PROCESS, 0)
-    asked = ctypes.create_string_buffer(
-        _SCHED_ATTR.pack(_SCHED_ATTR.size, os.SCHED_OTHER, 0, nice, 0, length_ns, 0, 0)
-    )
-    if libc.syscall(calls[0], 0, asked, 0) != 0:
-        return False
-    # older kernels take it and do nothing
-    got = ctypes.create_string_buffer(_SCHED_ATTR.size)
-    libc.syscall(calls[1], 0, got, _SCHED_ATTR.size, 0)
-    return bool(length_ns) and _SCHED_ATTR.unpack(got.raw)[5] == length_ns
+    def __init__(self) -> None:
+        import ctypes
+
+        self._calls = _SYSCALLS.get(platform.machine())
+        self._libc = ctypes.CDLL(None)
+        self._buffer = ctypes.create_string_buffer
+
+    def set(self, length_ns: int) -> bool:
+        """Set it; 0: the usual one. Return False where the kernel has no such thing."""
+        if self._calls is None:
+            return False
+        nice = os.getpriority(os.PRIO_PROCESS, 0)
+        asked = self._buffer(
+            _SCHED_ATTR.pack(_SCHED_ATTR.size, os.SCHED_OTHER, 0, nice, 0, length_ns, 0, 0)
+        )
+        if self._libc.syscall(self._calls[0], 0, asked, 0) != 0:
+            return False
+        # older kernels take it and do nothing
+        got = self._buffer(_SCHED_ATTR.size)
+        self._libc.syscall(self._calls[1], 0, got, _SCHED_ATTR.size, 0)
+        return bool(length_ns) and _SCHED_ATTR.unpack(got.raw)[5] == length_ns
 
 
 class Poll(NamedTuple):

@@ -54,6 +54,7 @@ class TurnBody(msgspec.Struct, frozen=True, array_like=True, gc=False):
     history: int  # the request that comes before; -1: none
     recorded: bytes | None  # the answer that later requests hold; None: the server's
     wanted: bool = False  # a later request holds the server's answer to it
+    last: bytes = b""  # a header line of its own
 
 
 class TurnScript(msgspec.Struct, tag=True):
@@ -82,7 +83,8 @@ class TurnScript(msgspec.Struct, tag=True):
             before = earlier.history
         middle = (b"," if self.chat else b"").join(reversed(parts))
         length = len(body.begin) + len(middle) + len(body.end)
-        return b"".join((self.head, b"%d\r\n\r\n" % length, body.begin, middle, body.end))
+        length_line = b"%d\r\n%b\r\n" % (length, body.last)
+        return b"".join((self.head, length_line, body.begin, middle, body.end))
 
     @property
     def chat(self) -> bool:
@@ -192,16 +194,18 @@ def make(
     asked: Asked,
     head: bytes,
     answers: Answers = "server",
+    id_prefix: str | None = None,
 ) -> Script:
-    """Make the script. `head`: of each request, to the value of its content length."""
+    """Make the script. `head`: of each request, to the value of its content length. `id_prefix`: of their numbers."""
     protocol = PROTOCOLS[backend]
     wholes = []
     turns = []
-    for request in requests:
+    for number, request in enumerate(requests):
         if isinstance(request, Turn):
             turns.append(request)
         else:
-            wholes.append(http1.payload(head, _encode(protocol.body(request, asked))))
+            body = _encode(protocol.body(request, asked))
+            wholes.append(http1.payload(head, body, _id_line(id_prefix, number)))
     if not turns:
         return PromptScript(wholes)
     followed = {turn.history for turn in turns}
@@ -209,16 +213,29 @@ def make(
     if followed == {None}:
         bodies = (_body(turn, backend, asked, answers, False) for turn in turns)
         return PromptScript(
-            [http1.payload(head, b"".join((b.begin, b.own, b.end))) for b in bodies]
+            [
+                http1.payload(
+                    head, b"".join((b.begin, b.own, b.end)), _id_line(id_prefix, i)
+                )
+                for i, b in enumerate(bodies)
+            ]
         )
     return TurnScript(
         backend,
         head,
         [
-            _body(turn, backend, asked, answers, i in followed)
+            msgspec.structs.replace(
+                _body(turn, backend, asked, answers, i in followed),
+                last=_id_line(id_prefix, i),
+            )
             for i, turn in enumerate(turns)
         ],
     )
+
+
+def _id_line(prefix: str | None, number: int) -> bytes:
+    """Return the header by which a server names the request; empty: it chooses a name itself."""
+    return b"" if prefix is None else f"x-request-id: {prefix}{number}\r\n".encode("ascii")
 
 
 def _body(

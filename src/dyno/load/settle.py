@@ -11,7 +11,7 @@ from dyno.measure.counting import Counting, length_is_known
 from dyno.measure.reuse import ReuseTally
 from dyno.measure.summary import Tally
 from dyno.measure.sums import Summed
-from dyno.workload.request import Answers
+from dyno.workload.request import Histories
 
 
 class PlannedRequest(msgspec.Struct, frozen=True, array_like=True):
@@ -41,7 +41,7 @@ class Settling(msgspec.Struct, frozen=True):
     model: str = ""  # that a server names rightly
     in_order: bool = False  # a record depends on those that ended before it
     # whose answers are in the prompts; None: prompts share nothing
-    answers: Answers | None = None
+    answers: Histories | None = None
     block_tokens: int | None = None
 
 

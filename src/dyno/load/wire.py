@@ -23,7 +23,7 @@ from dyno.facts.record import ClientFacts
 from dyno.http import Route
 from dyno.load import http1
 from dyno.load.connection import ERROR, IN, OUT, Connection, Replica, failure
-from dyno.load.http1 import OVER
+from dyno.load.http1 import ONE, OVER
 from dyno.load.plan import Plan
 from dyno.load.pool import AHEAD_NS, Pool
 from dyno.load.progress import Progress, Stop, TokenPace
@@ -47,6 +47,7 @@ from dyno.numbers import count
 from dyno.units import NS_PER_MS, NS_PER_S, ns
 
 FLUSH_BYTES = 131_072
+NO_BEGIN: tuple[bytes, ...] = ()  # nothing begins so
 NEVER_NS = 1 << 62
 TICK_NS = 100 * NS_PER_MS
 SENDS_A_TURN = 32  # then look at the sockets again
@@ -64,8 +65,16 @@ STARVED_NS = TICK_NS // 20  # waited for a core in a tick: who naps then may wai
 NAP_NS = 500_000  # at most, with what waking up takes
 # after a longer sleep there is time to ask the scheduler how long it let us wait
 MARK_FROM_NS = 2 * NS_PER_MS
-# 10,000 reads/s: below that a wake-up for each read is cheap enough
+# 10,000 reads/s
 NAP_FROM_READS_PER_TICK = 1_000
+# From 1,500 reads/s on, where a nap costs nothing: the reads of a stream are far apart, few answers end (a nap makes
+# the next request late), and few reads hold several chunks: where more do, not for a second.
+CALM_FROM_READS_PER_TICK = 150
+CALM_GAP_NS = 3 * NS_PER_MS
+CALM_READS_PER_END = 20
+CALM_READS_PER_JOINT = 20
+CALM_AGAIN_NS = NS_PER_S
+FADE_PER_TICK = 0.9
 # The server is gone: no byte for this long, and this many connections refused in a row, by every replica.
 GONE_AFTER_NS = 3 * NS_PER_S
 GONE_REFUSED = 8
@@ -122,6 +131,8 @@ class Wire:
         self._gate = gate or now_ns
         self._check_ns = 0  # when time-outs are looked at next
         self._next = 0  # the next session of the plan
+        # When the next request is due, unless a slot becomes free before; in a load with times it is asked each time.
+        self._due_ns = 0
         self._open = 0  # sessions that have begun and aren't over
         # Exchanges to close, whose responses are whole: their last read, and when it arrived.
         self._complete: dict[Connection, tuple[bytes, int]] = {}
@@ -147,10 +158,11 @@ class Wire:
         # the kernel's receive stamps do come: some sandboxes take the option and give none
         self._stamped = False
         self._offset_ns = 0
-        # the last poll, and the one whose events are being read
-        self._before = self._now = Poll(0, 0, 0)
+        # The last poll, and the one whose events are being read, each as the fields of Poll: a tuple is made in a
+        # seventh of the time.
+        self._before = self._now = (0, 0, 0, 0)
         # a poll, and since when what it found can have been there
-        self._since: tuple[Poll | None, int] = None, 0
+        self._since: tuple[tuple[int, int, int, int] | None, int] = None, 0
         self._left_over = False  # a socket was not read to its end
         self._stalls = Stalls()
         # no core for a good part of the last tick; for how long in all
@@ -159,7 +171,11 @@ class Wire:
         self._ticks_late_ns: list[int] = []
         self._tick_ns = self._stop_ns = 0  # the next tick; the end of sending
         self._napping = False
-        self._reads_at_tick = 0
+        # all reads, those of several chunks, and ended exchanges, at the last tick
+        self._at_tick = 0, 0, 0
+        self._joint = 0  # reads that hold several chunks
+        self._recent_reads = self._recent_ends = 0.0  # older ones fade
+        self._calm_ns = 0  # since then few reads are joint
         self._priority = Priority(core)
         until_s = None if plan.stop_sending_ns is None else plan.stop_sending_ns / NS_PER_S
         self.progress = Progress(plan.requests, until_s)
@@ -169,6 +185,7 @@ class Wire:
 
     def drive(self) -> ClientFacts:
         count = self._plan.count
+        timed = self._plan.due_ns is not None
         spool = self._spool
         with self._connected():
             self._aim()
@@ -180,7 +197,9 @@ class Wire:
                     self._send_last()
                 if self._complete:
                     self._settle(now + TURN_NS // 2)
-                due = self._send_due(now)
+                if timed or now >= self._due_ns:
+                    self._due_ns = self._send_due(now)
+                due = self._due_ns
                 if self._next >= count and (self._open == 0 or self._interrupted):
                     break
                 if self._cancels:
@@ -193,7 +212,10 @@ class Wire:
                     if not self._stamped and self.progress.reads:
                         self._note_turn(asleep)
                     self._read(events)
-                self._look_back(len(events))
+                if len(events) < EVENTS_MAX and not self._left_over:
+                    self._before = self._now
+                else:  # not all was looked at: the next reads may find bytes from before
+                    self._left_over = False
                 if spool.size > FLUSH_BYTES:
                     spool.flush()
         return self._facts
@@ -205,13 +227,33 @@ class Wire:
         self._stop_ns = NEVER_NS if length_ns is None else self._start_ns + length_ns
 
     def _come_to_tick(self, now: int) -> None:
-        progress = self.progress
         self._ticks_late_ns.append(now - self._tick_ns)
-        thick = progress.reads - self._reads_at_tick >= NAP_FROM_READS_PER_TICK
-        self._reads_at_tick = progress.reads
+        thick = self._is_thick(now)
         self._tick_ns = max(self._tick_ns + TICK_NS, now)
+        self._due_ns = 0
         self._tick(now)
         self._napping = self._stamped and thick and not self._starved
+
+    def _is_thick(self, now: int) -> bool:
+        """Return whether reads came so thick in the last tick that one wake-up is to serve several."""
+        progress = self.progress
+        reads_before, joint_before, ended_before = self._at_tick
+        self._at_tick = progress.reads, self._joint, progress.ended
+        reads = progress.reads - reads_before
+        self._recent_reads = self._recent_reads * FADE_PER_TICK + reads
+        self._recent_ends = (
+            self._recent_ends * FADE_PER_TICK + progress.ended - ended_before
+        )
+        if (self._joint - joint_before) * CALM_READS_PER_JOINT > reads:
+            self._calm_ns = now + CALM_AGAIN_NS
+        if reads >= NAP_FROM_READS_PER_TICK:
+            return True
+        return (
+            reads >= CALM_FROM_READS_PER_TICK
+            and reads * CALM_GAP_NS <= progress.in_flight * TICK_NS
+            and self._recent_ends * CALM_READS_PER_END <= self._recent_reads
+            and now >= self._calm_ns
+        )
 
     def _send_last(self) -> None:
         """Send what is due at the very end of sending; nothing after it."""
@@ -221,7 +263,7 @@ class Wire:
 
     def _wait(self, asleep: int, due: int) -> list[tuple[int, int]] | None:
         """Wait for the sockets until the next thing is due. None: there was only time for something else."""
-        poll = self._pool.poller.poll
+        poll = self._poll
         wait_ns = 0 if self._complete else min(self._tick_ns, due) - asleep
         if wait_ns <= 0:
             events = poll(0)
@@ -236,9 +278,9 @@ class Wire:
             if self._napping and len(events) < NAP_BELOW and wait_ns > NAP_FROM_NS:
                 time.sleep(NAP_S)
                 events = poll(0)
-        nap_ns = NAP_NS if self._napping else 0
-        self._now = Poll(asleep, now_ns(), len(events), nap_ns)
-        if self._now.returned_ns - asleep > MARK_FROM_NS:
+        returned = now_ns()
+        self._now = asleep, returned, len(events), NAP_NS if self._napping else 0
+        if returned - asleep > MARK_FROM_NS:
             self._stalls.mark()
         return events
 
@@ -246,24 +288,18 @@ class Wire:
         """Read in answers that later requests hold; else sleep."""
         if not self._digest(asleep + rest_ns):
             time.sleep(rest_ns / NS_PER_S)
-        self._before = Poll(asleep, asleep, 0)
+        self._before = asleep, asleep, 0, 0
 
     def _note_turn(self, asleep: int) -> None:
         """Note when all sockets were last looked at: the kernel gives no stamps."""
-        self._spool.note(TURN, 0, asleep, TIMES.pack(self._before.returned_ns, 0))
-
-    def _look_back(self, events: int) -> None:
-        if events >= EVENTS_MAX or self._left_over:
-            # not all was looked at: the next reads may find bytes from before
-            self._left_over = False
-        else:
-            self._before = self._now
+        self._spool.note(TURN, 0, asleep, TIMES.pack(self._before[1], 0))
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[None]:
         """Around the loop: connections are open, the thread has priority, and no garbage is collected. Then
         `_facts` are known."""
         pool = self._pool = Pool(self._routes, self._fronts)
+        self._poll = pool.poller.poll
         plan = self._plan
         progress = self.progress
         thaw = not gc.get_freeze_count()  # what a caller froze stays frozen
@@ -275,7 +311,7 @@ class Wire:
             self._start_ns = self._last_byte_ns = start = self._gate()
             pool.touch()
             usage_before = resource.getrusage(resource.RUSAGE_SELF)
-            self._before = self._now = Poll(start, start, 0)
+            self._before = self._now = (start, start, 0, 0)
             self._note_clock()
             self._steps = deque((start + offset, slots) for offset, slots in plan.steps)
             if plan.due_ns is None and not self._steps:
@@ -325,8 +361,10 @@ class Wire:
         note = self._spool.heads.append
         append = self._spool.parts.append
         frame = FRAME_BYTES
+        begins = http1.BEGINS.get
         size = reads = 0
-        until = clock() + TURN_NS
+        began = clock()
+        until = began + TURN_NS
         for fd, event in events:
             stream = streams.get(fd)
             if stream is None:
@@ -363,18 +401,9 @@ class Wire:
             size += length
             reads += 1
             stream.room = room = stream.room - length - frame
-            try:
-                if held := take(data):  # not ONE
-                    self._note_since(stream)
-                    if held == OVER and (now := clock()) < until:
-                        self._ended(stream, data, self._arrival(stream, stamp))
-                        if free or soon:
-                            self._send_due(now)
-                    elif held == OVER:
-                        stream.take = None
-                        self._complete[stream] = data, self._arrival(stream, stamp)
-            except ValueError as e:
-                self._fail(stream, f"garbage: {e}")
+            # Most reads are one whole chunk, and begin like another one of this length.
+            if not (stream.between and data.startswith(begins(length, NO_BEGIN))):
+                self._take(stream, take, data, stamp, until)
             if room < 0 and stream not in self._complete:
                 self._too_large(stream)
             if length == READ_BYTES:
@@ -383,7 +412,37 @@ class Wire:
         self.progress.bytes += size
         self.progress.reads += reads
         if reads:
-            self._last_byte_ns = now_ns()
+            self._last_byte_ns = began
+
+    def _take(
+        self,
+        stream: Connection,
+        take: Callable[[bytes], int],
+        data: bytes,
+        stamp: bytes,
+        until: int,
+    ) -> None:
+        """Take a read that may be more, or less, than one chunk. After `until` an exchange that has ended waits."""
+        try:
+            held = take(data)
+        except ValueError as e:
+            self._fail(stream, f"garbage: {e}")
+            return
+        framing = stream.framing
+        stream.between = stream.skips and framing is not None and framing.between
+        if held == ONE:
+            return
+        self._note_since(stream)
+        if held != OVER:
+            self._joint += 1
+            return
+        if (now := now_ns()) < until:
+            self._ended(stream, data, self._arrival(stream, stamp))
+            if self._free or self._soon:
+                self._send_due(now)
+        else:
+            stream.take = None
+            self._complete[stream] = data, self._arrival(stream, stamp)
 
     def _send_due(self, now: int) -> int:
         """Send what is due; return when the next request is (a far time if none is)."""
@@ -592,6 +651,7 @@ class Wire:
         if stream.followed is not None:
             take = _followed(take, stream.followed.add)
         if answer is None:
+            stream.skips = stream.followed is None
             return take
         add = answer.add
         reads = answer.reads
@@ -762,6 +822,7 @@ class Wire:
         """Let those that waited for this exchange follow; where its session is over, its slot is free."""
         replica.in_flight -= 1
         self.progress.in_flight -= 1
+        self._due_ns = 0
         if refused:
             replica.refused += 1
         if self._sessions is not None:
@@ -1034,7 +1095,7 @@ class Wire:
         """Note since when the chunks of a read can have been there, if it may hold several."""
         poll, since = self._since
         if poll is not self._now:  # the scheduler is asked once for the events of a poll
-            since = self._stalls.since_ns(self._before, self._now)
+            since = self._stalls.since_ns(Poll(*self._before), Poll(*self._now))
             self._since = self._now, since
         self._spool.note(SINCE, stream.exchange, since, TIMES.pack(since, 0))
 

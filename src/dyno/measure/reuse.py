@@ -15,7 +15,7 @@ from dyno.facts.summary import ReuseSummary, Summary
 from dyno.facts.telemetry import TelemetrySummary
 from dyno.measure import counting
 from dyno.measure.sums import Summed
-from dyno.workload.request import Answers, StoredRequest
+from dyno.workload.request import Histories, StoredRequest
 
 BLOCK_TOKENS = 16  # vLLM's default on a GPU
 _CHARACTERS = 16  # of a block, about 4 tokens
@@ -53,7 +53,7 @@ class ReuseTally(Summed):
     def __init__(
         self,
         planned: Sequence[_Planned],
-        answers: Answers,
+        answers: Histories,
         block_tokens: int | None = None,
     ) -> None:
         self._count = len(planned)

@@ -2,18 +2,19 @@
 
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from dyno.facts.record import CANCELLED, ClientFacts, Record
+from dyno.facts.record import CANCELLED, INTERRUPTED, ClientFacts, Record
 from dyno.facts.spread import Distribution, Latency
 from dyno.facts.summary import (
     CancelSummary,
     ClientSummary,
     Counts,
+    ProbeSummary,
     ReplaySummary,
     ReplicaSummary,
     Steady,
@@ -33,6 +34,7 @@ from dyno.measure.statistics import (
 )
 from dyno.measure.streams import Streams
 from dyno.measure.sums import Summed
+from dyno.measure.timing import Span
 from dyno.units import NS_PER_MS, NS_PER_S, ns, seconds
 
 NAMES_MAX = 50
@@ -603,6 +605,18 @@ class Tally(Summed):
             since_free = np.where(before >= 0, sent - ends[np.maximum(before, 0)], ns(3600))
             late = np.minimum(late, since_free)
         return late
+
+
+def summarize_probes(records: Iterable[Record]) -> ProbeSummary:
+    """Return the figures of the probes. Those that the end of the load has cut off are in none."""
+    times = SpanColumn()
+    failed = 0
+    for r in records:
+        if r.error is None:
+            times.add(timing.e2el_ns(r) or Span(r.end_ns - r.sent_ns, r.end_ns - r.sent_ns))
+        elif r.error != INTERRUPTED:
+            failed += 1
+    return ProbeSummary(len(times.low), failed, times.latency([99.0, 100.0]))
 
 
 def _count_name(names: Counter[str], name: str, count: int = 1) -> None:

@@ -567,7 +567,9 @@ def _hub() -> str:
 
 
 def _first_line(e: Exception) -> str:
-    return (str(e) or type(e).__name__).splitlines()[0].rstrip(".")
+    """Return the first line of an error, without the system's number of it."""
+    line = (str(e) or type(e).__name__).splitlines()[0].rstrip(".")
+    return re.sub(r"^\[Errno -?\d+\] ", "", line)
 
 
 if __name__ == "__main__":

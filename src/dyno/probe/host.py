@@ -4,6 +4,7 @@ import os
 import platform
 import re
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -49,6 +50,18 @@ def busy_s() -> float | None:
             for name in ("user", "system", "nice", "irq", "softirq")
         )
     )
+
+
+def busy_cores(seconds: float) -> float | None:
+    """Return how many cores other processes use, by a look of so long. None where only a part of them is visible."""
+    before, began = busy_s(), time.monotonic()
+    own = time.process_time()
+    time.sleep(seconds)
+    after = busy_s()
+    if before is None or after is None:
+        return None
+    others_s = after - before - (time.process_time() - own)
+    return max(others_s, 0.0) / (time.monotonic() - began)
 
 
 def cores(root: Path = ROOT) -> int:

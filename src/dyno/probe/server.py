@@ -26,7 +26,7 @@ _SAME = {
     "version": "version",
 }
 # keys of an error, by the habits of several servers
-_MESSAGE = ("error", "message", "detail")
+_MESSAGE = ("error", "errors", "message", "detail", "msg", "title")
 
 
 def read_target(client: Client, spec: TargetSpec) -> TargetFacts:
@@ -141,9 +141,19 @@ def _complaint(answer: Any) -> str:
     while isinstance(answer, dict):
         inner = next(filter(None, map(answer.get, _MESSAGE)), None)
         if not inner:
-            break
+            return json.dumps(answer, ensure_ascii=False)
         answer = inner
+    if isinstance(answer, list):
+        return "; ".join(map(_placed_complaint, answer))
     return str(answer)
+
+
+def _placed_complaint(answer: Any) -> str:
+    """Return one of several messages, with the field that it is about (FastAPI's `loc`)."""
+    where = answer.get("loc") if isinstance(answer, dict) else None
+    if not isinstance(where, list) or not where:
+        return _complaint(answer)
+    return f"{'.'.join(map(str, where))}: {_complaint(answer)}"
 
 
 def _complains(answer: Any) -> bool:

@@ -10,6 +10,7 @@ from dyno.facts.spread import Distribution, Latency, Spread
 from dyno.facts.summary import (
     ClassSummary,
     ClientSummary,
+    ProbeSummary,
     ReplaySummary,
     Result,
     ReuseSummary,
@@ -20,10 +21,11 @@ from dyno.facts.summary import (
 from dyno.facts.trial import TrialSpec
 from dyno.measure.reuse import reported_share
 from dyno.numbers import UNKNOWN, count, deviating, number, percent
+from dyno.report import short_run
 from dyno.report.machine import roofline_pairs, telemetry_pairs
 from dyno.report.table import terminal, text_table
 from dyno.screen import styled, verdict_style, wrapped
-from dyno.workload.request import Answers
+from dyno.workload.request import Histories
 
 # Figures of vLLM's block, in its order, after the load's own lines.
 _COPIED = (
@@ -34,7 +36,7 @@ _INDENT = " " * 8
 
 
 def block(
-    result: Result, trial: TrialSpec, metrics: list[str], answers: Answers | None = None
+    result: Result, trial: TrialSpec, metrics: list[str], answers: Histories | None = None
 ) -> str:
     """Return the block of a served run. `answers`: in the history of conversations."""
     s = result.served
@@ -45,6 +47,8 @@ def block(
     for name in _COPIED:
         if name != "request_goodput" or trial.goodput_ms:
             lines.append(_copied_figure(METRICS[name], s))
+    if s.probes is not None:
+        lines += _probes(s.probes)
     for key in metrics:
         lines += _distribution(KEYS[key], s)
     if s.reasoning_tokens is not None:
@@ -54,7 +58,8 @@ def block(
     lines += _classes(s.classes)
     lines.append(f"{'dyno':-^50}")
     if answers is not None:
-        lines.append(labelled("Answers in the history:", answers))
+        words = "server and recorded" if answers == "mixed" else answers
+        lines.append(labelled("Answers in the history:", words))
     lines += _own(result, trial.load)
     if result.roofline is not None:
         lines += [labelled(*pair) for pair in roofline_pairs(result.roofline)]
@@ -203,6 +208,19 @@ def _figures(stem: str, s: Summary) -> list[str]:
         if p != "50":
             lines.append(labelled(f"  p{p}:", _statistic(d, p, value)))
     return lines
+
+
+def _probes(probes: ProbeSummary) -> list[str]:
+    """Return vLLM's lines about the probes."""
+    times = probes.e2el
+    return [
+        f"{'Probe Requests':-^50}",
+        _copied("Probe requests completed:", probes.completed),
+        _copied("Probe requests failed:", probes.failed),
+        _copied("Median probe E2EL (ms):", times.median, times.bounds.get("median")),
+        _copied("P99 probe E2EL (ms):", times.percentiles["99"], times.bounds.get("99")),
+        _copied("Max probe E2EL (ms):", times.percentiles["100"], times.bounds.get("100")),
+    ]
 
 
 def _reasoning(s: Summary) -> list[str]:
@@ -479,7 +497,9 @@ def _distribution(stem: str, s: Summary) -> list[str]:
 
 def verdict_lines(result: Result) -> list[str]:
     lines = [f"Verdict: {styled(result.verdict, verdict_style(result.verdict))}"]
-    for finding in result.findings:
+    short = short_run.join(result.findings)
+    lines += wrapped(short.line)
+    for finding in short.others:
         lines += finding_lines(finding)
     examples = result.summary.failure_examples if result.summary is not None else {}
     if result.offline is not None and result.offline.failure_example:

@@ -456,7 +456,9 @@ def _gate(c: Comparison, results: Sequence[GateResult], as_markdown: bool) -> It
         where = f"{_all(results)} {_noun(c)}s"
     else:
         where = f"{len(results)} of {len(c.pairings)} {_noun(c)}s; the others don't have this figure"
-    yield from _item(f"gate {results[0].gate}: holds at {where}.", as_markdown)
+    yield from _item(
+        f"gate {results[0].gate}: holds at {where}{_least_room(c, results)}.", as_markdown
+    )
 
 
 def _where(c: Comparison, g: GateResult) -> str:
@@ -465,10 +467,36 @@ def _where(c: Comparison, g: GateResult) -> str:
     return f" at {_loads(c)[0][g.pairing]}"
 
 
+def _least_room(c: Comparison, results: Sequence[GateResult]) -> str:
+    """Say how near to the limit it comes at several loads."""
+    nearest = _nearest(results)
+    if nearest is None:
+        return ""
+    if len({g.text for g in results}) == 1:
+        return f": {nearest.text}"
+    return f"; nearest to the limit{_where(c, nearest)}: {nearest.text}"
+
+
+def _nearest(results: Sequence[GateResult]) -> GateResult | None:
+    """Return the result that is nearest to its limit; None: none has a figure."""
+    known = [(g.room, i) for i, g in enumerate(results) if g.room is not None]
+    return results[min(known)[1]] if known else None
+
+
 def gate_line(c: Comparison, state: str, code: int) -> str:
-    """Return the last line: which gate decides the exit code."""
-    failing = [g for g in c.gates if g.state == state]
-    first = failing[0]
-    more = f", and {len(failing) - 1} more" if len(failing) > 1 else ""
+    """Return the last line: which gate decides the exit code, or that all of them hold."""
+    deciding = [g for g in c.gates if g.state == state]
+    if state == "held":
+        return f"{_held(c, deciding)}. Exit {code}."
+    first = deciding[0]
+    more = f", and {len(deciding) - 1} more" if len(deciding) > 1 else ""
     strict = " (--strict)" if state == "undecided" and code == 3 else ""
     return f"Gate {state}: {first.gate}{_where(c, first)}: {first.text}{more}. Exit {code}{strict}."
+
+
+def _held(c: Comparison, held: Sequence[GateResult]) -> str:
+    gates = {g.gate for g in held}
+    if len(gates) > 1:
+        return "Both gates hold" if len(gates) == 2 else f"All {len(gates)} gates hold"
+    nearest = _nearest(held) or held[0]
+    return f"Gate holds: {nearest.gate}{_where(c, nearest)}: {nearest.text}"

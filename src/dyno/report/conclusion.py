@@ -4,17 +4,19 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from dyno.compare.compare import default_metrics, pairings
 from dyno.facts.comparison import Difference, Pairing
 from dyno.facts.entry import Entry
 from dyno.facts.finding import Finding, Verdict
 from dyno.facts.imported import KINDS, Row
-from dyno.facts.load import LOADS, span
+from dyno.facts.load import KEYS, LOADS, span
 from dyno.facts.metric import THROUGHPUTS, better, metric
-from dyno.facts.report import Best, Contender, Standing, Words
+from dyno.facts.report import Best, Contender, Loads, Standing, Words
 from dyno.measure.greedy import agreement
 from dyno.measure.points import named, same_model
-from dyno.numbers import count, many, money, number, percent
+from dyno.numbers import count, many, money, number, percent, setting
 from dyno.report.find import sentences as search_sentences
 from dyno.report.front import front_sentences
 from dyno.report.table import too_few
@@ -22,9 +24,11 @@ from dyno.report.target import (
     SMALL,
     WAITS,
     Contest,
+    Fall,
     Limits,
     contests,
     counts,
+    falls,
     latency,
     level,
     limit_words,
@@ -103,10 +107,15 @@ def conclude(
         default=None,
     )
     answer, standing = _alone(given, limits) if given else ([], None)
+    alternative = None
     if main is not None:
-        answer, standing = _answer(main, judged, limits), _standing(main, judge)
+        standing = _standing(main, judge)
+        other_way = _other_way(main, judge)
+        alternative = None if other_way is None else _standing(other_way, judge)
+        answer = [*_answer(main, judged, limits), *_other_leader(main, other_way)]
     elif unanswered:
         answer = [unanswered[0], *(answer[:1] if standing is not None else [])]
+        standing = _apart(given, limits) or standing
     return Words(
         compared=_compared(entries, unfinished),
         on=_on(entries),
@@ -114,9 +123,13 @@ def conclude(
         confidence=[_confidence(j) for j in judged[:_MOST]] or [_NOTHING_COMPARED],
         caveats=_caveats(entries, findings, unfinished),
         agreement=list(_agreement(entries)),
-        workloads=[*(" ".join(_workload(j, limits)) for j in judged), *unanswered],
+        workloads=[
+            *(" ".join(_workload(j, limits, given)) for j in judged),
+            *unanswered,
+        ],
         cost=list(_costs(all_contests, entries, best, limits)),
-        standing=standing,
+        standing=_with_remark(standing, given),
+        alternative=_with_remark(alternative, given),
     )
 
 
@@ -138,18 +151,30 @@ def _compared(entries: Sequence[Entry], unfinished: int) -> str:
     return f"{' '.join(parts)}: {_counted(entries, timed, unfinished)}."
 
 
+def counted_results(entries: Sequence[Entry]) -> str:
+    """Count what was measured: dyno's own trials by their folders, since one may have many scores; others' results."""
+    own = {row.file: row for e in entries for row in e.rows if row.form == "run"}
+    trials = sum(row.place is not None for row in own.values())
+    others = [e.kind for e in entries if all(row.form != "run" for row in e.rows)]
+    scores = others.count("quality")
+    counts = [
+        (trials, "trial"),
+        (len(own) - trials, "run"),
+        (len(others) - scores, "result"),
+        (scores, "score"),
+    ]
+    known = [many(n, what) for n, what in counts if n]
+    return _listed(known or [many(0, "result")])
+
+
 def _levels(entries: Sequence[Entry], axis: str) -> str:
     return span(axis, [e.axes[axis] for e in entries if axis in e.axes])
 
 
 def _counted(entries: Sequence[Entry], timed: Sequence[Entry], unfinished: int) -> str:
-    """Count the results, their repeats, and trials without a result."""
-    done = [e for e in timed if not e.failure]
-    counted = many(len(done), "result")
-    scores = sum(not e.failure for e in entries) - len(done)
-    if scores:
-        counted += f" and {many(scores, 'score')}"
-    repeats = sorted({e.repeats for e in done})
+    """Count the trials with a result, their repeats, and trials without a result."""
+    counted = counted_results([e for e in entries if not e.failure])
+    repeats = sorted({e.repeats for e in timed if not e.failure})
     if repeats and repeats[-1] > 1:
         each = str(repeats[0]) if len(repeats) == 1 else f"{repeats[0]} to {repeats[-1]}"
         counted += f", {each} repeats each"
@@ -190,7 +215,8 @@ def _engine(e: Entry) -> str:
     engine = e.settings.get("engine")
     if not engine:
         return ""
-    return f"{engine} {e.settings.get('engine_version') or ''}".strip()
+    version = e.settings.get("engine_version") or ""
+    return str(engine) if version == engine else f"{engine} {version}".strip()
 
 
 def _machine(e: Entry) -> str:
@@ -331,7 +357,14 @@ def _about(contest: Contest) -> str:
 def _how_sure(d: Difference, word: str) -> str:
     if d.change is None or d.low is None or d.high is None:
         return f"{word}: {d.why}" if d.why else word
-    return f"{word}, {d.change_words} ({d.interval_phrase.replace(' interval', ':')}, {_basis(d)})"
+    return f"{word}, {d.change_words} ({_interval(d).replace(' interval', ':')})"
+
+
+def _interval(d: Difference) -> str:
+    """Return the interval and what it rests on; where there is none, why."""
+    if d.enough_repeats is not None:
+        return d.interval_phrase
+    return f"{d.interval_phrase}, {_basis(d)}"
 
 
 def _basis(d: Difference) -> str:
@@ -373,10 +406,7 @@ def _who(j: Judged, limits: Limits) -> str:
     if j.leads:
         return f"{within}{j.leader.series} {_does(j.contest)}: {_value(j, j.leader)}."
     if j.word == "inconclusive" or j.too_short:
-        values = " and ".join(_value(j, e) for e in (j.leader, j.other))
-        return (
-            f"{within}{j.leader.series} and {j.other.series} can't be separated: {values}."
-        )
+        return f"{within}{j.leader.series} and {j.other.series} can't be separated: {_both(j)}."
     sides = " and ".join(f"{e.series} ({_value(j, e)})" for e in (j.leader, j.other))
     no = "no" if within else "No"
     return f"{within}{no} difference is detected between {sides}."
@@ -393,6 +423,13 @@ def _value(j: Judged, e: Entry) -> str:
     return f"{number(j.contest.value(e))} {metric(j.contest.metric).unit}".strip() + _where(
         j.contest, e
     )
+
+
+def _both(j: Judged) -> str:
+    """Return both values in words, with what they share once: '3,803 and 2,544 output tokens/s at concurrency 16'."""
+    if level(j.leader) == level(j.other):
+        return f"{number(j.contest.value(j.leader))} and {_value(j, j.other)}"
+    return " and ".join(_value(j, e) for e in (j.leader, j.other))
 
 
 def _where(contest: Contest, e: Entry) -> str:
@@ -464,11 +501,81 @@ def _sure(judged: Sequence[Judged]) -> str:
     corrected = (
         f" after correction for {j.figures} figures" if d.word.startswith("perhaps") else ""
     )
-    return f"{sure.get(j.word, 'Difference')}{corrected}: {d.interval_phrase}, {_basis(d)}."
+    return f"{sure.get(j.word, 'Difference')}{corrected}: {_interval(d)}."
+
+
+def _other_way(main: Judged, judge: _Judge) -> Judged | None:
+    """Return the main contest with the other choice of loads; None: there is none."""
+    contest = main.contest.other_way()
+    return None if contest is None else judge(contest, contest.ranked[1])
+
+
+def _other_leader(main: Judged, other_way: Judged | None) -> Iterator[str]:
+    """Say who leads with the other choice of loads, if it is another."""
+    if (
+        other_way is None
+        or not other_way.leads
+        or other_way.leader.series == main.leader.series
+    ):
+        return
+    at = "At one load" if other_way.contest.one_load else "Each at its best load"
+    leads, behind = (_value(other_way, e) for e in (other_way.leader, other_way.other))
+    yield f"{at}, {other_way.leader.series} leads: {leads}, against {behind} with {other_way.other.series}."
+
+
+def _apart(entries: Sequence[Entry], limits: Limits) -> Standing | None:
+    """Return series that share no load, each at its best, compared with none; None: there aren't two."""
+    families: dict[tuple[str, str], dict[str, list[Entry]]] = {}
+    for e in entries:
+        if e.axis and e.kind not in SMALL and counts(e, limits):
+            family = families.setdefault((e.kind, e.load.workload.words), {})
+            family.setdefault(e.series, []).append(e)
+    for (_, words), family in families.items():
+        able = [e for some in family.values() for e in some]
+        name = next(
+            (n for n in THROUGHPUTS if all(e.value(n) is not None for e in able)), None
+        )
+        if name is not None and len(family) > 1:
+            each = [_best(some, name) for some in family.values()]
+            ranked = sorted(each, key=lambda e: e.value(name) or 0.0, reverse=True)
+            rows = [Contender(e.id) for e in ranked[:_CONTENDERS]]
+            return Standing(name, words, rows, len(ranked) - len(rows), "apart")
+    return None
+
+
+def _with_remark(standing: Standing | None, entries: Sequence[Entry]) -> Standing | None:
+    """Add what the table's figures don't show: whose throughput falls with the load."""
+    if standing is None:
+        return None
+    by_id = {e.id: e for e in entries}
+    shown = {by_id[c.entry].series for c in standing.contenders if c.entry in by_id}
+    return replace(
+        standing,
+        remark=_falling([e for e in entries if e.series in shown], standing.workload),
+    )
+
+
+def _falling(entries: Sequence[Entry], workload: str) -> str:
+    """Name those whose throughput is lower at the highest load than at a lower one."""
+    fallen = [f for f in falls(entries) if f.best.load.workload.words == workload]
+    if not fallen:
+        return ""
+    load = KEYS[fallen[0].best.axis].against
+    each = "; ".join(map(_fall, fallen[:_MOST]))
+    more = f"; {len(fallen) - _MOST} more" if len(fallen) > _MOST else ""
+    return f"Throughput falls with the {load}: {each}{more}."
+
+
+def _fall(f: Fall) -> str:
+    most, least = (number(e.value(f.metric) or 0.0) for e in (f.best, f.highest))
+    low, high = (setting(e.axes[e.axis]) for e in (f.best, f.highest))
+    return (
+        f"{f.best.series} from {most} at {low} to {least} {metric(f.metric).unit} at {high}"
+    )
 
 
 def _standing(main: Judged, judge: _Judge) -> Standing:
-    """Return all contenders of the main contest, each with the leader's margin over it."""
+    """Return all contenders of a contest, each with the leader's margin over it."""
     contest = main.contest
     first, *others = contest.ranked
     rows = [Contender(first.id)]
@@ -480,7 +587,9 @@ def _standing(main: Judged, judge: _Judge) -> Standing:
             rows.append(Contender(other.id, None, None, None, word, False))
         else:
             rows.append(Contender(other.id, d.change, d.low, d.high, word, d.points))
-    return Standing(contest.metric, contest.about, rows, len(others) + 1 - len(rows))
+    more = len(others) + 1 - len(rows)
+    loads: Loads = "one" if contest.one_load else "best"
+    return Standing(contest.metric, contest.about, rows, more, loads)
 
 
 # ---- greedy answers ----
@@ -489,33 +598,48 @@ def _standing(main: Judged, judge: _Judge) -> Standing:
 def _agreement(entries: Sequence[Entry]) -> Iterator[str]:
     """Compare each series with the first: by the check around loads, and by the items of quality tests."""
     for kind in ("serve", "quality"):
-        rows = _most_answers([e for e in entries if e.kind == kind])
-        first, *others = [*rows] or [""]
+        most = _most_answers([e for e in entries if e.kind == kind])
+        first, *others = [*most] or [""]
         for other in others[:_SERIES]:
-            if not same_model(rows[first], rows[other]):
+            a, b = most[first], most[other]
+            if not same_model(a.row, b.row):
                 continue
-            known = agreement([rows[first]], [rows[other]])
+            known = agreement([a.row], [b.row])
             if known is not None:
-                yield f"{other} against {first}: {known.words}."
+                yield f"{a.test}, {other} against {first}: {known.words}."
         if len(others) > _SERIES:
             yield f"{len(others) - _SERIES:,} more series are left out here. `dyno compare` shows any two."
 
 
-def _most_answers(entries: Sequence[Entry]) -> dict[str, Row]:
+class _Answers(NamedTuple):
+    """The answers of a series, with the test that they are to."""
+
+    row: Row
+    test: str
+
+
+def _most_answers(entries: Sequence[Entry]) -> dict[str, _Answers]:
     """Return the row with most answers of each series that has any."""
-    most: dict[str, Row] = {}
+    most: dict[str, _Answers] = {}
     for e in entries:
         for row in e.rows:
-            known = len(most[e.series].answers) if e.series in most else 0
+            known = len(most[e.series].row.answers) if e.series in most else 0
             if len(row.answers) > known:
-                most[e.series] = row
+                most[e.series] = _Answers(row, _asked(e))
     return most
+
+
+def _asked(e: Entry) -> str:
+    """Name the test whose answers are compared."""
+    if e.kind == "serve":
+        return "Check of answers around the load"
+    return f"Quality test {e.load.only(('task', 'n_shot')).words}".rstrip()
 
 
 # ---- one paragraph a workload ----
 
 
-def _workload(j: Judged, limits: Limits) -> Iterator[str]:
+def _workload(j: Judged, limits: Limits, entries: Sequence[Entry]) -> Iterator[str]:
     contest = j.contest
     who = _who(j, limits)
     if j.leads:
@@ -538,6 +662,8 @@ def _workload(j: Judged, limits: Limits) -> Iterator[str]:
     if contest.left_out:
         yield f"Without a usable result at these loads: {_listed(contest.left_out)}."
     yield from _per_accelerator(contest)
+    if falling := _falling(entries, contest.about):
+        yield falling
 
 
 def _per_accelerator(contest: Contest) -> Iterator[str]:
@@ -618,7 +744,7 @@ def _own_loads(e: Entry, entries: Sequence[Entry], name: str) -> Standing:
     loads = [other for other in entries if subject(other) == subject(e)]
     first = max(0, min(loads.index(e) - _CONTENDERS // 2, len(loads) - _CONTENDERS))
     rows = [Contender(other.id) for other in loads[first : first + _CONTENDERS]]
-    return Standing(name, e.load.workload.words, rows, len(loads) - len(rows))
+    return Standing(name, e.load.workload.words, rows, len(loads) - len(rows), "own")
 
 
 def _most(value: float, name: str, e: Entry, limits: Limits) -> str:

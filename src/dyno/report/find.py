@@ -84,7 +84,9 @@ def lines(answer: FindAnswer, cost: Cost | None = None) -> Iterator[str]:
     yield ""
     yield from terminal(probes(answer))
     sent = sum(probe.sent for probe in answer.probes)
-    again = f", {many(answer.repeated, 'probe')} repeated" if answer.repeated else ""
+    again = ""
+    if answer.repeated:
+        again = f", {many(answer.repeated, 'probe')} void or disturbed and not counted"
     yield f"{many(len(answer.probes), 'probe')}, {count(sent)} requests, {duration(answer.duration_s)}{again}"
 
 

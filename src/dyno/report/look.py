@@ -8,7 +8,7 @@ PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#8B5A2B", "#9
 FAILURE = "#D55E00"
 GREY = "#8A8A8A"  # seen on white and on near-black
 # More series than colours: the same ones again, with another line. Plain dashes are for estimates.
-DASHES = ((1, 0), (9, 3, 2, 3), (2, 3), (12, 3, 2, 3, 2, 3))
+DASHES = ((1, 0), (6, 2, 1, 2), (2, 3), (7, 2, 1, 2, 1, 2))
 WIDTH = 720  # of a picture, in pixels
 
 

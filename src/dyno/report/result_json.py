@@ -17,7 +17,13 @@ from dyno.facts.metric import KEYS, RESULT_KEYS, SPEEDS, latency
 from dyno.facts.offline import Iteration, OfflineSummary
 from dyno.facts.record import Record
 from dyno.facts.spread import Distribution, Latency
-from dyno.facts.summary import ClassSummary, Result, SessionSummary, Summary
+from dyno.facts.summary import (
+    ClassSummary,
+    ProbeSummary,
+    Result,
+    SessionSummary,
+    Summary,
+)
 from dyno.facts.telemetry import TelemetrySummary
 from dyno.facts.trial import TrialSpec
 from dyno.measure import timing
@@ -158,9 +164,23 @@ def _serving(
     for name, stem in KEYS.items():
         if stem in s.latencies and (stem not in _QUEUED or _queued(stem, load)):
             out |= _flat(name, s.latencies[stem])
+    if s.probes is not None:
+        out |= _probes(s.probes)
     if s.reasoning_tokens is not None:
         out |= {"reasoning_tokens": s.reasoning_tokens, "answer_tokens": s.answer_tokens}
     return out
+
+
+def _probes(probes: ProbeSummary) -> dict[str, Any]:
+    """Return vLLM's keys of the probes."""
+    times = probes.e2el
+    return {
+        "probe_completed": probes.completed,
+        "probe_failed": probes.failed,
+        "probe_median_e2el_ms": times.median,
+        "probe_p99_e2el_ms": times.percentiles["99"],
+        "probe_max_e2el_ms": times.percentiles["100"],
+    }
 
 
 def _served(

@@ -18,7 +18,7 @@ from dyno.facts.study import PARTS, PlannedTrial, short
 from dyno.facts.summary import Result
 from dyno.measure.estimate import interval_of_repeats
 from dyno.numbers import UNKNOWN, count, many, number, percent
-from dyno.report import find, quality, searches
+from dyno.report import find, quality, searches, short_run
 from dyno.report.entries import of_repeats
 from dyno.report.searches import Drawn, Searched, table_of
 from dyno.report.table import Cell, Column, figure_interval, terminal
@@ -77,7 +77,7 @@ def _table(
     ]
     verdicts = [Cell(row.entry.verdict) for row in rows]
     table = table_of([*drawn, *figures, (Column("verdict", kind="verdict"), verdicts)])
-    yield from terminal(table, more="`dyno runs show STUDY --json`")
+    yield from terminal(table, more=f"`dyno runs show {planned[0].place.study} --json`")
     yield from wrapped(about)
     if kind == "find":
         yield from _search_lines(rows)
@@ -153,7 +153,8 @@ def _lines(
         rows = [
             row_of_trial(p, result) for p, result in zip(same, its_results, strict=True)
         ]
-        lines.append(_TrialLine(cells, of_repeats(", ".join(cells), rows), its_results))
+        name = ", ".join(map(_named_cell, titles, cells))
+        lines.append(_TrialLine(cells, of_repeats(name, rows), its_results))
     return lines
 
 
@@ -451,6 +452,14 @@ def columns(planned: Sequence[PlannedTrial]) -> list[str]:
     )
 
 
+def _named_cell(title: str, text: str) -> str:
+    """Return a cell as a sentence needs it: 'concurrency 4'. A name says by itself what it is."""
+    if title in _NAMES:
+        return text
+    word = title.rpartition(".")[2]
+    return f"{_SHORT.get(word, word)} {text}".replace("\n", " ")
+
+
 def _value(planned: PlannedTrial, title: str) -> Any:
     place = planned.place
     if title in _NAMES:
@@ -500,7 +509,9 @@ def _findings(results: Sequence[Result]) -> Iterator[str]:
         for finding in result.findings:
             first.setdefault(finding.code, finding)
             times[finding.code] += 1
-    for finding in worst_first(first.values()):
+    short = short_run.join(list(first.values()), times, len(results))
+    yield from wrapped(short.line)
+    for finding in worst_first(short.others):
         yield from _finding(
             finding, f" ({times[finding.code]} of {many(len(results), 'trial')})"
         )

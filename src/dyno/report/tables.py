@@ -10,11 +10,10 @@ from dyno.facts.finding import Finding
 from dyno.facts.imported import KINDS, RowKind, Scalar
 from dyno.facts.load import KEYS, LOAD, Key
 from dyno.facts.metric import METRICS, SAMPLED, TOKEN_THROUGHPUTS, Metric, meanings, metric
-from dyno.facts.report import PER, AuthorsTable, Contender, Report
+from dyno.facts.report import PER, AuthorsTable, Contender, Report, Standing
 from dyno.facts.summary import ClassSummary
 from dyno.numbers import (
     UNKNOWN,
-    change,
     count,
     currency,
     money,
@@ -25,7 +24,7 @@ from dyno.numbers import (
     score,
     setting,
 )
-from dyno.report import find, per, searches
+from dyno.report import find, per, searches, short_run
 from dyno.report.table import Cell, Column, Line, Table, figure_interval, figure_text
 from dyno.report.target import limit_words
 
@@ -47,11 +46,17 @@ class _Drawn(NamedTuple):
 # ---- the answer ----
 
 
-def answer(report: Report) -> Table | None:
-    """Return the contenders with the figures that decide, each with the leader's margin over it."""
-    standing = report.words.standing
-    if standing is None:
-        return None
+def answers(report: Report) -> list[Table]:
+    """Return the contenders with the figures that decide: at one load, and each at its best load where that is
+    another table. The first is the one that the answer's sentences are about."""
+    words = report.words
+    standings = [s for s in (words.standing, words.alternative) if s is not None]
+    tables = (_standing(report, s, i) for i, s in enumerate(standings))
+    return [table for table in tables if table is not None]
+
+
+def _standing(report: Report, standing: Standing, index: int) -> Table | None:
+    """Return the contenders, each with how far it is behind the best."""
     by_id = {e.id: e for e in report.entries}
     contenders = [c for c in standing.contenders if c.entry in by_id]
     entries = [by_id[c.entry] for c in contenders]
@@ -61,7 +66,10 @@ def answer(report: Report) -> Table | None:
     drawn = [_series(entries), *_deciding(entries, m)]
     if any(c.word for c in contenders):
         drawn.append(
-            _Drawn(Column("leader ahead", kind="figure"), [_lead(c) for c in contenders])
+            _Drawn(
+                Column("behind the best by", kind="figure"),
+                [_behind(c) for c in contenders],
+            )
         )
     if m.name != "score":  # a sentence has it
         drawn += _quality(entries, detectable=False)
@@ -72,10 +80,40 @@ def answer(report: Report) -> Table | None:
         *_counts(entries)[1:],
         _verdicts(entries),
     ]
-    same = entries[0].load.level_words if _one_level(entries) else ""
-    title = ", ".join(filter(None, [standing.workload, same])) or "Contenders"
+    name = "answer-otherwise" if index else "answer"
+    title = ", ".join(filter(None, [standing.workload, _loads_words(standing, entries)]))
     more = f"{standing.more} more below." if standing.more else ""
-    return _table("answer", title, entries, drawn, more)
+    about = " ".join(filter(None, [more, standing.remark]))
+    return _table(name, title or "Contenders", entries, drawn, about)
+
+
+def brief(report: Report) -> str:
+    """Return the notes of short runs as one line, for below the verdict; '' where there are none."""
+    return short_run.join(report.findings, trials=len(report.entries)).line
+
+
+_AT_BEST = "each at its best load"
+
+
+def _loads_words(standing: Standing, entries: Sequence[Entry]) -> str:
+    """Say at which loads the contenders are compared."""
+    if standing.loads == "apart":
+        return f"no load in common: {_AT_BEST}"
+    if standing.loads == "best" and not _one_level(entries):
+        return _AT_BEST
+    return entries[0].load.level_words if _one_level(entries) else ""
+
+
+def choices(report: Report) -> list[str]:
+    """Return the words of the switch between the answer's tables: at which loads each compares."""
+    by_id = {e.id: e for e in report.entries}
+    words = []
+    for standing in (report.words.standing, report.words.alternative):
+        if standing is not None:
+            first = by_id[standing.contenders[0].entry]
+            one = f"all at {first.load.level_words}"
+            words.append(one if standing.loads == "one" else _AT_BEST)
+    return words if len(words) > 1 else []
 
 
 def _deciding(entries: Sequence[Entry], m: Metric) -> list[_Drawn]:
@@ -115,10 +153,14 @@ def _token_prices(entries: Sequence[Entry], titles: Sequence[str]) -> list[_Draw
     return drawn
 
 
-def _lead(c: Contender) -> Cell:
+def _behind(c: Contender) -> Cell:
+    """Return by what share of the best a contender is behind it; of scores, by how many points."""
     if not c.word:
         return _UNKNOWN
-    return Cell(points(c.lead, signed=True) if c.points else change(c.lead), c.lead, c.word)
+    if c.lead is None:
+        return Cell(UNKNOWN, interval=c.word)
+    share = abs(c.lead if c.points else 1 / (1 + c.lead) - 1)
+    return Cell(points(share) if c.points else percent(share), share, c.word)
 
 
 # ---- results ----
@@ -678,7 +720,9 @@ def _best_load(entry: Entry | None, why: str) -> Cell:
 
 
 def findings(report: Report) -> Table | None:
-    if not report.findings:
+    """Return all findings but the notes of short runs, which the line below the verdict has."""
+    shown = short_run.join(report.findings).others
+    if not shown:
         return None
     columns = [
         Column("level", kind="level"),
@@ -690,7 +734,7 @@ def findings(report: Report) -> Table | None:
     ]
     # A run's folder is named by its trial, which links to it.
     own = {location for e in report.entries if e.tool == "dyno" for location in e.locations}
-    lines = [Line(_finding(f, _affected(f, report.entries), own)) for f in report.findings]
+    lines = [Line(_finding(f, _affected(f, report.entries), own)) for f in shown]
     return Table(columns, lines, "findings", "Findings")
 
 

@@ -1,4 +1,4 @@
-"""A latency target, the best load that meets it, and who leads: series under one workload, compared at the loads that
+"""A latency target, the best load that meets it, and who leads: series under one workload, compared at one load that
 all of them were measured under."""
 
 import math
@@ -6,11 +6,12 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
+from statistics import geometric_mean
 from typing import NamedTuple
 
 import msgspec
 
-from dyno.facts.entry import Entry
+from dyno.facts.entry import Entry, Number
 from dyno.facts.limits import Limit
 from dyno.facts.load import COUNTED, Load
 from dyno.facts.metric import THROUGHPUTS, TOKEN_THROUGHPUTS, better, words
@@ -20,6 +21,7 @@ from dyno.numbers import count, number, percent
 
 FEW = 0.01  # of the requests may have failed
 ALIKE = 0.02  # of a throughput: as good as the same
+FALL = 0.05  # of a throughput: it falls with the load
 WAITS = (
     "p99_ttft_ms",
     "median_ttft_ms",
@@ -270,12 +272,15 @@ def _exclusions(limits: Limits) -> dict[str, str]:
 
 
 class Contest(msgspec.Struct):
-    """Series under one workload, each at the best of the loads that all of them were measured under."""
+    """Series under one workload, compared at one load that all of them were measured under. Under a target, each is at
+    the best of these loads that meets it: the target is what they have in common."""
 
     metric: str
     kind: str
     about: str  # the workload, in words
     entries: list[Entry]  # one for each series
+    # the same series the other way round: each at its best load, or at one load; []: there is no other way
+    alternative: list[Entry] = []
     left_out: list[str] = []  # series that have no result that counts under these loads
     partial: bool = False  # some were measured under other loads too
     # at the lowest load another one leads: that, and the leader there
@@ -295,6 +300,18 @@ class Contest(msgspec.Struct):
         """Return the entries, the best first."""
         return sorted(self.entries, key=self.value, reverse=not self.lower)
 
+    def other_way(self) -> "Contest | None":
+        """Return the same contest with the other choice of loads; None: there is none."""
+        if not self.alternative:
+            return None
+        return msgspec.structs.replace(
+            self, entries=self.alternative, alternative=self.entries
+        )
+
+    @property
+    def one_load(self) -> bool:
+        return len({e.load.level for e in self.entries}) == 1
+
     def lead(self) -> float:
         """Return the difference as a share of the second."""
         first, other = (self.value(e) for e in self.ranked[:2])
@@ -305,8 +322,8 @@ BySeries = dict[str, list[Entry]]
 
 
 def contests(entries: Sequence[Entry], limits: Limits) -> Iterator[Contest]:
-    """Yield one for each workload. One that was measured under more loads than another has no right to its best of
-    these. A target leaves out what misses it, and doesn't change which loads are shared."""
+    """Yield one for each workload. Who was measured under more loads than another has no right to its best of these. A
+    target leaves out what misses it, and doesn't change which loads are shared."""
     families: dict[tuple[str, Load, str], BySeries] = {}
     for e in entries:
         if e.axis and e.kind not in SMALL and counts(e, {}):
@@ -315,8 +332,11 @@ def contests(entries: Sequence[Entry], limits: Limits) -> Iterator[Contest]:
     for (kind, load, axis), family in sorted(
         families.items(), key=lambda pair: _natural(pair[0][1].words)
     ):
-        able = _able(_sharing(family, axis), limits)
-        contest = _contest(kind, load.words, able, axis) if len(able) > 1 else None
+        shared = _sharing(family, axis)
+        able = _able(shared, limits)
+        contest = None
+        if len(able) > 1:
+            contest = _contest(kind, load.words, able, axis, bool(limits))
         if contest is not None:
             contest.left_out = [name for name in family if name not in able]
             contest.partial = (
@@ -324,7 +344,7 @@ def contests(entries: Sequence[Entry], limits: Limits) -> Iterator[Contest]:
             )
             contest.crossed = _crossed(contest, able, axis) if not limits else None
             everywhere = _able(family, limits).values()
-            contest.beyond = _beyond(contest, list(chain.from_iterable(everywhere)))
+            contest.beyond = _beyond(contest, chain.from_iterable(everywhere), shared)
             yield contest
 
 
@@ -338,13 +358,19 @@ def _able(family: BySeries, limits: Limits) -> BySeries:
     return out
 
 
-def _beyond(contest: Contest, entries: Sequence[Entry]) -> Entry | None:
-    """Return the entry with clearly more throughput under a load that others lack: it doesn't lead."""
-    most = max(entries, key=contest.value)
-    more = not contest.lower and contest.value(most) > contest.value(contest.ranked[0]) * (
-        1 + ALIKE
-    )
-    return most if more else None
+def _beyond(contest: Contest, entries: Iterable[Entry], shared: BySeries) -> Entry | None:
+    """Return the entry with clearly more throughput under a load that others lack: it doesn't lead. `shared`: the
+    entries under loads that all have."""
+    if contest.lower:
+        return None
+    in_common = {e.id for some in shared.values() for e in some}
+    compared = [*contest.entries, *contest.alternative]
+    best_in_common = max(map(contest.value, compared))
+    alone = [e for e in entries if e.id not in in_common]
+    most = max(alone, key=contest.value, default=None)
+    if most is None or contest.value(most) <= best_in_common * (1 + ALIKE):
+        return None
+    return most
 
 
 def _crossed(contest: Contest, able: BySeries, axis: str) -> tuple[Entry, Entry] | None:
@@ -362,6 +388,39 @@ def _crossed(contest: Contest, able: BySeries, axis: str) -> tuple[Entry, Entry]
     return (
         (first, mine) if contest.value(first) > contest.value(mine) * (1 + ALIKE) else None
     )
+
+
+class Fall(NamedTuple):
+    """A throughput that is lower at the highest load than at a lower one."""
+
+    best: Entry
+    highest: Entry
+    metric: str
+
+
+def falls(entries: Iterable[Entry]) -> Iterator[Fall]:
+    """Yield each series and workload whose throughput falls with the load."""
+    lines: dict[tuple[str, str, Load, str], list[Entry]] = {}
+    for e in entries:
+        if e.axis and e.kind not in SMALL and counts(e, {}):
+            key = (e.series, e.kind, e.load.workload, e.axis)
+            lines.setdefault(key, []).append(e)
+    for (*_, axis), line in lines.items():
+        speed = _shared_figure({"": line}, THROUGHPUTS)
+        if speed is not None:
+            best = _leader(line, speed)
+            highest = max(line, key=lambda e: e.axes[axis])
+            if _falls(best.figures[speed], highest.figures[speed]):
+                yield Fall(best, highest, speed)
+
+
+def _falls(best: Number, highest: Number) -> bool:
+    """Return whether one throughput is clearly below another: by 5 %, and beyond their intervals."""
+    if highest.value >= best.value * (1 - FALL):
+        return False
+    if not (best.usable and highest.usable):
+        return True
+    return (highest.high or 0.0) < (best.low or 0.0)
 
 
 def _natural(text: str) -> list[tuple[int, str]]:
@@ -387,26 +446,60 @@ def _sharing(family: BySeries, axis: str) -> BySeries:
     return {name: [e for e in family[name] if e.axes[axis] in shared] for name in names}
 
 
-def _contest(kind: str, about: str, able: BySeries, axis: str) -> Contest | None:
+def _contest(
+    kind: str, about: str, able: BySeries, axis: str, within_target: bool
+) -> Contest | None:
     contest = None
     speed = _shared_figure(able, THROUGHPUTS)
     if speed is not None:
-        contest = Contest(
-            speed, kind, about, [_leader(some, speed) for some in able.values()]
-        )
+        contest = _by_speed(kind, about, able, axis, speed, within_target)
         if axis not in ("rate", "session_rate") or contest.lead() >= ALIKE:
             return contest
     # Where all serve what is offered, or none has a speed, who answers sooner leads: at the highest load that all have.
     wait = _shared_figure(able, WAITS)
-    levels = set.intersection(*({e.axes[axis] for e in some} for some in able.values()))
+    levels = _levels_of_all(able, axis)
     if wait is None or not levels:
         return contest
-    highest = max(levels)
-    leaders = []
-    for some in able.values():
-        at_highest = [e for e in some if e.axes[axis] == highest]
-        leaders.append(_leader(at_highest, wait))
-    return Contest(wait, kind, about, leaders)
+    return Contest(wait, kind, about, _at_level(able, axis, max(levels), wait))
+
+
+def _by_speed(
+    kind: str, about: str, able: BySeries, axis: str, speed: str, within_target: bool
+) -> Contest:
+    """Return the contest at one load, with each at its best as the other way; under a target the other way round."""
+    at_best = [_leader(some, speed) for some in able.values()]
+    at_one_load = _at_one_load(able, axis, speed)
+    if not at_one_load or [e.id for e in at_one_load] == [e.id for e in at_best]:
+        return Contest(speed, kind, about, at_best)
+    if within_target:
+        return Contest(speed, kind, about, at_best, at_one_load)
+    return Contest(speed, kind, about, at_one_load, at_best)
+
+
+def _levels_of_all(able: BySeries, axis: str) -> set[float]:
+    return set.intersection(*({e.axes[axis] for e in some} for some in able.values()))
+
+
+def _at_level(able: BySeries, axis: str, level: float, metric: str) -> list[Entry]:
+    return [
+        _leader([e for e in some if e.axes[axis] == level], metric)
+        for some in able.values()
+    ]
+
+
+def _at_one_load(able: BySeries, axis: str, speed: str) -> list[Entry]:
+    """Return each series at the load that suits all of them most: the one with the highest geometric mean of their
+    throughputs, so that no single series chooses it. []: they share none."""
+    each = [
+        (level, _at_level(able, axis, level, speed)) for level in _levels_of_all(able, axis)
+    ]
+
+    def suits(pair: tuple[float, list[Entry]]) -> tuple[float, float]:
+        level, some = pair
+        speeds = [e.value(speed) or 0.0 for e in some]
+        return (geometric_mean(speeds) if all(speeds) else 0.0), level
+
+    return max(each, key=suits)[1] if each else []
 
 
 def _shared_figure(able: BySeries, names: Sequence[str]) -> str | None:

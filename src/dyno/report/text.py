@@ -9,6 +9,7 @@ from dyno.facts.report import CommandText, Report, Sheet
 from dyno.numbers import decimals
 from dyno.report import table as renderers
 from dyno.report import tables
+from dyno.report.conclusion import counted_results
 from dyno.report.table import Table, csv_text
 from dyno.visible import one_line, plain
 
@@ -22,10 +23,14 @@ def markdown(report: Report) -> str:
 def _parts(report: Report) -> Iterator[str]:
     words = report.words
     yield f"# {escaped(report.title)}"
-    yield f"**{report.basis.describe(report.verdict)}** · {escaped(report.created)} · dyno {escaped(report.dyno)}"
+    verdict = f"**{report.basis.describe(report.verdict)}**"
+    made = f"{escaped(report.created)} · dyno {escaped(report.dyno)}"
+    yield f"{verdict} · {counted_results(report.entries)} · {made}"
+    yield escaped_line(tables.brief(report))
     yield escaped_line(report.about)
     yield _list("Answer", map(escaped_line, words.answer))
-    if (answer := tables.answer(report)) is not None:
+    for answer in tables.answers(report):
+        yield f"### {escaped(answer.title)}"
         yield from _table(answer)
     yield f"**Compared:** {escaped(words.compared)}" if words.compared else ""
     yield f"**On:** {escaped(words.on)}" if words.on else ""

@@ -18,6 +18,9 @@ from dyno.measure.statistics import beta_share, quantile, two_sided
 # differences between two probes, that what requests of one probe have in common is worth
 _WITHIN = 1.0
 _POWER = 0.84  # standard errors more: with these, four of five searches show it
+_CLUMPS_NEAR = (
+    0.3  # a margin at which what is late together near the limit counts about a third
+)
 # requests without a failure, for a factor of e: no number of them shows that none ever fails
 _NONE_FAILED = 4.0
 
@@ -33,17 +36,53 @@ class Variation(NamedTuple):
 
 
 def doubt_of_meeting(
-    limit: Limit, probes: Sequence[Weighed], variation: Variation
+    limit: Limit, probes: Sequence[Weighed], variation: Variation, clump: float = 1.0
 ) -> float:
-    """Return the probability that a load which just misses its limit looks as good as these probes, or better."""
-    return _doubt(limit, probes, [-w.margin_high for w in probes], variation, "few")
+    """Return the probability that a load which just misses its limit looks as good as these probes, or better.
+    `clump`: how many requests are late together, by all probes near the limit."""
+    distances = [-w.margin_high for w in probes]
+    return _doubt(limit, probes, distances, variation, "few", clump)
 
 
 def doubt_of_missing(
-    limit: Limit, probes: Sequence[Weighed], variation: Variation
+    limit: Limit, probes: Sequence[Weighed], variation: Variation, clump: float = 1.0
 ) -> float:
     """Return the probability that a load which just meets its limit looks as bad as these probes, or worse."""
-    return _doubt(limit, probes, [w.margin_low for w in probes], variation, "many")
+    distances = [w.margin_low for w in probes]
+    return _doubt(limit, probes, distances, variation, "many", clump)
+
+
+def doubt_of_few(limit: Limit, probes: Sequence[Weighed], clump: float) -> float:
+    """Return the probability that a load at its limit has as few late requests as these probes. 0: a mean has none."""
+    share, here = allowed(limit), _clump_here(limit, probes, clump)
+    return 0.0 if share is None else _doubt_by_requests(share, tuple(probes), "few", here)
+
+
+def doubt_of_many(limit: Limit, probes: Sequence[Weighed], clump: float) -> float:
+    share, here = allowed(limit), _clump_here(limit, probes, clump)
+    return 0.0 if share is None else _doubt_by_requests(share, tuple(probes), "many", here)
+
+
+def clump(loads: Sequence[Sequence[Weighed]]) -> float:
+    """Return how many requests are late together, by all probes near the limit, those of one load in one group.
+
+    A pause or a burst of failures makes many late at once, and most short probes see none of it. So probes without a
+    late request don't show by themselves that late ones come singly: all probes of such loads together do."""
+    squares, degrees, within, events = 0.0, 0, 0.0, 0.0
+    for probes in loads:
+        worth = sum(w.worth for w in probes)
+        mean = sum(w.late_low * w.worth for w in probes) / max(worth, 1.0)
+        if not 0 < mean < 1:
+            continue
+        off = sum(w.worth * (w.late_low - mean) ** 2 for w in probes)
+        squares += off / (mean * (1 - mean))
+        degrees += len(probes) - 1
+        for w in probes:
+            variance = w.worth * w.late_low * (1 - w.late_low)
+            within, events = within + w.factor * variance, events + variance
+    if not events:
+        return 1.0
+    return max((squares + _WITHIN * within / events) / (degrees + _WITHIN), 1.0)
 
 
 def _doubt(
@@ -52,16 +91,17 @@ def _doubt(
     distances: Sequence[float],
     variation: Variation,
     what: Late,
+    clump: float,
 ) -> float:
     """Return the doubt. `distances`: from the limit, on the side that is to be shown. `what`: few late requests, or
     many."""
-    share = allowed(limit)
+    share, clump = allowed(limit), _clump_here(limit, probes, clump)
     if limit.stem == "failed":
-        return _doubt_by_requests(limit.most, tuple(probes), what)
+        return _doubt_by_requests(limit.most, tuple(probes), what, clump)
     by_figure = _doubt_by_figure(distances, probes, variation)
     if share is None or by_figure == 1:
         return by_figure
-    return max(by_figure, _doubt_by_requests(share, tuple(probes), what))
+    return max(by_figure, _doubt_by_requests(share, tuple(probes), what, clump))
 
 
 def allowed(limit: Limit) -> float | None:
@@ -85,7 +125,9 @@ def _doubt_by_figure(
 
 # a search asks again after each probe; most loads have none that is new
 @lru_cache(maxsize=4096)
-def _doubt_by_requests(share: float, probes: tuple[Weighed, ...], what: Late) -> float:
+def _doubt_by_requests(
+    share: float, probes: tuple[Weighed, ...], what: Late, clump: float
+) -> float:
     worth = sum(w.worth for w in probes)
     if worth <= 0:
         return 1.0
@@ -96,14 +138,27 @@ def _doubt_by_requests(share: float, probes: tuple[Weighed, ...], what: Late) ->
     on_its_side = mean < share if what == "few" else mean > share
     if not on_its_side:
         return 1.0
-    count = worth / _dispersion(late, probes, mean, worth)
+    alike = max(_dispersion(late, probes, mean, worth), clump)
+    count = worth / alike
     events = mean * count
     if what == "few":
         return beta_share(count - events, events + 1, 1 - share)
     return beta_share(events, count - events + 1, share)
 
 
-def requests_wanted(limit: Limit, probes: Sequence[Weighed], error: float) -> float:
+def _clump_here(limit: Limit, probes: Sequence[Weighed], clump: float) -> float:
+    """Return how many requests are late together in these probes. The farther their figure is from the limit, the less
+    do those near it say of them: a queue that is long there is short here."""
+    if limit.stem == "failed":
+        return clump
+    worth = sum(w.worth for w in probes)
+    margin = sum(w.margin * w.worth for w in probes) / max(worth, 1.0)
+    return 1 + (clump - 1) * math.exp(-((margin / _CLUMPS_NEAR) ** 2))
+
+
+def requests_wanted(
+    limit: Limit, probes: Sequence[Weighed], error: float, clump: float = 1.0
+) -> float:
     """Return how many requests, with as many late ones as these probes have, show that these are few or many. Infinity:
     they are as many as may be."""
     share, worth = allowed(limit), sum(w.worth for w in probes)
@@ -116,7 +171,7 @@ def requests_wanted(limit: Limit, probes: Sequence[Weighed], error: float) -> fl
     distance = abs(mean - share)
     if distance * worth < 1:  # one more, or one fewer, and they are
         return math.inf
-    alike = _dispersion(late, probes, mean, worth)
+    alike = max(_dispersion(late, probes, mean, worth), _clump_here(limit, probes, clump))
     return (
         alike
         * share

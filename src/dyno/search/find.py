@@ -482,6 +482,9 @@ class Finder:
 
     def _contradiction(self) -> str:
         """Say that loads above one that misses the target meet it; '' where none does."""
+        if self.search.slow_below is not None:
+            least = count(self.search.slow_below)
+            return f"Loads below {least} miss the target: the server is slower with few requests."
         contradictions = self.search.contradictions
         if not contradictions:
             return ""

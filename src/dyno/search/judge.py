@@ -44,6 +44,8 @@ _ENDED_LENGTHS, _ENDED_SHARE = 3.0, 0.25
 _LEAST_VALUE = 1e-3  # of the limit: lower figures count as this
 # of neighbours that are late together
 FEWEST_BATCHES = 8
+# failed requests where none was seen; of the limit, at most: few requests without a failure look good, not bad
+_NONE_FAILED, _NONE_SEEN = 0.25, 0.5
 _EQUAL = 1e-12  # of the mean square: a variance that is none
 _STILL_GROWING = 1.3  # from one batch size to the next: there is no plateau yet
 # times what the largest batches show: their own variance is known from a few of them
@@ -397,7 +399,8 @@ class Judge:
         share = float(low.mean())
         margin = 1.0 if share else -1.0
         if limit.most:
-            margin = math.log(max(share, 0.25 / count, 1e-2 * limit.most) / limit.most)
+            probable = share or min(_NONE_FAILED / count, _NONE_SEEN * limit.most)
+            margin = math.log(max(probable, 1e-2 * limit.most) / limit.most)
         return Weighed(
             count=count,
             worth=count,

@@ -16,12 +16,15 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 import msgspec
 import numpy as np
 
-from dyno.facts.find import Outcome, ProbeLook
+from dyno.facts.find import Outcome, ProbeLook, Weighed
 from dyno.facts.limits import Limit
 from dyno.measure.statistics import quantile
 from dyno.search import start, trend
 from dyno.search.evidence import (
     Variation,
+    clump,
+    doubt_of_few,
+    doubt_of_many,
     doubt_of_meeting,
     doubt_of_missing,
     requests_wanted,
@@ -47,6 +50,8 @@ _VISITS = 3  # of a load near the target
 _BETWEEN_S, _BETWEEN = 40.0, 0.15
 # probes that begin later than this after one another see another state of the server
 _APART_S = 8.0
+# that requests of a load must be seen where few may fail: failures come in bursts; of a short search, this share
+_FAILURES_S, _FAILURES = 90.0, 0.3
 _FIRST_TRIES = (1, 4)  # probes for each end, at first: as many as there is time for
 _TRIES = (3, 4, 6, 8, 12)  # for a narrower one
 # doubt with which a load is nearly certain; probes of it, at most
@@ -73,6 +78,7 @@ _MOST_ERROR = 0.3  # of a margin: few failed requests say little about their sha
 _ROUGHLY = 0.2  # what a probe that isn't ready counts in a fit
 _LINE, _LEAST_SLOPE = 0.5, 0.2  # margins near the target; by how much they rise at least
 _TOO_NEAR = 0.04  # a margin that takes very long
+_BETTER = 0.1  # margins by which a higher load looks better than the lowest one
 _FAR = 0.35  # a margin that a brief probe need not look at closely
 _CLOSE = 0.12  # an error of the margin with which a brief probe ends
 # times what is assumed; degrees of freedom; times as long
@@ -85,6 +91,7 @@ _SLACK_S = 0.05
 _NEARBY = 1.0  # log of a load over another
 # of the first long probe; of a short search, these shares
 _LOOK_S, _LOOK_SHARE, _OPEN_LOOK_SHARE = 30.0, 0.125, 0.09
+_LAST_LOOK_S, _LAST_LOOK = 60.0, 0.2  # of the last probe of an open loop
 _UNKNOWN_S = 10.0  # that a probe lasts at least, before one has shown it
 
 
@@ -169,14 +176,43 @@ class Search:
         self.probes: list[Probe] = []
         self._start = min(max(start or least, least), most)
         self._levels: list[float] = []  # in order
+        # loads that miss the target below one that meets it, and what their probes show
+        self._slow_below: dict[float, Outcome] = {}
         self.budget_s = 0.0
         self._known: dict[tuple[Any, ...], Any] = {}  # what follows from the probes so far
 
     def add(self, probe: Probe) -> None:
         self.probes.append(probe)
         self._known.clear()
+        if probe.level in self._slow_below:
+            return
         if probe.level not in self._levels:
             self._levels = sorted([*self._levels, probe.level])
+        self._leave_out_slow_below()
+
+    def _leave_out_slow_below(self) -> None:
+        """Leave out the loads that miss the target below one that meets it, where both were shown in turns: such a
+        server is slower with little load, as where batches wait until they are full. Then the answer is above."""
+        for good in self._levels[1:]:
+            bad = [x for x in self._levels if x < good and self.misses(x).certain]
+            if self.meets(good).certain and any(self._in_turns(x, good) for x in bad):
+                below = [x for x in self._levels if x < good]
+                self._slow_below |= {x: self.outcome(x) for x in below}
+                self._levels = self._levels[len(below) :]
+                self._known.clear()
+                return
+
+    def _in_turns(self, one: float, other: float) -> bool:
+        """Return whether each of two loads was visited between visits of the other."""
+        times = [[p.began_s for p in self._ready(x, x)] for x in (one, other)]
+        if not all(times):
+            return False
+        return max(min(each) for each in times) < min(max(each) for each in times)
+
+    @property
+    def slow_below(self) -> float | None:
+        """The load below which the server misses the target although it meets it there."""
+        return self._levels[0] if self._slow_below else None
 
     # ---- what probes show ----
 
@@ -198,7 +234,13 @@ class Search:
     @_remembered
     def start_nearby(self, level: float) -> float:
         """Return how many seconds of such a load don't count, by the probes so far."""
-        near = [p.look.profiles for p in self.probes if _is_near(p, level)]
+        # the last long probe of an open loop is there for what comes late: its queue comes and goes meanwhile
+        longest_s = math.inf if self.whole else self._last_look_s()
+        near = [
+            p.look.profiles
+            for p in self.probes
+            if _is_near(p, level) and p.look.now_s < longest_s
+        ]
         columns = zip(*(each for each in near if each), strict=False)  # files may be odd
         return max((start.length(column) for column in columns), default=0.0)
 
@@ -237,14 +279,23 @@ class Search:
         return best
 
     def _limit_met(self, i: int, probes: Sequence[Probe]) -> float:
-        return doubt_of_meeting(
-            self.limits[i], [p.look.weighed[i] for p in probes], self.variation()
-        )
+        weighed = [p.look.weighed[i] for p in probes]
+        return doubt_of_meeting(self.limits[i], weighed, self.variation(), self._clump(i))
 
     def _limit_missed(self, i: int, probes: Sequence[Probe]) -> float:
-        return doubt_of_missing(
-            self.limits[i], [p.look.weighed[i] for p in probes], self.variation()
-        )
+        weighed = [p.look.weighed[i] for p in probes]
+        return doubt_of_missing(self.limits[i], weighed, self.variation(), self._clump(i))
+
+    @_remembered
+    def _clump(self, i: int) -> float:
+        """Return how many requests are late together, by all probes with a figure near this limit."""
+        loads = []
+        for level in self._levels:
+            probes = [p.look.weighed[i] for p in self._ready(level, level)]
+            near = all(abs(w.margin) < _SINGLE for w in probes)
+            if near or self.limits[i].stem == "failed":
+                loads.append(probes)
+        return clump(loads)
 
     def _seen_again(self, probes: Sequence[Probe], level: float, below: bool) -> bool:
         """Return whether probes near the target were made at different times: a server may change. More often where
@@ -256,6 +307,10 @@ class Search:
         if wanted == 1:
             return True
         between_s = self._between_s()
+        if below and any(limit.stem == "failed" for limit in self.limits):
+            seen_s = sum(p.look.now_s - p.look.from_s for p in probes)
+            if seen_s < min(_FAILURES_S, _FAILURES * self.budget_s):
+                return False
         times = sorted(p.began_s for p in probes)
         apart_s = min(_APART_S, between_s / 4)
         return _visits(times, apart_s) >= wanted and times[-1] - times[0] >= between_s
@@ -281,6 +336,10 @@ class Search:
 
     def _visits(self, margin: float) -> int:
         """Return how often a load with such a margin must be seen: where margins rise steeply, they say little."""
+        if any(limit.stem == "failed" for limit in self.limits):
+            return (
+                _VISITS  # a share of failed requests says nothing of how far the limit is
+            )
         distance = abs(margin) / max(self.slope(), 1.0)
         if distance >= _SINGLE:
             return 1
@@ -309,6 +368,8 @@ class Search:
     @_remembered
     def outcome(self, level: float) -> Outcome:
         """Return the same without another visit: what its probes and those beside it look like."""
+        if level in self._slow_below:
+            return self._slow_below[level]
         if self.misses(level).doubt <= _EACH:
             return "misses"
         if self.meets(level).doubt <= _EACH:
@@ -450,14 +511,44 @@ class Search:
         )
 
     def _line_of(self, i: int, error: float) -> trend.Ends:
-        """Ask a line through the margins of one limit."""
+        """Ask a line through the margins of one limit, and the requests beside each of its ends."""
         if self.limits[i].stem == "failed":
             return trend.NOTHING
-        points = [_point(p, i) for p in self._near_limit(i)]
-        times = [point.began_s for point in points]
-        if not points or max(times) - min(times) < self._between_s():
+        near = self._near_limit(i)
+        times = [p.began_s for p in near]
+        if not near or max(times) - min(times) < self._between_s():
             return trend.NOTHING
-        return trend.ends(points, self.variation(), error)
+        ends = trend.ends([_point(p, i) for p in near], self.variation(), error)
+        levels = sorted({p.level for p in near})
+        low, high = 0.0, math.inf
+        if ends.low:
+            lows = [ends.low, *(x for x in reversed(levels) if x < ends.low)]
+            low = next((x for x in lows if self._few_beside(i, x, error)), 0.0)
+        if math.isfinite(ends.high):
+            highs = [ends.high, *(x for x in levels if x > ends.high)]
+            high = next((x for x in highs if self._many_beside(i, x, error)), math.inf)
+        return trend.Ends(low, high)
+
+    def _few_beside(self, i: int, level: float, error: float) -> bool:
+        """Return whether the probes beside a load have few late requests: those above it, as far as they help, and as
+        many below it."""
+        return any(
+            doubt_of_few(self.limits[i], weighed, self._clump(i)) <= error
+            for weighed in self._beside(i, level, above=True)
+        )
+
+    def _many_beside(self, i: int, level: float, error: float) -> bool:
+        return any(
+            doubt_of_many(self.limits[i], weighed, self._clump(i)) <= error
+            for weighed in self._beside(i, level, above=False)
+        )
+
+    def _beside(self, i: int, level: float, *, above: bool) -> Iterator[list[Weighed]]:
+        """Yield what the probes beside a load show, of more and more loads."""
+        near = self._near_limit(i)
+        for farthest in sorted({abs(math.log(p.level / level)) for p in near}):
+            beside = [p for p in near if abs(math.log(p.level / level)) <= farthest]
+            yield [p.look.weighed[i] for p in _around(level, beside, above=above)]
 
     def on_the_line(self) -> list[Probe]:
         """Return the probes through which lines go."""
@@ -467,7 +558,7 @@ class Search:
     def _near_limit(self, i: int) -> list[Probe]:
         """Return the probes with a figure near this limit."""
         near = []
-        for probe in self._ready(0.0, math.inf):
+        for probe in self._ready(self._levels[0], math.inf):
             look = probe.look
             piles_up = look.grows or look.swells
             margin = look.weighed[i].margin
@@ -619,8 +710,24 @@ class Search:
             level = max(last / step, self.least)
             return self._brief(level, left_s)
         if self.shown(self.least) == "misses":
-            return None
+            return self._better_above(left_s)
         return self._long(self.least, left_s)
+
+    def _better_above(self, left_s: float) -> ProbeStep | None:
+        """Return a higher load, where the lowest one misses the target and a higher one looks better: a server may be
+        slower with little load. None: none looks better."""
+        best = min(self._levels, key=self.margin)
+        better = self.margin(self.least) - self.margin(best)
+        if better < max(_BETTER, 2 * self.variation().spread):
+            return None
+        if self.margin(best) >= 0:
+            last = self._levels[-1]
+            higher = min(last * _SMALL_STEP, self.most)
+            return self._brief(higher, left_s) if best == last < higher else None
+        if len(self._ready(best, best)) >= _MOST_TRIES:
+            return None
+        again = self.probes[-1].level == best
+        return self._long(self.least if again else best, left_s)
 
     def expected_s(self, step: ProbeStep) -> float:
         """Return how long a probe will probably take."""
@@ -673,7 +780,7 @@ class Search:
         if known.low < known.high:
             met, missed = max(met, known.low), min(missed, known.high)
         if self._narrow_enough(met, missed):
-            return None
+            return self._long_look(met, left_s)
         most_s = self._worth_s(math.log(missed / met), left_s, spent_s)
         pending = [x for x in self._levels if met < x < missed and self._pending(x)]
         if pending and self._probe_s() <= most_s:
@@ -687,7 +794,19 @@ class Search:
         # it may need fewer than expected
         if best is None and missed / met > _WIDE and left_s > self._probe_s():
             best = max(self._gains_again(met, missed, math.inf), default=None)
-        return self._long(best.level, left_s) if best else None
+        return self._long(best.level, left_s) if best else self._long_look(met, left_s)
+
+    def _last_look_s(self) -> float:
+        return min(_LAST_LOOK_S, _LAST_LOOK * (self.budget_s or math.inf))
+
+    def _long_look(self, met: float, left_s: float) -> ProbeStep | None:
+        """Return a last long probe of an open loop at the load that meets the target: some engines serve more than they
+        can until their memory is full, and short probes end before that. None: it had one, or there is no time."""
+        look_s = self._last_look_s()
+        seen = any(p.look.now_s >= look_s for p in self.probes_at(met))
+        if self.whole or seen or left_s < 1.1 * look_s:
+            return None
+        return ProbeStep(met, False, look_s, least_s=look_s)
 
     def _narrow_enough(self, met: float, missed: float) -> bool:
         return missed / met <= 1 + self.resolution or (self.whole and missed - met <= 1)
@@ -962,7 +1081,9 @@ class Search:
         """Return how long it takes until as many requests have come as one limit wants, at the pace of these probes."""
         weighed = [p.look.weighed[i] for p in probes]
         worth = sum(w.worth for w in weighed)
-        more = max(requests_wanted(self.limits[i], weighed, _EACH) - worth, 0.0)
+        more = max(
+            requests_wanted(self.limits[i], weighed, _EACH, self._clump(i)) - worth, 0.0
+        )
         return more * sum(p.took_s for p in probes) / max(worth, 1.0)
 
     def _tries(self, margin: float) -> float:
@@ -980,6 +1101,24 @@ def _point(probe: Probe, i: int) -> trend.Point:
         weighed.error or 0.0,
         probe.began_s,
     )
+
+
+def _around(level: float, probes: Sequence[Probe], *, above: bool) -> list[Probe]:
+    """Return the probes at a load and on one side of it, and of those on the other side as many as leave the middle of
+    all on this one: the nearest first."""
+
+    def ahead(probe: Probe) -> float:
+        return math.log(probe.level / level) * (1 if above else -1)
+
+    chosen = [p for p in probes if ahead(p) >= 0]
+    middle = sum(ahead(p) for p in chosen)
+    others = sorted((p for p in probes if ahead(p) < 0), key=ahead, reverse=True)
+    for probe in others:
+        middle += ahead(probe)
+        if middle < 0:
+            break
+        chosen.append(probe)
+    return chosen
 
 
 def _visits(times_s: Sequence[float], apart_s: float) -> int:

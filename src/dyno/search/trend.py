@@ -62,14 +62,29 @@ def ends(points: Sequence[Point], variation: Variation, error: float) -> Ends:
         return NOTHING
     ordered = sorted(points, key=lambda point: point.began_s)
     asked = np.linspace(math.log(min(levels)), math.log(max(levels)), _LEVELS)
+    good, bad = _beside_the_limit(points)
     highs = np.array([point.high for point in ordered])
     lows = np.array([point.low for point in ordered])
     by_highs = _TrendLine(ordered, highs, variation).bounds(asked, error)
     by_lows = _TrendLine(ordered, lows, variation).bounds(asked, error)
     return Ends(
-        low=_last_of_the_first(asked, by_highs.high < 0),
-        high=_first_of_the_last(asked, by_lows.low > 0),
+        low=min(_last_of_the_first(asked, by_highs.high < 0), good),
+        high=max(_first_of_the_last(asked, by_lows.low > 0), bad),
     )
+
+
+def _beside_the_limit(points: Sequence[Point]) -> Ends:
+    """Return the highest load whose own probes are below the limit on average, and the lowest whose are above.
+
+    Between these two the figure may jump: a line there would be a guess."""
+    good, bad = 0.0, math.inf
+    for level in {point.level for point in points}:
+        own = [point for point in points if point.level == level]
+        if sum(point.high for point in own) < 0:
+            good = max(good, level)
+        if sum(point.low for point in own) > 0:
+            bad = min(bad, level)
+    return Ends(good, bad)
 
 
 class _Bounds(NamedTuple):

@@ -27,9 +27,9 @@ from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.store import upgrade
 from dyno.workload.request import (
-    Answers,
     CountedBy,
     DataFile,
+    Histories,
     Request,
     StoredRequest,
     Templating,
@@ -79,7 +79,7 @@ class Manifest(msgspec.Struct, frozen=True):
     peaks: Peaks | None = None  # of what the engine runs on; None: not known
     # the file of the prompts, where dyno has it from the Hub
     dataset: DataFile | None = None
-    answers: Answers | None = None  # in the history of conversations; None: there is none
+    answers: Histories | None = None  # in the history of conversations; None: there is none
     dropped: dict[str, int] = {}  # left out of the workload: reason → how many
     # of completions prompts; None: not wanted, or the server applies it
     template: Templating | None = None
@@ -93,6 +93,7 @@ class Run:
         self.requests_path = path / "requests.jsonl"
         self.spool_path = path / "exchanges.spool"  # of the client's first process
         self.warmup_path = path / "warmup.spool"
+        self.probe_path = path / "probes.spool"  # of requests beside the load
         self.engine_path = path / "engine.json"
         self.client_path = path / "client.json"
         # written by the sampler; absent in runs of older versions
@@ -245,7 +246,8 @@ class Run:
 
     def drop_raw(self) -> None:
         # and what a dyno that was killed had decoded of them
-        for path in (*self.spools(), *self.path.glob("exchanges*.partial")):
+        partial = self.path.glob("exchanges*.partial")
+        for path in [*self.spools(), self.probe_path, *partial]:
             path.unlink(missing_ok=True)
 
 

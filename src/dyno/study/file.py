@@ -736,6 +736,8 @@ def _identical(trial: TrialSpec) -> TrialSpec:
         target=msgspec.structs.replace(trial.target, cacert=None, cert=None, cert_key=None),
         engine=engine,
         extra_body=secrets.public(trial.extra_body),
+        chat_template_kwargs=secrets.public(trial.chat_template_kwargs),
+        request_id_prefix=None,
         metadata={},
         ready_check_timeout_s=None,
         correctness_check=True,

@@ -15,7 +15,7 @@ from dyno.http import Client, Url
 from dyno.load import decode
 from dyno.load.protocols import PROTOCOLS, Asked, StreamReading
 from dyno.store.run import Run
-from dyno.trial.session import Session
+from dyno.trial.session import Session, asked_of
 from dyno.visible import one_line
 from dyno.workload.request import Request
 
@@ -86,9 +86,8 @@ def _ask(
 
 def _answer(client: Client, model: str, trial: TrialSpec, prompt: str) -> GreedyAnswer:
     protocol = PROTOCOLS[trial.target.backend]
-    extra = {
-        name: value for name, value in trial.extra_body.items() if name not in _SAMPLES
-    }
+    given = asked_of(trial, model).extra_body
+    extra = {name: value for name, value in given.items() if name not in _SAMPLES}
     body = protocol.body(
         Request(prompt, 0, MAX_TOKENS),
         Asked(model, sampling={"temperature": 0.0}, extra_body=extra),

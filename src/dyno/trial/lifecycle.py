@@ -22,10 +22,11 @@ from dyno.engines.kinds.base import LogFacts
 from dyno.engines.launch import public
 from dyno.engines.log import excerpt, private, scrub
 from dyno.engines.process import CpuShare, EngineProcess
-from dyno.errors import EngineError
+from dyno.errors import EngineError, system_words
 from dyno.facts.engine import EngineFacts, Launch, Preparation
 from dyno.facts.target import TargetFacts, TargetSpec, known
 from dyno.http import Client, Url
+from dyno.load import scheduling
 from dyno.measure.agreement import differences
 from dyno.numbers import count
 from dyno.probe import accelerators, host, server, software
@@ -41,7 +42,8 @@ _LOG_LATE_S = 1.0  # llama.cpp's log is written by a thread of its own
 _HELD_BYTES = 512 * 2**20  # below that, what an accelerator keeps for itself
 _COMMAND_LOOK_S = 0.1  # at the output of a command
 _SHOWN_BYTES = 1 << 16  # of its output in that time; all of it is in the log
-# of an engine that computes on the CPU: the client needs its turns, and little of them
+# Of an engine that computes on the CPU, where the client can't come before it by itself. Not elsewhere: beside other
+# programs it would get fewer turns than they do, and be measured slower than it is.
 ENGINE_NICE = 5
 CORES_TO_SHARE = 4  # from this number of cores on, one is kept for the client
 
@@ -208,7 +210,7 @@ def start(plan: EnginePlan, folder: Path, index: int = 0) -> Engine:
             cpu=CpuShare(share.nice, share.engine_cores),
         )
     except (OSError, ValueError) as e:  # the latter: a word with a zero byte
-        raise EngineError(f"{title} can't be started: {e}.") from None
+        raise EngineError(f"{title} can't be started: {system_words(e)}.") from None
     url = f"http://127.0.0.1:{launch.port}" if plan.batch is None else ""
     return Engine(
         process,
@@ -235,10 +237,11 @@ def room(plan: EnginePlan) -> SharedCores:
         or not plan.kind.computes
     ):
         return SharedCores()
+    nice = 0 if scheduling.raises_itself() else ENGINE_NICE
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     if len(cores) < CORES_TO_SHARE:
-        return SharedCores(ENGINE_NICE)
-    return SharedCores(ENGINE_NICE, cores[:-1], cores[-1])
+        return SharedCores(nice)
+    return SharedCores(nice, cores[:-1], cores[-1])
 
 
 def describe(plan: EnginePlan) -> str:

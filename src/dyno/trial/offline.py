@@ -16,7 +16,7 @@ from dyno.checks import examine
 from dyno.checks.evidence import OfflineEvidence
 from dyno.errors import EngineError, UsageError
 from dyno.facts.finding import verdict
-from dyno.facts.offline import Batch, Iteration, OfflineSpec
+from dyno.facts.offline import OPTIONS, Batch, Iteration, OfflineSpec
 from dyno.facts.record import ABORTED, ABORTS
 from dyno.facts.rig import Rig
 from dyno.facts.study import Place
@@ -26,6 +26,7 @@ from dyno.facts.trial import TrialSpec
 from dyno.load.progress import Stop
 from dyno.measure import offline as measured
 from dyno.measure import roofline, telemetry
+from dyno.option import fields, setting_name
 from dyno.probe import rig
 from dyno.probe.telemetry.sampler import Sampler
 from dyno.store.run import Manifest, Run, create
@@ -101,9 +102,21 @@ def lines(trial: TrialSpec, machine: Rig | None = None) -> Iterator[str]:
 
 
 def problems(trial: TrialSpec, machine: Rig | None = None) -> list[str]:
-    return engine_plan(trial, machine or rig.read_machine(), dry=True).problems(
-        [longest(trial)]
-    )
+    plan = engine_plan(trial, machine or rig.read_machine(), dry=True)
+    return [*_unable(trial, plan), *plan.problems([longest(trial)])]
+
+
+def _unable(trial: TrialSpec, plan: EnginePlan) -> Iterator[str]:
+    """Yield what the engine's worker can't do."""
+    o = trial.offline
+    known = fields(OfflineSpec)
+    asked = [name for name in OPTIONS if getattr(o, name) != known[name].default]
+    names = {name: known[name].option.flag for name in asked}
+    if trial.profile:
+        names["profile"] = "--profile"
+    for name, flag in names.items():
+        if name not in plan.kind.offline_options:
+            yield f"{plan.title} can't do what {setting_name(flag)} asks for. Remove it, or use vLLM."
 
 
 def counts(trial: TrialSpec) -> tuple[int, int]:
@@ -159,7 +172,7 @@ def conduct(
 
 
 def _refuse_problems(trial: TrialSpec, plan: EnginePlan) -> None:
-    if wrong := plan.problems([longest(trial)]):
+    if wrong := [*_unable(trial, plan), *plan.problems([longest(trial)])]:
         raise UsageError(" ".join(wrong))
 
 
@@ -206,7 +219,9 @@ class Batches:
             )
             w, self.file = dataset.located(w, watcher.phase, watcher.below)
             watcher.phase(f"Generating {w.num_prompts} prompts ({w.dataset})")
-            self._fixed = make_work(w, choose(named, None, "")).requests
+            variables = trial.chat_template_kwargs
+            tokenizer = choose(named, None, "")
+            self._fixed = make_work(w, tokenizer, variables=variables).requests
         elif worker.ready.vocab is None:
             raise UsageError(
                 f"{worker.plan.title} doesn't report its vocabulary size, so dyno can't make prompts."
@@ -252,7 +267,24 @@ class Batches:
             "together": o.kind == "latency",
             "reset": True,
             "detokenize": o.detokenize,
+            **self._asked(o),
         }
+
+    def _asked(self, o: OfflineSpec) -> dict[str, Any]:
+        """Return what only some workers can do, where it was asked for."""
+        w = self._trial.workload
+        asked: dict[str, Any] = {}
+        if o.sequences > 1 or o.beam_search:
+            asked |= {"n": o.sequences, "beam": o.beam_search}
+        if o.prequeue:
+            asked["prequeue"] = True
+        if o.lora_path:
+            asked["lora"] = {
+                "path": o.lora_path,
+                "assignment": w.lora_assignment,
+                "seed": w.seed,
+            }
+        return asked
 
     def shares(self, job: dict[str, Any]) -> list[dict[str, Any]]:
         """Return the part of each replica."""
@@ -314,6 +346,8 @@ def measure(
         append = last.enter_context(run.appending())
         for i in range(warmups + iterations):
             if i == warmups:
+                if trial.profile:
+                    _profile(trial, worker, batches, watcher)
                 sampling.begin()
                 watcher.sampling(sampling)
             job = first if i == warmups else batches.job(i, i < warmups)
@@ -348,6 +382,13 @@ def measure(
                     )
                 )
             watcher.iteration(i + 1, warmups, iterations, took_s)
+
+
+def _profile(trial: TrialSpec, worker: Worker, batches: Batches, watcher: Watcher) -> None:
+    """Run one more iteration, in no figure, with the engine's profiler on."""
+    watcher.phase("Running an iteration with the engine's profiler")
+    job = {**batches.job(sum(counts(trial)), False), "profile": True}
+    worker.ask(batches.shares(job), trial.offline.timeout_s if trial.offline else 0.0)
 
 
 def _judged(iteration: Iteration) -> Iteration:

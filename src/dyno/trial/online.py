@@ -26,7 +26,7 @@ from dyno.facts.engine import Remark
 from dyno.facts.finding import verdict
 from dyno.facts.record import ClientFacts, Record
 from dyno.facts.rig import Roofline
-from dyno.facts.summary import Result, Summary, Unfrozen
+from dyno.facts.summary import ProbeSummary, Result, Summary, Unfrozen
 from dyno.facts.telemetry import SamplerSpec, TelemetrySummary
 from dyno.facts.trial import TrialSpec
 from dyno.http import Url
@@ -35,9 +35,9 @@ from dyno.load.progress import Stop
 from dyno.load.sessions import Graph
 from dyno.load.settle import PlannedRequest, Settler, Settling, Sums, cleaned, planned
 from dyno.load.spool import Spool, responses
-from dyno.load.wire import Wire
+from dyno.load.wire import Traffic, Wire
 from dyno.measure import freeze, roofline, telemetry
-from dyno.measure.summary import Tally
+from dyno.measure.summary import Tally, summarize_probes
 from dyno.option import setting_name
 from dyno.probe import rig
 from dyno.probe.telemetry import sampler
@@ -57,6 +57,7 @@ from dyno.trial.prepare import (
     longest,
     make_prompts,
     prepare,
+    probes,
     public,
     traffic,
 )
@@ -64,7 +65,7 @@ from dyno.trial.serving import plan_of, refuse, serving
 from dyno.trial.session import Session, others_s
 from dyno.trial.watcher import Watcher
 from dyno.units import seconds
-from dyno.workload.request import Request, Turn
+from dyno.workload.request import Request
 from dyno.workload.tokenizer import Tokenizer
 
 _STEP = 64  # requests decoded between two words about it
@@ -166,6 +167,10 @@ def measure(
             # After the warm-up: what it left in the cache must not help a measured request.
             emptied = session.empty_cache(trial.target)
             run.write_manifest(msgspec.structs.replace(manifest, cache_emptied=emptied))
+        if trial.profile:
+            watcher.phase("Starting the engine's profiler")
+            session.profile(trial.target, begin=True)
+            last.callback(_stop_profiler, session, trial)
         here = trial.client.on == "here"
         watcher.phase(_load_words(count, here))
         last.callback(watcher.over)
@@ -174,20 +179,8 @@ def measure(
         watcher.sampling(sampling)
         trip = session.round_trip_ns()
         before = others_s(session.cpu_s, _cpu_s(ahead))
-        if here and count == 1:
-            with contextlib.closing(Spool(run.spool_path, keys)) as spool:
-                client = Wire(
-                    load,
-                    spool,
-                    watch=watcher.progress,
-                    stop=stop,
-                    core=session.core,
-                    gate=_gate(ahead),
-                ).drive()
-        else:
-            client = processes.drive(
-                session, load, run.spools_of(count), keys, trial.client, ahead
-            )
+        with processes.probing(probes(trial, session), run.probe_path, keys):
+            client = _drive(run, session, trial, load, count, keys, ahead)
         after = others_s(session.cpu_s, _cpu_s(ahead))
         if here:
             client = _with_others(client, before, after)
@@ -221,6 +214,41 @@ def _gate(ahead: processes.Ahead | None) -> Callable[[], int]:
         return at_ns
 
     return passed
+
+
+def _stop_profiler(session: Session, trial: TrialSpec) -> None:
+    """Wait until the trace is written. A failure costs the trace, not the measurement."""
+    session.watcher.phase("Stopping the engine's profiler")
+    try:
+        session.profile(trial.target, begin=False)
+    except TargetError as e:
+        session.watcher.phase(str(e))
+
+
+def _drive(
+    run: Run,
+    session: Session,
+    trial: TrialSpec,
+    load: Traffic,
+    count: int,
+    keys: Sequence[bytes],
+    ahead: processes.Ahead | None,
+) -> ClientFacts:
+    """Put the load on by this process, or by several."""
+    if count > 1 or trial.client.on != "here":
+        spools = run.spools_of(count)
+        return processes.drive(session, load, spools, keys, trial.client, ahead)
+    with contextlib.closing(Spool(run.spool_path, keys)) as spool:
+        watch = session.watcher.progress
+        wire = Wire(
+            load,
+            spool,
+            watch=watch,
+            stop=session.stop,
+            core=session.core,
+            gate=_gate(ahead),
+        )
+        return wire.drive()
 
 
 def _warm_up(
@@ -287,9 +315,7 @@ def manifest_of(session: Session, prepared: Prepared) -> Manifest:
         model=fleet.shape() if fleet else None,
         peaks=fleet.peaks if fleet else None,
         dataset=prepared.prompts.file,
-        answers=work.answers
-        if any(isinstance(r, Turn) and r.history is not None for r in work.requests)
-        else None,
+        answers=work.histories,
         dropped=work.dropped,
         template=work.template,
     )
@@ -370,6 +396,7 @@ def _finish(
     if sums.reuse is not None:
         reuse = sums.reuse.summary(run.requests())
         summary = msgspec.structs.replace(summary, reuse=reuse)
+    summary = msgspec.structs.replace(summary, probes=_probes(run, trial))
     shares = _roofline(manifest, summary, sampled)
     findings = examine(_evidence(run, manifest, client, summary, sampled, shares))
     result = Result(summary, findings, verdict(findings), sampled, roofline=shares)
@@ -378,6 +405,15 @@ def _finish(
     if run.whole:
         _drop_raw_unless(run, keep=keep_raw and not wordless)
     return Outcome(run, manifest, result)
+
+
+def _probes(run: Run, trial: TrialSpec) -> ProbeSummary | None:
+    """Return the figures of the requests beside the load; None: there were none."""
+    if not run.probe_path.exists():
+        return None
+    one = PlannedRequest(prompt_tokens=1, output_tokens=1)
+    (source,) = processes.sources([run.probe_path], [one], trial.target.backend)
+    return summarize_probes(SpoolRecords(source).all())
 
 
 def _is_complete(client: ClientFacts, sent: int, summary: Summary) -> bool:
@@ -528,7 +564,7 @@ def _settling(
         sampling=tokenizer is not None and tokenizer.counted_by == "tokenizer",
         wordless=wordless,
         model=manifest.target.model,
-        in_order=manifest.answers == "server",
+        in_order=manifest.answers in ("server", "mixed"),
         answers=(manifest.answers or "server") if shared else None,
         block_tokens=manifest.target.cache_block_tokens,
     )

@@ -1,8 +1,8 @@
 """Prepares a trial: prompts by the right tokenizer, a check that the server can take them, the traffic they make."""
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -16,20 +16,21 @@ from dyno.facts.target import TargetFacts
 from dyno.facts.trial import TrialSpec
 from dyno.http import Client, Route, Url
 from dyno.load import http1, plan, script
-from dyno.load.protocols import PROTOCOLS, Asked
+from dyno.load.protocols import PROTOCOLS
 from dyno.load.sessions import Graph
 from dyno.load.wire import Traffic
 from dyno.option import setting_name
 from dyno.trial import dataset, weights
-from dyno.trial.session import Session
+from dyno.trial.session import Session, asked_of, fewest_tokens
 from dyno.trial.watcher import Watcher
 from dyno.workload.datasets import DATASETS
 from dyno.workload.prompts import make, within
-from dyno.workload.request import Answers, DataFile, Dropped, Request, Turn
+from dyno.workload.request import Answers, DataFile, Dropped, Request, ToolRequest, Turn
 from dyno.workload.spec import Workload, WorkloadSpec
 from dyno.workload.tokenizer import Tokenizer, chat_template, choose
 
 _MOST_RPS = 100_000  # a replay that is faster is a mistake
+_PROBED_S, _MOST_PROBES = 24 * 3600, 1_000_000  # as long, and as many, as probes are sent
 
 
 class Prompts(NamedTuple):
@@ -106,9 +107,9 @@ def make_prompts(
         else f"{most}{spec.num_prompts or 'all'} prompts"
     )
     watcher.phase(f"Generating {what} ({spec.dataset}{source})")
-    work = make_work(
-        spec, tokenizer, client, model, chat=PROTOCOLS[trial.target.backend].chat
-    )
+    chat = PROTOCOLS[trial.target.backend].chat
+    work = make_work(spec, tokenizer, client, model, chat, trial.chat_template_kwargs)
+    _check_template(trial, work, chat)
     if work.template == "missing":
         watcher.phase(
             "Without a chat template, which vllm bench serve applies: see the finding"
@@ -149,11 +150,15 @@ def make_work(
     client: Client | None = None,
     model: str = "",
     chat: bool = False,
+    variables: Mapping[str, Any] | None = None,
 ) -> Workload:
-    """Make the requests, with the model's chat template where vLLM applies it. `chat`: the server does."""
+    """Make the requests, with the model's chat template where vLLM applies it. `chat`: the server does. `variables`: of
+    the template."""
     if chat or not spec.traits.template:
         return replace(make(spec, tokenizer), template=None)
     tokenizer.template = template = chat_template(tokenizer, client, model)
+    if template is not None:
+        template.set(variables or {})
     try:
         return make(spec, tokenizer)
     finally:
@@ -161,10 +166,22 @@ def make_work(
             template.close()
 
 
+def _check_template(trial: TrialSpec, work: Workload, chat: bool) -> None:
+    """Refuse variables of a chat template that nobody renders."""
+    if trial.chat_template_kwargs and not chat and work.template is None:
+        raise UsageError(
+            f"{setting_name('--chat-template-kwargs')} has no effect: prompts of the dataset {work.spec.dataset} are "
+            f"sent without a chat template. Remove it, or use {setting_name('--backend')} openai-chat."
+        )
+
+
 def _check_bodies(requests: Sequence[Request], backend: str) -> None:
     fields = PROTOCOLS[backend].fields
     used = {
-        key for request in requests if isinstance(request, Turn) for key in request.body
+        key
+        for request in requests
+        if isinstance(request, Turn | ToolRequest)
+        for key in request.body
     }
     if fields is not None and (unknown := sorted(used - fields)):
         raise UsageError(
@@ -190,7 +207,7 @@ def _check_times(load: LoadSpec, work: Workload) -> None:
 
 
 def _needs_chat(request: Request) -> bool:
-    if not isinstance(request, Turn):
+    if not isinstance(request, Turn | ToolRequest):
         return False
     others = [m for m in request.messages if m.get("role") != "user"]
     # A system prompt may be a part of the text.
@@ -237,6 +254,21 @@ def _rounded_down(scale: float) -> str:
     return f"{math.floor(scale / step) * step:.2g}"
 
 
+def probes(trial: TrialSpec, session: Session) -> Traffic | None:
+    """Return the requests of one token that are sent beside the load, at a constant rate; None: there are none."""
+    rate = trial.load.probe_rate_rps
+    if not rate:
+        return None
+    load = LoadSpec(
+        request_rate_rps=rate,
+        burstiness=None,
+        request_timeout_s=trial.load.request_timeout_s,
+    )
+    planned = plan.make(load, min(math.ceil(rate * _PROBED_S), _MOST_PROBES))
+    requests = [Request("Hi", 1, fewest_tokens(trial))]
+    return _traffic(trial, session, requests, load, planned)
+
+
 def closed_loop(trial: TrialSpec, session: Session, requests: Sequence[Request]) -> Traffic:
     """Return a load of all of these requests at the trial's concurrency, whatever its rate."""
     load = LoadSpec(
@@ -257,7 +289,9 @@ def traffic(trial: TrialSpec, session: Session, work: Workload) -> Traffic:
             count = max(count, work.spec.num_sessions or 0)
         count = 2**31 if rounds else plan.prompts_needed(trial.load) or count
     planned = plan.make(trial.load, count, graph, work.starts_s)
-    return _traffic(trial, session, work.requests, trial.load, planned, work.answers)
+    load = trial.load
+    prefix = trial.request_id_prefix
+    return _traffic(trial, session, work.requests, load, planned, work.answers, prefix)
 
 
 def _traffic(
@@ -267,9 +301,10 @@ def _traffic(
     load: LoadSpec,
     planned: plan.Plan,
     answers: Answers = "server",
+    id_prefix: str | None = None,
 ) -> Traffic:
     spec, headers = trial.target, session.headers
-    asked = Asked(session.target.model, trial.ignore_eos, trial.sampling, trial.extra_body)
+    asked = asked_of(trial, session.target.model)
     routes = [Route(Url(url), spec, headers) for url in spec.urls]
     host = next((value for name, value in headers.items() if name.lower() == "host"), None)
     head = {
@@ -292,7 +327,12 @@ def _traffic(
         routes=routes,
         fronts=fronts,
         script=script.make(
-            requests, spec.backend, asked, whole + http1.head_before_length(head), answers
+            requests,
+            spec.backend,
+            asked,
+            whole + http1.head_before_length(head),
+            answers,
+            id_prefix,
         ),
         plan=planned,
         timeout_s=load.request_timeout_s,
@@ -305,6 +345,7 @@ def public(trial: TrialSpec) -> TrialSpec:
     return msgspec.structs.replace(
         trial,
         extra_body=secrets.public(trial.extra_body),
+        chat_template_kwargs=secrets.public(trial.chat_template_kwargs),
         metadata=secrets.public(trial.metadata),
         engine=trial.engine and public_spec(trial.engine),
     )
@@ -315,6 +356,6 @@ def hidden(trial: TrialSpec, headers: dict[str, str]) -> list[str]:
     engine = spec_secrets(trial.engine) if trial.engine else []
     return [
         *secrets.of_headers(headers),
-        *secrets.within([trial.extra_body, trial.metadata]),
+        *secrets.within([trial.extra_body, trial.chat_template_kwargs, trial.metadata]),
         *engine,
     ]

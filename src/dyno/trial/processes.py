@@ -3,10 +3,12 @@
 import contextlib
 import heapq
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
 
+from dyno.clock import now_ns
 from dyno.facts.client import MOST_PROCESSES, ClientSpec
 from dyno.facts.record import ClientFacts
 from dyno.load import decoder, slices
@@ -87,6 +89,26 @@ def drive(
         return slices.drive(
             clients, session.watcher.progress, session.stop, begins=(ahead or Ahead()).begin
         )
+
+
+@contextlib.contextmanager
+def probing(load: Traffic | None, spool: Path, keys: Sequence[bytes]) -> Iterator[None]:
+    """Send probes by a process of their own, until the context is left. None: there are none."""
+    if load is None:
+        yield
+        return
+    with SliceProcess("The process of the probes") as client:
+        [task] = slices.cut(load, [spool], keys)
+        client.start(task)
+        while not client.ready:
+            time.sleep(slices.LOOK_S)
+            client.update()
+        client.go(now_ns())
+        yield
+        client.stop()
+        while client.facts is None:
+            time.sleep(slices.LOOK_S)
+            client.update()
 
 
 # ---- what they have read, decoded ----

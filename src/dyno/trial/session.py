@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from dyno.engines.kinds import kind_of, metric_names
+from dyno.engines.kinds.base import PROFILE_ROUTES
 from dyno.errors import TargetError
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
@@ -26,6 +27,7 @@ from dyno.workload.request import Request
 
 IDLE_WITHIN_S = 60.0
 _LOOK_S = 0.2
+_TRACE_S = 600.0  # to write a trace
 _IDLE_CORES = 0.1
 _PAUSES_S = (0.0, 0.5, 1.0)  # before each try of a test request
 
@@ -115,6 +117,26 @@ class Session(msgspec.Struct, frozen=True):
                 except TargetError:
                     done = False
         return done
+
+    def profile(self, spec: TargetSpec, begin: bool) -> None:
+        """Start or stop the engine's profiler, of all copies of the server."""
+        name = self.fleet.facts.kind if self.fleet else self.target.kind
+        routes = kind_of(name).profiler if name else PROFILE_ROUTES
+        if routes is None:
+            raise TargetError(
+                f"The server has no routes that start a profiler. Remove {setting_name('--profile')}."
+            )
+        start, stop = routes
+        route = start if begin else stop
+        with _clients(spec, self.headers, timeout_s=_TRACE_S) as clients:
+            for client in clients:
+                status, answer = client.call(route, {})
+                if status != 200:
+                    raise TargetError(
+                        f"{client.url}{route} answers {status}: {str(answer)[:200]}. Start the server with its "
+                        "profiler. vLLM: --profiler-config "
+                        '\'{"profiler": "torch", "torch_profiler_dir": "FOLDER"}\'.'
+                    )
 
     def wait_idle(self, spec: TargetSpec, within_s: float = IDLE_WITHIN_S) -> None:
         """Wait until the engine rests: what an earlier load has left to do would be measured with the next one.
@@ -206,12 +228,23 @@ def _wait_until_ready(trial: TrialSpec, url: Url, headers: dict[str, str]) -> No
 
 def _test_body(trial: TrialSpec, model: str) -> dict[str, Any]:
     """Return a request like those of the load, with a prompt of its own and as few tokens as it may ask for."""
+    request = Request("Are you ready?", 4, fewest_tokens(trial))
+    return PROTOCOLS[trial.target.backend].body(request, asked_of(trial, model))
+
+
+def fewest_tokens(trial: TrialSpec) -> int:
+    """Return how few tokens a request may ask for."""
     least = trial.extra_body.get("min_tokens")
-    asked = Asked(model, trial.ignore_eos, trial.sampling, trial.extra_body)
-    request = Request(
-        "Are you ready?", 4, least if isinstance(least, int) and least > 0 else 1
-    )
-    return PROTOCOLS[trial.target.backend].body(request, asked)
+    return least if isinstance(least, int) and least > 0 else 1
+
+
+def asked_of(trial: TrialSpec, model: str) -> Asked:
+    """Return the fields that all requests of a trial have."""
+    extra = trial.extra_body
+    if trial.chat_template_kwargs and PROTOCOLS[trial.target.backend].chat:
+        # The server applies the template, and takes its variables by this field.
+        extra = {"chat_template_kwargs": trial.chat_template_kwargs, **extra}
+    return Asked(model, trial.ignore_eos, trial.sampling, extra)
 
 
 def others_s(

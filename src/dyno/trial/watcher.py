@@ -53,5 +53,8 @@ class StudyWatcher(Watcher):
 
     def ended(self, planned: PlannedTrial, end: TrialEnd) -> None: ...
 
+    def cut(self, planned: PlannedTrial, outcome: Outcome) -> None:
+        """The user stopped the study during this trial's load; `outcome` has its figures until then."""
+
     def remark(self, text: str) -> None:
         """Show a sentence between trials."""

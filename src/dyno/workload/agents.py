@@ -95,11 +95,14 @@ class _Turns:
             )
 
     def _output(self, call: Call) -> int:
-        wanted = self._spec.output_len or call.output_tokens
-        if wanted:
-            return wanted
-        recorded = self._count(text_of([call.answer])) if call.answer else 0
-        return recorded or OUTPUT_LEN
+        if self._spec.output_len:
+            return self._spec.output_len
+        recorded = call.output_tokens or (
+            self._count(text_of([call.answer])) if call.answer else 0
+        )
+        # Another tokenizer may count more than the call asked for.
+        wanted = recorded or OUTPUT_LEN
+        return min(wanted, call.most_tokens) if call.most_tokens else wanted
 
     def _count(self, text: str) -> int:
         return max(1, self._tokenizer.count(text) - self._special) if text else 0

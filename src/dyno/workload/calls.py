@@ -15,6 +15,7 @@ class Call(msgspec.Struct):
     messages: list[dict[str, Any]] = []  # of its own; empty: the prompt, from the user
     answer: dict[str, Any] | None = None
     output_tokens: int | None = None  # None: as many as the answer has
+    most_tokens: int | None = None  # that the call asked for
     # number of the call, in its session, whose messages and answer come before
     history: int | None = None
     after: list[int] = []

@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,8 @@ _ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ")  # nothing se
 class ChatTemplate:
     """Renders messages as the text that a model is prompted with. `close` ends its process."""
 
-    def __init__(self, text: str, variables: dict[str, str] | None = None) -> None:
-        self.text, self._variables = text, variables or {}
+    def __init__(self, text: str, variables: Mapping[str, Any] | None = None) -> None:
+        self.text, self._variables = text, dict(variables or {})
         self._process: subprocess.Popen[str] | None = None
 
     def render(self, messages: Sequence[dict[str, str]]) -> str:
@@ -50,6 +50,10 @@ class ChatTemplate:
         if reply["error"]:
             raise _refused(reply["error"])
         return reply["text"]
+
+    def set(self, variables: Mapping[str, Any]) -> None:
+        """Set variables of the template, before the first prompt is rendered."""
+        self._variables |= variables
 
     def _start(self) -> "subprocess.Popen[str]":
         environment = {

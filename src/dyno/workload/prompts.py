@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from hashlib import sha256
 from itertools import count, groupby, islice
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -368,7 +368,7 @@ def _as_turn(request: Request, session: int) -> Turn:
         raise WorkloadError(
             "Prompts of token ids can't be mixed, nor sent to LoRA adapters. Use a dataset of texts."
         )
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"role": role, "content": text} for role, text in getattr(request, "before", [])
     ]
     if messages:
@@ -378,7 +378,8 @@ def _as_turn(request: Request, session: int) -> Turn:
         request.prompt_tokens,
         request.output_tokens,
         session=session,
-        messages=messages,
+        messages=getattr(request, "messages", messages),
+        body=getattr(request, "body", {}),
     )
 
 

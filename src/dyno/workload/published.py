@@ -1,6 +1,6 @@
 """vLLM's datasets that are read from public files: the sonnet, and datasets of the Hub that are on this machine."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 from dyno import files
 from dyno.errors import WorkloadError
 from dyno.option import setting_name
-from dyno.workload.common import CommonSpec
+from dyno.workload.common import MOST_TOKENS, CommonSpec
 from dyno.workload.datasets.hf import HfSpec
+from dyno.workload.datasets.spec_bench import SpecBenchSpec
+from dyno.workload.datasets.speed_bench import SpeedBenchSpec
 from dyno.workload.recorded import (
     MAX_PROMPT_TOKENS,
     MAX_TOTAL_TOKENS,
@@ -17,7 +19,7 @@ from dyno.workload.recorded import (
     table_rows,
     templated,
 )
-from dyno.workload.request import Request
+from dyno.workload.request import Request, ToolRequest
 from dyno.workload.tokenizer import Tokenizer
 
 # Sonnets of Shakespeare, as vLLM has them (vllm-project/vllm, benchmarks/sonnet.txt, a014e35f38c8, Apache-2.0).
@@ -28,7 +30,48 @@ _TRIES = 1000  # draws of lines in a row that are too long
 
 _HF_OUTPUT_LEN = 256  # vLLM's for questions without an answer
 # Of these vLLM ignores the recorded answer, and its length filter: words of a path, and tokens to generate.
-_FIXED = {"instructcoder": 200, "mt-bench": 256, "openai_humaneval": 256, "gsm8k": 256}
+_FIXED = {
+    "instructcoder": 200,
+    "mt-bench": 256,
+    "openai_humaneval": 256,
+    "gsm8k": 256,
+    "edit_5k_char": 4000,
+    "edit_10k_char": 4000,
+}
+_BFCL_OUTPUT_LEN = 512
+_SPEC_OUTPUT_LEN, _SPEED_OUTPUT_LEN = 256, 4096
+# BFCL's names of types that JSON Schema calls otherwise
+_TYPES = {"dict": "object", "float": "number", "tuple": "array", "any": "string"}
+_BFCL_FILE = "BFCL_v3_{}.json"
+# The prompt of blazedit (ise-uiuc/blazedit, dataset/create_refined_dataset.py), as vLLM's client sends it.
+_EDIT_TASK = """Given a code file, please apply the change requests and generate the new file.
+
+Original file:
+```python
+{code}
+```
+
+Change request:
+{change_request}
+
+Please generate the new code file in the "New file" section below."""
+# The prompt of zed-industries/zeta, as vLLM's client sends it.
+_ZETA_TASK = """### Instruction:
+You are a code completion assistant and your task is to analyze user edits and then rewrite an excerpt that the user \
+provides, suggesting the appropriate edits within the excerpt, taking into account the cursor location.
+
+### User Edits:
+
+{events}
+
+### User Excerpt:
+
+{input}
+
+### Response:
+
+"""
+_ZETA_REGION = "<|editable_region_start|>"  # its answer begins here
 # ends vLLM's prompts from InstructCoder
 _EDIT = "Just output the code, do not include any explanation."
 _ENDINGS = (".parquet", ".jsonl", ".json", ".jsonl.gz", ".json.gz", ".csv")
@@ -75,6 +118,81 @@ def sonnet(spec: CommonSpec, tokenizer: Tokenizer) -> Iterator[Request]:
     )
 
 
+def spec_bench(spec: SpecBenchSpec, tokenizer: Tokenizer) -> Iterator[Request]:
+    """Yield the first turns of Spec-Bench's questions."""
+    path = _named(spec.path, "spec_bench", "question.jsonl of Spec-Bench")
+    rows = list(_of_category(path, spec.spec_bench_category, "--spec-bench-category"))
+    prompts = [_first_text(row.get("turns"), where) for where, row in rows]
+    yield from _asked(spec, tokenizer, prompts, _SPEC_OUTPUT_LEN, skip_template=False)
+
+
+def speed_bench(spec: SpeedBenchSpec, tokenizer: Tokenizer) -> Iterator[Request]:
+    """Yield the first messages of SPEED-Bench's prompts."""
+    folder = _path(_named(spec.path, "speed_bench", "the folder of SPEED-Bench"))
+    path = folder / f"{spec.speed_bench_dataset_subset}.jsonl"
+    if not path.is_file():
+        raise WorkloadError(
+            f"{spec.path} has no {path.name}. Give the folder that SPEED-Bench's prepare.py fills, with "
+            f"{setting_name('--dataset-path')}."
+        )
+    category = spec.speed_bench_category
+    rows = list(_of_category(str(path), category, "--speed-bench-category"))
+    prompts = [_first_text(row.get("messages"), where) for where, row in rows]
+    yield from _asked(spec, tokenizer, prompts, _SPEED_OUTPUT_LEN, spec.skip_chat_template)
+
+
+def _asked(
+    spec: CommonSpec,
+    tokenizer: Tokenizer,
+    prompts: list[str],
+    output_len: int,
+    skip_template: bool,
+) -> Iterator[Request]:
+    """Yield a request for each prompt, in vLLM's order. `output_len`: where the workload has none."""
+    if spec.shuffle:
+        Random(spec.seed).shuffle(prompts)
+    for text in prompts:
+        prompt = text if skip_template else templated(tokenizer, text)
+        yield Request(prompt, tokenizer.count(prompt), spec.output_len or output_len)
+
+
+def _named(path: str | None, dataset: str, what: str) -> str:
+    if path is None:
+        raise WorkloadError(
+            f"The dataset {dataset} needs {what}: give it with {setting_name('--dataset-path')}."
+        )
+    return path
+
+
+def _of_category(
+    path: str, category: str | None, flag: str
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield place and columns of the rows of a category; None: of all."""
+    known: set[str] = set()
+    none = True
+    for _, where, row in table_rows(path):
+        known.add(str(row.get("category")))
+        if category is None or row.get("category") == category:
+            none = False
+            yield f"{path}, {where}", row
+    if none:
+        raise WorkloadError(
+            f"{path} has no category {category!r}. It has {', '.join(sorted(known))[:300]}. Check "
+            f"{setting_name(flag)}."
+        )
+
+
+def _first_text(entries: Any, where: str) -> str:
+    """Return the text of the first turn or message."""
+    first = entries[0] if isinstance(entries, list) and entries else None
+    text = first.get("content") if isinstance(first, dict) else first
+    if not isinstance(text, str) or not text:
+        raise WorkloadError(
+            f"{where}: its first turn has no text. Check {setting_name('--dataset-path')}."
+        )
+    return text
+
+
 def hf(spec: HfSpec, tokenizer: Tokenizer) -> Iterator[Request]:
     """Yield the prompts of a dataset folder or file: the first message of a conversation, or a column of questions."""
     if spec.path is None:
@@ -82,10 +200,12 @@ def hf(spec: HfSpec, tokenizer: Tokenizer) -> Iterator[Request]:
             f"The dataset hf needs its file or folder: give it with {setting_name('--dataset-path')}, or "
             f"{setting_name('--hf-name')}."
         )
-    named = _files(spec, _path(spec.path))
+    if (categories := _bfcl_files(spec)) is not None:
+        yield from _bfcl(spec, tokenizer, categories)
+        return
     rows = [
         (f"{file}, {where}", row)
-        for file in named
+        for file in _files(spec, _path(spec.path))
         for _, where, row in table_rows(str(file))
     ]
     if spec.shuffle:
@@ -96,19 +216,16 @@ def hf(spec: HfSpec, tokenizer: Tokenizer) -> Iterator[Request]:
     )
     wanted_tokens = spec.output_len or fixed
     for where, row in rows:
+        if not _is_wanted_edit(spec, row):
+            continue
         exchange = _exchange(row, where)
         prompt = exchange.prompt
         if exchange.question and not spec.skip_chat_template:
             prompt = templated(tokenizer, prompt, exchange.system)
         tokens = tokenizer.count(prompt)
-        if wanted_tokens:
-            output_tokens = wanted_tokens
-        elif exchange.answer:
-            output_tokens = tokenizer.count(exchange.answer)
-            if not _is_within_limits(tokens, output_tokens):
-                continue
-        else:
-            output_tokens = _HF_OUTPUT_LEN
+        output_tokens = wanted_tokens or _answer_tokens(exchange, tokens, tokenizer)
+        if output_tokens is None:
+            continue
         none = False
         yield Request(prompt, tokens, output_tokens)
     if none:
@@ -118,11 +235,99 @@ def hf(spec: HfSpec, tokenizer: Tokenizer) -> Iterator[Request]:
         )
 
 
-def _is_within_limits(tokens: int, output_tokens: int) -> bool:
-    """Apply vLLM's limits for recorded conversations, whose lengths are as recorded."""
-    if tokens < MIN_TOKENS or output_tokens < MIN_TOKENS:
-        return False
-    return tokens <= MAX_PROMPT_TOKENS and tokens + output_tokens <= MAX_TOTAL_TOKENS
+def _answer_tokens(
+    exchange: "_QuestionRow", tokens: int, tokenizer: Tokenizer
+) -> int | None:
+    """Return the length of the recorded answer; None: vLLM leaves the row out."""
+    if not exchange.answer:
+        return _HF_OUTPUT_LEN
+    output_tokens = tokenizer.count(exchange.answer)
+    return output_tokens if exchange.limits.admit(tokens, output_tokens) else None
+
+
+def _is_wanted_edit(spec: HfSpec, row: dict[str, Any]) -> bool:
+    """Return whether a change of code is as large as asked for; True for other rows."""
+    distance = row.get("norm_distance")
+    if not isinstance(distance, int | float):
+        return True
+    return spec.blazedit_min_distance <= distance <= spec.blazedit_max_distance
+
+
+# ---- BFCL: questions with tools ----
+
+
+def _bfcl_files(spec: HfSpec) -> list[Path] | None:
+    """Return the file of each category; None: it is not BFCL's folder."""
+    assert spec.path is not None
+    folder = _path(spec.path)
+    if not folder.is_dir() or not any(folder.rglob(_BFCL_FILE.format("*"))):
+        return None
+    found = {path.name: path for path in sorted(folder.rglob(_BFCL_FILE.format("*")))}
+    names = [name.strip() for name in spec.bfcl_categories.split(",") if name.strip()]
+    for name in names:
+        if _BFCL_FILE.format(name) not in found:
+            known = ", ".join(file[8:-5] for file in found)
+            raise WorkloadError(
+                f"{spec.path} has no {_BFCL_FILE.format(name)}. It has the categories {known[:300]}. Check "
+                f"{setting_name('--bfcl-categories')}."
+            )
+    return [found[_BFCL_FILE.format(name)] for name in names]
+
+
+def _bfcl(
+    spec: HfSpec, tokenizer: Tokenizer, categories: Sequence[Path]
+) -> Iterator[ToolRequest]:
+    """Yield the first turns of BFCL's questions with their tools, one of each category in turn, as vLLM has them."""
+    each = [[row for _, _, row in table_rows(str(path))] for path in categories]
+    longest = max(map(len, each), default=0)
+    rows = [part[i] for i in range(longest) for part in each if i < len(part)]
+    if spec.shuffle:
+        Random(spec.seed).shuffle(rows)
+    for row in rows:
+        turns, functions = row.get("question"), row.get("function")
+        messages = turns[0] if isinstance(turns, list) and turns else None
+        if not messages or not functions or not isinstance(messages, list):
+            continue
+        several = functions if isinstance(functions, list) else [functions]
+        tools = [{"type": "function", "function": _json_schema(f)} for f in several]
+        texts = [str(message.get("content") or "") for message in messages]
+        yield ToolRequest(
+            texts[-1],
+            # The server writes the tools into the prompt: dyno counts the texts alone.
+            tokenizer.count("\n".join(texts)),
+            spec.output_len or _BFCL_OUTPUT_LEN,
+            messages=messages,
+            body={"tools": tools, "tool_choice": "auto"},
+        )
+
+
+def _json_schema(node: Any) -> Any:
+    """Return a schema of BFCL with the type names of JSON Schema."""
+    if isinstance(node, list):
+        return [_json_schema(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    schema = {name: _json_schema(value) for name, value in node.items()}
+    if isinstance(kind := schema.get("type"), str):
+        schema["type"] = _TYPES.get(kind, kind)
+    return schema
+
+
+class _Limits(NamedTuple):
+    """vLLM's limits for recorded answers, whose lengths are as recorded."""
+
+    least: int = MIN_TOKENS
+    prompt: int = MAX_PROMPT_TOKENS
+    total: int = MAX_TOTAL_TOKENS
+
+    def admit(self, tokens: int, output_tokens: int) -> bool:
+        if tokens < self.least or output_tokens < self.least:
+            return False
+        return tokens <= self.prompt and tokens + output_tokens <= self.total
+
+
+_OF_PROBLEMS = _Limits(prompt=2048, total=32_000)  # of AIMO
+_NO_LIMITS = _Limits(0, MOST_TOKENS, MOST_TOKENS)  # of zeta
 
 
 def _files(spec: HfSpec, path: Path) -> list[Path]:
@@ -160,6 +365,7 @@ class _QuestionRow(NamedTuple):
     system: str = ""  # message before the prompt
     # vLLM applies the chat template; to the start of a conversation it doesn't
     question: bool = True
+    limits: _Limits = _Limits()
 
 
 def _exchange(row: dict[str, Any], where: str) -> _QuestionRow:
@@ -171,6 +377,18 @@ def _exchange(row: dict[str, Any], where: str) -> _QuestionRow:
     if isinstance(turns, list) and turns and isinstance(turns[0], str):
         return _QuestionRow(turns[0])
     texts = {name: text for name, text in row.items() if isinstance(text, str)}
+    if {"code", "change_request"} <= texts.keys():
+        return _QuestionRow(_EDIT_TASK.format_map(texts))
+    if {"problem", "solution"} <= texts.keys():  # of AIMO: vLLM sends it as it is
+        return _QuestionRow(
+            texts["problem"], texts["solution"], question=False, limits=_OF_PROBLEMS
+        )
+    if {"events", "input", "output"} <= texts.keys():
+        _, mark, region = texts["output"].partition(_ZETA_REGION)
+        answer = mark + region
+        return _QuestionRow(
+            _ZETA_TASK.format_map(texts), answer, question=False, limits=_NO_LIMITS
+        )
     prompt = next((texts[name] for name in _PROMPTS if texts.get(name)), None)
     if prompt is None:
         raise WorkloadError(

@@ -17,6 +17,13 @@ class ChatRequest(Request, frozen=True):
     before: list[tuple[str, str]] = []  # role and text of each message before the prompt
 
 
+class ToolRequest(Request, frozen=True):
+    """A request of its own with messages in OpenAI's form, and fields that the others don't have: its tools."""
+
+    messages: list[dict[str, Any]] = []
+    body: dict[str, Any] = {}
+
+
 class Turn(Request, frozen=True):
     """A request of a session: of a conversation, of an agent, or a line of a trace. Its prompt_tokens include its
     history, with answers as long as requested."""
@@ -49,6 +56,8 @@ OUT_OF_ORDER = "rows out of order"  # of a trace
 
 # Where the answers in the history of a conversation come from.
 Answers = Literal["server", "recorded"]
+# … and of a whole workload: some of its requests may continue with the server's, others quote recorded ones.
+Histories = Literal["server", "recorded", "mixed"]
 
 # Whether a completions prompt has the model's chat template, as vLLM sends it; missing: dyno didn't find one.
 Templating = Literal["applied", "missing"]

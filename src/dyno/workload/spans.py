@@ -159,11 +159,16 @@ def _session(members: list[ModelSpan]) -> AgentSession:
                 break
         if answer:
             known[digests[-1]] = i
+        asked = _tokens(span, "gen_ai.request.max_tokens")
         calls.append(
             Call.from_messages(
                 messages,
                 answer=answer,
-                output_tokens=_output_tokens(span, answer),
+                output_tokens=_tokens(
+                    span, "gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens"
+                )
+                or (None if answer else asked),
+                most_tokens=asked,
                 history=history,
                 after=after[i],
                 wait_s=wait_s,
@@ -324,10 +329,8 @@ def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def _output_tokens(span: ModelSpan, answer: dict[str, Any] | None) -> int | None:
-    names = ["gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens"]
-    if not answer:
-        names.append("gen_ai.request.max_tokens")
+def _tokens(span: ModelSpan, *names: str) -> int | None:
+    """Return the first of these attributes that is a number of tokens."""
     for name in names:
         value = span.attributes.get(name)
         if isinstance(value, int | str) and re.fullmatch(r"0*[1-9][0-9]{0,8}", str(value)):

@@ -8,7 +8,7 @@ from dyno.option import Option
 from dyno.workload.common import CommonSpec
 from dyno.workload.dataset import DatasetTraits
 from dyno.workload.datasets import DATASETS, DEFAULT, own_fields
-from dyno.workload.request import Answers, CountedBy, Request, Templating
+from dyno.workload.request import Answers, CountedBy, Histories, Request, Templating, Turn
 
 if TYPE_CHECKING:
     from dyno.workload.datasets import OwnSettings
@@ -118,3 +118,12 @@ class Workload(msgspec.Struct, frozen=True):
     # None: the dataset has no use for one, or it is not wanted
     template: Templating | None = None
     dropped: dict[str, int] = {}  # left out: reason → how many
+
+    @property
+    def histories(self) -> Histories | None:
+        """Where the answers in its conversations come from; None: it has none."""
+        turns = [r for r in self.requests if isinstance(r, Turn)]
+        quoted = any(m.get("role") == "assistant" for turn in turns for m in turn.messages)
+        if not any(turn.history is not None for turn in turns):
+            return "recorded" if quoted else None
+        return "mixed" if quoted and self.answers == "server" else self.answers

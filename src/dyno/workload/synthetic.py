@@ -1,10 +1,11 @@
 """Synthetic prompts: seeded, sentence-like English of exactly as many tokens as asked for, each with its own start."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from itertools import count
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -19,6 +20,9 @@ from dyno.workload.tasks import MAX_TOKENS, SIZES, TASKS, item
 from dyno.workload.tokenizer import Tokenizer, special_ids
 
 RANDOM_OUTPUT_LEN = 128  # vLLM's default
+# Prompts that are made at a time, at most: a tokenizer of a file needs some 200 bytes for each token meanwhile.
+BATCH = 256
+BATCH_TOKENS = 1 << 17
 
 # ShareGPT's first two turns after vLLM's filter (prompt and output ≥ 4, prompt ≤ 1024, together ≤ 2048) as
 # quantiles of a public `benchmark_serving.py` result: 1,000 prompts, seed 0, Llama 3.1's tokenizer (8×H100,
@@ -67,8 +71,11 @@ def _random(
         )
     pairs = random_lengths(msgspec.structs.replace(spec, input_len=input_len))
     lengths = [special + spec.prefix_len + tokens for tokens, _ in pairs]
-    for i, prefix in enumerate(_prefixes(spec, tokenizer, special, lengths, choose)):
-        yield Request(*synthesize(tokenizer, spec.seed, i, lengths[i], prefix), pairs[i][1])
+    chosen = _prefixes(spec, tokenizer, special, lengths, choose)
+    wanted = (Wanted(i, lengths[i], prefix) for i, prefix in enumerate(chosen))
+    prompts = synthesize_all(tokenizer, spec.seed, wanted)
+    for prompt, (_, output_tokens) in zip(prompts, pairs, strict=True):
+        yield Request(*prompt, output_tokens)
 
 
 def _prefixes(
@@ -118,11 +125,11 @@ def _lengths(
 
 
 def sharegpt_shaped(spec: CommonSpec, tokenizer: Tokenizer) -> Iterator[Request]:
-    for i, (tokens, output_tokens) in enumerate(
-        sharegpt_lengths(spec.seed, spec.num_prompts)
-    ):
-        prompt, count = synthesize(tokenizer, spec.seed, i, tokens)
-        yield Request(prompt, count, spec.output_len or output_tokens)
+    pairs = sharegpt_lengths(spec.seed, spec.num_prompts)
+    wanted = (Wanted(i, tokens) for i, (tokens, _) in enumerate(pairs))
+    prompts = synthesize_all(tokenizer, spec.seed, wanted)
+    for prompt, (_, output_tokens) in zip(prompts, pairs, strict=True):
+        yield Request(*prompt, spec.output_len or output_tokens)
 
 
 def questions(spec: CommonSpec, tokenizer: Tokenizer) -> Iterator[Request]:
@@ -141,35 +148,81 @@ def sharegpt_lengths(seed: int, count: int) -> list[tuple[int, int]]:
     return list(zip(inputs.tolist(), outputs.tolist(), strict=True))
 
 
+class Wanted(NamedTuple):
+    """A prompt to make: its number, and its tokens with those of the prefix."""
+
+    number: int
+    tokens: int
+    prefix: str = ""
+
+
 def synthesize(
     tokenizer: Tokenizer, seed: int, index: int, tokens: int, prefix: str = ""
 ) -> tuple[str, int]:
     """Return prompt `index` of this seed, and its true count of tokens."""
+    return next(synthesize_all(tokenizer, seed, [Wanted(index, tokens, prefix)]))
+
+
+def synthesize_all(
+    tokenizer: Tokenizer, seed: int, wanted: Iterable[Wanted]
+) -> Iterator[tuple[str, int]]:
+    """Yield prompts, each with its true count of tokens; some hundred are made at a time."""
+    for batch in _batches(wanted):
+        texts = [_text(seed, one) for one in batch]
+        yield from _fit(tokenizer, texts, [one.tokens for one in batch])
+
+
+def _batches(wanted: Iterable[Wanted]) -> Iterator[list[Wanted]]:
+    batch: list[Wanted] = []
+    tokens = 0
+    for one in wanted:
+        batch.append(one)
+        tokens += one.tokens
+        if len(batch) == BATCH or tokens >= BATCH_TOKENS:
+            yield batch
+            batch = []
+            tokens = 0
+    if batch:
+        yield batch
+
+
+def _text(seed: int, wanted: Wanted) -> str:
     # A generator for each: a prompt is the same however many come before it.
-    rng = np.random.default_rng([seed, 1, index % 2**32])
+    rng = np.random.default_rng([seed, 1, wanted.number % 2**32])
     # A word is hardly ever less than a token, so as many words as tokens are enough.
-    text = f"{prefix} {opening(seed, index)} {prose(rng, tokens)}".lstrip()
-    return _fit(tokenizer, text, tokens)
+    words = prose(rng, wanted.tokens)
+    return f"{wanted.prefix} {opening(seed, wanted.number)} {words}".lstrip()
 
 
-def _fit(tokenizer: Tokenizer, text: str, tokens: int) -> tuple[str, int]:
-    """Return the start of `text` with this many tokens, or the nearest that a few tries come to."""
+def _fit(
+    tokenizer: Tokenizer, texts: Sequence[str], tokens: Sequence[int]
+) -> list[tuple[str, int]]:
+    """Return the start of each text with this many tokens, or the nearest that a few tries come to."""
     # No white space at the ends: some servers put one in front when they decode, some chat templates trim.
-    prompt = tokenizer.decode(tokenizer.encode(text)[:tokens]).strip()
-    count = tokenizer.count(prompt)
-    best = prompt, count
+    prompts = [start.strip() for start in tokenizer.cut(texts, tokens)]
+    counts = tokenizer.counts(prompts)
+    best = list(zip(prompts, counts, strict=True))
     for filler in _FILLERS:
-        if count == tokens:
+        off = [i for i, count in enumerate(counts) if count != tokens[i]]
+        if not off:
             break
-        # A cut inside a word may encode otherwise than the whole did. Whole words are safe: drop or add some.
-        if count > tokens:
-            prompt = "".join(prompt.rsplit(maxsplit=count - tokens)[:1])
-        else:
-            prompt += filler * (tokens - count)
-        count = tokenizer.count(prompt)
-        if abs(count - tokens) < abs(best[1] - tokens):
-            best = prompt, count
+        for i in off:
+            prompts[i] = _resized(prompts[i], tokens[i] - counts[i], filler)
+        for i, tokens_now in zip(
+            off, tokenizer.counts([prompts[i] for i in off]), strict=True
+        ):
+            counts[i] = tokens_now
+            if abs(tokens_now - tokens[i]) < abs(best[i][1] - tokens[i]):
+                best[i] = prompts[i], tokens_now
     return best
+
+
+def _resized(prompt: str, more: int, filler: str) -> str:
+    """Return the prompt with so many fillers, or without so many words: a cut inside a word may encode otherwise
+    than the whole did, and whole words are safe."""
+    if more < 0:
+        return "".join(prompt.rsplit(maxsplit=-more)[:1])
+    return prompt + filler * more
 
 
 class Block:
@@ -180,9 +233,10 @@ class Block:
         weights = 1 / (np.arange(1, len(self.words) + 1) + 2.7)
         self._cumulative: NDArray[np.float64] = np.cumsum(weights) / weights.sum()
 
-    def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.object_]:
-        chosen = np.searchsorted(self._cumulative, rng.random(count))
-        return self.words[np.minimum(chosen, len(self.words) - 1)]
+    def chosen(self, draws: NDArray[np.float64]) -> NDArray[np.object_]:
+        """Return a word for each draw, which is from 0 to 1."""
+        places = np.searchsorted(self._cumulative, draws)
+        return self.words[np.minimum(places, len(self.words) - 1)]
 
 
 @cache
@@ -196,30 +250,45 @@ def words_by_frequency() -> list[str]:
     return [*grammar.words.tolist(), *content.words.tolist()]
 
 
+# The ends of sentences, as `rng.choice` draws them, which takes longer than all the rest of a short prompt.
+_MARKS = (".", "?", "!", ".\n\n")
+_MARK_SHARES = np.cumsum([0.8, 0.06, 0.03, 0.11])
+_MARK_SHARES /= _MARK_SHARES[-1]
+
+
 def prose(rng: np.random.Generator, word_count: int) -> str:
     """Return `word_count` words in sentences and paragraphs. ASCII: a cut between tokens splits no character."""
-    grammar, content = _blocks()
-    is_grammar = rng.random(word_count) < 0.6
-    is_grammar[1:] &= ~is_grammar[:-1]  # seldom 'the of the'
-    words: list[str] = np.where(
-        is_grammar, grammar.draw(rng, word_count), content.draw(rng, word_count)
-    ).tolist()
-
-    for i in np.flatnonzero(rng.random(word_count) < 0.02):
-        words[i] = str(int(10 ** rng.uniform(0, 4)))
-    for i in np.flatnonzero(rng.random(word_count) < 0.07):
+    words = _drawn(rng, word_count)
+    numbers = np.flatnonzero(rng.random(word_count) < 0.02).tolist()
+    for i, exponent in zip(numbers, rng.uniform(0, 4, len(numbers)).tolist(), strict=True):
+        words[i] = str(int(10**exponent))
+    for i in np.flatnonzero(rng.random(word_count) < 0.07).tolist():
         words[i] += ","
-    ends = np.cumsum(rng.integers(4, 25, size=word_count // 4 + 1))
-    marks = rng.choice([".", "?", "!", ".\n\n"], p=[0.8, 0.06, 0.03, 0.11], size=len(ends))
+    ends = np.cumsum(rng.integers(4, 25, size=word_count // 4 + 1)).tolist()
+    marks = _MARK_SHARES.searchsorted(rng.random(len(ends)), side="right").tolist()
     start = 0
-    for end, mark in zip(ends.tolist(), marks.tolist(), strict=True):
+    for end, mark in zip(ends, marks, strict=True):
         if start >= word_count:
             break
         words[start] = words[start].capitalize()
         if end <= word_count:
-            words[end - 1] = words[end - 1].rstrip(",") + mark
+            words[end - 1] = words[end - 1].rstrip(",") + _MARKS[mark]
         start = end
     return " ".join(words).replace("\n ", "\n")
+
+
+def _drawn(rng: np.random.Generator, count: int) -> list[str]:
+    """Return words by their frequency, of grammar and of content."""
+    grammar, content = _blocks()
+    is_grammar = rng.random(count) < 0.6
+    is_grammar[1:] &= ~is_grammar[:-1]  # seldom 'the of the'
+    of_grammar = rng.random(count)
+    of_content = rng.random(count)
+    words = np.empty(count, dtype=object)
+    words[is_grammar] = grammar.chosen(of_grammar[is_grammar])
+    words[~is_grammar] = content.chosen(of_content[~is_grammar])
+    drawn: list[str] = words.tolist()
+    return drawn
 
 
 @cache

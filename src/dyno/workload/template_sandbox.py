@@ -81,7 +81,7 @@ def main() -> None:
         signal.alarm(first["seconds"])
         try:
             text = template.render(
-                **first["variables"], messages=json.loads(line), add_generation_prompt=True
+                messages=json.loads(line), add_generation_prompt=True, **first["variables"]
             )
         except Exception as e:  # likewise
             _reply(error=f"{type(e).__name__}: {e}")

@@ -1,7 +1,7 @@
 """A tokenizer: counts text as the server would. From a file, the Hub or the server itself, or a guess."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, Protocol, TypeVar
@@ -42,6 +42,35 @@ class Tokenizer(Protocol):
     def decode(self, ids: list[int]) -> str: ...  # without it
 
     def count(self, text: str) -> int: ...
+
+    # of many texts at once: the same, sooner
+
+    def cut(self, texts: Sequence[str], tokens: Sequence[int]) -> list[str]: ...
+
+    def counts(self, texts: Sequence[str]) -> list[int]: ...
+
+
+class OneByOne:
+    """Many texts, one after another."""
+
+    def encode(self, text: str) -> list[int]:
+        raise NotImplementedError
+
+    def decode(self, ids: list[int]) -> str:
+        raise NotImplementedError
+
+    def count(self, text: str) -> int:
+        raise NotImplementedError
+
+    def cut(self, texts: Sequence[str], tokens: Sequence[int]) -> list[str]:
+        """Return the start of each text, of so many tokens."""
+        return [
+            self.decode(self.encode(text)[:most])
+            for text, most in zip(texts, tokens, strict=True)
+        ]
+
+    def counts(self, texts: Sequence[str]) -> list[int]:
+        return [self.count(text) for text in texts]
 
 
 def choose(flag: str | None, client: Client | None, model: str) -> Tokenizer:
@@ -128,6 +157,22 @@ class LocalTokenizer:
     def count(self, text: str) -> int:
         return len(self.encode(text))
 
+    def cut(self, texts: Sequence[str], tokens: Sequence[int]) -> list[str]:
+        """Return the start of each text, of so many tokens. The library uses all cores."""
+        starts = [ids[:most] for ids, most in zip(self._ids(texts), tokens, strict=True)]
+        with self._explained(f"The tokenizer {self.name} fails for its own tokens"):
+            cut: list[str] = self._tokenizer.decode_batch(starts, skip_special_tokens=True)
+        return cut
+
+    def counts(self, texts: Sequence[str]) -> list[int]:
+        return [len(ids) for ids in self._ids(texts)]
+
+    def _ids(self, texts: Sequence[str]) -> list[list[int]]:
+        with self._explained(f"The tokenizer {self.name} fails for a text"):
+            return [
+                encoded.ids for encoded in self._tokenizer.encode_batch_fast(list(texts))
+            ]
+
 
 def local(flag: str) -> LocalTokenizer:
     path = Path(flag).expanduser()
@@ -193,7 +238,7 @@ def _from_hub(name: str) -> Path:
     )
 
 
-class ServerTokenizer:
+class ServerTokenizer(OneByOne):
     """The dialect of vLLM and SGLang; the others differ where they say so."""
 
     counted_by: CountedBy = "server"
@@ -299,7 +344,7 @@ def server(client: Client, model: str) -> Tokenizer | None:
     return None
 
 
-class ApproximateTokenizer:
+class ApproximateTokenizer(OneByOne):
     """Four characters a token: English with a vocabulary of 32k to 128k, give or take a fifth."""
 
     name = "approximate"
@@ -308,13 +353,15 @@ class ApproximateTokenizer:
 
     def encode(self, text: str) -> list[int]:
         # An id is its four characters, so that decode can give them back. No server knows these ids.
-        return [
-            int.from_bytes(text[i : i + 4].encode("utf-32-be"))
-            for i in range(0, len(text), 4)
-        ]
+        letters = text.encode("utf-32-be")
+        return [int.from_bytes(letters[i : i + 16]) for i in range(0, len(letters), 16)]
 
     def decode(self, ids: list[int]) -> str:
-        return "".join(i.to_bytes(16).decode("utf-32-be").lstrip("\0") for i in ids)
+        pieces = [i.to_bytes(16) for i in ids]
+        text = b"".join(pieces).decode("utf-32-be")
+        if "\0" in text:  # a piece of less than four letters, the last as a rule
+            text = "".join(piece.decode("utf-32-be").lstrip("\0") for piece in pieces)
+        return text
 
     def count(self, text: str) -> int:
         return -(-len(text) // 4)

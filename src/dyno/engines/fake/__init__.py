@@ -58,7 +58,8 @@ class FakeSpec(msgspec.Struct, frozen=True):
     noise: float = 0.0  # of an answer's times: the standard deviation of their logarithm
     # it reports blocks of 16 words that earlier prompts and their answers began with
     prefix_cache: bool = False
-    bodies: bool = False  # its log has the body of each request, too
+    bodies: bool = False  # its log has the head and body of each request, too
+    profiler: bool = False  # it has vLLM's routes that start and stop a profiler
     faults: dict[str, int] = {}  # kind → it strikes every Nth request
 
 

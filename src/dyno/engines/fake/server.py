@@ -14,6 +14,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from heapq import heappop, heappush, heapreplace
 from random import Random
 from typing import Any
@@ -58,6 +59,8 @@ class FakeServer:
         # for each answered generation: arrival, then each send
         self._log: list[list[int]] = []
         self._bodies: list[Any] = []  # of generations, as they arrived
+        self._heads: list[str] = []  # likewise
+        self._profiles: list[list[Any]] = []  # route, and the answers begun until then
         self._words: dict[str, int] = {}
         self._streams: dict[tuple[object, ...], list[bytes]] = {}
         self._cache = PrefixCache() if spec.prefix_cache else None
@@ -88,6 +91,9 @@ class FakeServer:
             "/tokenize": self._tokenize,
             "/detokenize": self._detokenize,
         }
+        if spec.profiler:
+            for route in ("/start_profile", "/stop_profile"):
+                self._post_routes[route] = partial(self._profile, route)
 
     def serve(self) -> None:
         gc.freeze()
@@ -222,6 +228,8 @@ class FakeServer:
             # Another time: the clock was set since its offset was read, and the answer would wait for as long.
             arrival = stamp if now - 10 * NS_PER_S < stamp <= now else now
         method, path, _ = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ", 2)
+        if self._spec.bodies and method == "POST" and path in _GENERATES:
+            self._heads.append(head.decode("latin-1"))
         # a proxy may add an empty query
         script = self._answer(method, path.partition("?")[0], body[:length])
         self._turns += 1
@@ -285,6 +293,7 @@ class FakeServer:
         usage = resource.getrusage(resource.RUSAGE_SELF)
         log, self._log = self._log, []
         bodies, self._bodies = self._bodies, []
+        heads, self._heads = self._heads, []
         cpu_s = usage.ru_utime + usage.ru_stime
         return whole(
             200,
@@ -293,8 +302,14 @@ class FakeServer:
                 "connections": self._accepted,
                 "streams": log,
                 "bodies": bodies,
+                "heads": heads,
+                "profiles": self._profiles,
             },
         )
+
+    def _profile(self, route: str, asked: dict[str, Any]) -> Script:
+        self._profiles.append([route, self._answers])
+        return plain(200, "text/plain", b"")
 
     def _reset_cache(self, asked: dict[str, Any]) -> Script:
         if self._cache is not None:
@@ -302,15 +317,17 @@ class FakeServer:
         return plain(200, "text/plain", b"")
 
     def _metrics(self) -> str:
-        """Return metrics as vLLM and TGI name them. Nothing waits here: each request is worked on at once."""
+        """Return metrics as vLLM and TGI name them. Requests beyond its slots count as waiting."""
         sent = [c.next for c in self._connections.values() if c.script is not None]
+        running = min(len(sent), self._spec.slots or len(sent))
+        waiting = len(sent) - running
         gauges: dict[str, float] = {
-            "vllm:num_requests_running": len(sent),
-            "vllm:num_requests_waiting": 0,
+            "vllm:num_requests_running": running,
+            "vllm:num_requests_waiting": waiting,
         }
         # one context is all it has
         gauges["vllm:kv_cache_usage_perc"] = min(sum(sent) / self._spec.max_model_len, 1.0)
-        gauges |= {"tgi_batch_current_size": len(sent), "tgi_queue_size": 0}
+        gauges |= {"tgi_batch_current_size": running, "tgi_queue_size": waiting}
         counters = {
             "vllm:generation_tokens_total": self._tokens,
             "vllm:num_preemptions_total": 0,

@@ -35,6 +35,8 @@ SERVER_METRICS = (
 TORCH_CACHES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
 # in torch's words
 DTYPES = {"auto": "auto", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
+# that start and stop a profiler, as vLLM has them; SGLang has them too
+PROFILE_ROUTES = "/start_profile", "/stop_profile"
 _DEFAULTS = {f.name: f.default for f in msgspec.structs.fields(EngineSpec)}
 # old versions of vLLM say GB and mean GiB
 _BYTES = {"MiB": 2**20, "GiB": 2**30, "GB": 2**30}
@@ -160,6 +162,8 @@ class EngineKind:
     starts: ClassVar[bool] = True  # False: dyno attaches to one that runs
     # False: it sends at given times, and needs its turns on the CPU as the client does
     computes: ClassVar[bool] = True
+    # routes that start and stop its profiler; None: it has none
+    profiler: ClassVar[tuple[str, str] | None] = None
     backend: ClassVar[str] = "openai"  # which of load/protocols it speaks best
     # until it is ready, without its weights: most compile and capture graphs
     start_s: ClassVar[float] = 90.0
@@ -195,6 +199,8 @@ class EngineKind:
     kv_type_flags: ClassVar[tuple[tuple[str, ...], ...]] = ()
     # a flag of offline benchmarks that it has, too → its spelling
     offline_flags: ClassVar[Mapping[str, str]] = {}
+    # fields of OfflineSpec that its worker can do, and others can't; profile: a profiler, too
+    offline_options: ClassVar[Collection[str]] = ()
     # settings of `bench micro` (facts/llama) that it has
     knobs: ClassVar[Collection[str]] = ()
 

@@ -4,7 +4,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from dyno.engines.fake import FakeSpec, as_words, changed
-from dyno.engines.kinds.base import EngineFlag, EngineKind, Program
+from dyno.engines.kinds.base import PROFILE_ROUTES, EngineFlag, EngineKind, Program
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec
 
@@ -17,6 +17,7 @@ class FakeKind(EngineKind):
     title = "the fake engine"
     about = "answers at given times, with faults on demand"
     computes = False
+    profiler = PROFILE_ROUTES
 
     options = dict.fromkeys(
         ("served_name", "max_model_len", "prefix_caching"), EngineFlag(lambda _: ())

@@ -1,6 +1,6 @@
 """Any server that runs already: dyno attaches to it, and compares what it reports with the setting."""
 
-from dyno.engines.kinds.base import EngineKind
+from dyno.engines.kinds.base import PROFILE_ROUTES, EngineKind
 
 
 class OpenAi(EngineKind):
@@ -8,6 +8,7 @@ class OpenAi(EngineKind):
     title = "a running server"
     about = "any running server"
     starts = False
+    profiler = PROFILE_ROUTES  # of vLLM and SGLang
 
     in_documents = False
 

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from dyno.engines.kinds.base import (
     DTYPES,
+    PROFILE_ROUTES,
     TORCH_CACHES,
     EngineFlag,
     EngineKind,
@@ -58,6 +59,7 @@ class SgLang(EngineKind):
     name = "sglang"
     title = "SGLang"
     about = "SGLang"
+    profiler = PROFILE_ROUTES
 
     packages = ("sglang",)
     companions = ("sgl-kernel",)

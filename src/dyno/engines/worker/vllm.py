@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import random
 import time
 from typing import Any
 
-from . import Answer, Job, WorkerEngine, iteration, now_ns
+from . import Answer, Job, RefusedError, WorkerEngine, iteration, now_ns
 
 
 class VllmWorker(WorkerEngine):
@@ -68,8 +69,11 @@ class VllmWorker(WorkerEngine):
             {"prompt_token_ids": p} if isinstance(p, list) else {"prompt": p}
             for p in job["prompts"]
         ]
+        if job.get("beam"):
+            return self._search(prompts, job)
         sampling = [
             SamplingParams(
+                n=job.get("n", 1),
                 max_tokens=wanted,
                 ignore_eos=job["ignore_eos"],
                 detokenize=job.get("detokenize", True),
@@ -82,15 +86,96 @@ class VllmWorker(WorkerEngine):
         before = self._speculation()
         self.begin()
         wall = time.time_ns() - now_ns()
+        self._profile(job, "start_profile")
         start = now_ns()
-        outputs = self.llm.generate(prompts, sampling, use_tqdm=False)
+        outputs = self._outputs(prompts, sampling, job)
         end = now_ns()
+        self._profile(job, "stop_profile")
         after = self._speculation()
         counts = {name: after[name] - before.get(name, 0) for name in after}
         answers = [self._answer(o, w, start, wall) for o, w in zip(outputs, job["wanted"])]
         return iteration(start, end, answers, counts)
 
+    def _outputs(self, prompts: list[Any], sampling: list[Any], job: Job) -> list[Any]:
+        loras = self._adapters(job, len(prompts))
+        llm = self.llm
+        if not job.get("prequeue"):
+            return list(llm.generate(prompts, sampling, use_tqdm=False, lora_request=loras))
+        if not hasattr(llm, "enqueue"):
+            raise RefusedError("this version can't queue requests before it begins")
+        llm.sleep(level=0, mode="abort")
+        try:
+            llm.enqueue(prompts, sampling, lora_request=loras, use_tqdm=False)
+        finally:
+            llm.wake_up(tags=["scheduling"])
+        return list(llm.wait_for_completion(use_tqdm=False))
+
+    def _adapters(self, job: Job, count: int) -> Any:
+        """Return the adapter of each prompt; None: there is none."""
+        asked = job.get("lora")
+        if not asked:
+            return None
+        from vllm.lora.request import LoRARequest
+
+        engine = self.llm.llm_engine
+        lora = getattr(getattr(engine, "vllm_config", engine), "lora_config", None)
+        if lora is None:
+            raise RefusedError("an adapter needs --enable-lora")
+        numbers = [1 + i % lora.max_loras for i in range(count)]
+        if asked["assignment"] == "random":
+            rng = random.Random(asked["seed"])
+            numbers = [rng.randint(1, lora.max_loras) for _ in range(count)]
+        return [LoRARequest(str(i), i, asked["path"]) for i in numbers]
+
+    def _profile(self, job: Job, method: str) -> None:
+        if not job.get("profile"):
+            return
+        try:
+            getattr(self.llm, method)()
+        except Exception as e:  # of any kind, by version: without a profiler's folder
+            raise RefusedError(f"its profiler can't be used: {e}") from None
+
+    def _search(self, prompts: list[Any], job: Job) -> dict[str, Any]:
+        """Search by beams. It reports no times of requests."""
+        from vllm.sampling_params import BeamSearchParams
+
+        wanted = job["wanted"][0]
+        params = BeamSearchParams(
+            beam_width=job["n"], max_tokens=wanted, ignore_eos=job["ignore_eos"]
+        )
+        if job.get("reset"):
+            self.llm.reset_prefix_cache()
+        self.begin()
+        self._profile(job, "start_profile")
+        start = now_ns()
+        found = self.llm.beam_search(prompts, params)
+        end = now_ns()
+        self._profile(job, "stop_profile")
+        answers = []
+        for prompt, output in zip(prompts, found):
+            length = len(prompt["prompt_token_ids"])
+            made = sum(len(beam.tokens) - length for beam in output.sequences)
+            count = len(output.sequences)
+            answers.append(
+                {
+                    "prompt_tokens": length,
+                    "output_tokens": made,
+                    "wanted_tokens": wanted * count,
+                }
+            )
+        return iteration(start, end, answers)
+
     def _answer(self, output: Any, wanted: int, start: int, wall: int) -> Answer:
+        if len(output.outputs) > 1:
+            # Its times are those of all sequences together: no figure of one follows.
+            made = sum(len(each.token_ids) for each in output.outputs)
+            return {
+                "prompt_tokens": len(output.prompt_token_ids or []),
+                "output_tokens": made,
+                "wanted_tokens": wanted * len(output.outputs),
+                "cached_tokens": getattr(output, "num_cached_tokens", None),
+                "finish_reason": output.outputs[0].finish_reason,
+            }
         tokens = len(output.outputs[0].token_ids)
         return {
             "prompt_tokens": len(output.prompt_token_ids or []),

@@ -17,7 +17,7 @@ from dyno.load.protocols.base import (
     stream_error,
     tokens_between,
 )
-from dyno.workload.request import ChatRequest, Request
+from dyno.workload.request import ChatRequest, Request, ToolRequest
 
 
 class _CachedTokens(msgspec.Struct, gc=False):
@@ -290,6 +290,16 @@ def _common(request: Request, asked: Asked) -> dict[str, Any]:
     return body
 
 
+def _messages(request: Request) -> list[dict[str, Any]]:
+    if isinstance(request, ToolRequest):
+        return request.messages
+    before = request.before if isinstance(request, ChatRequest) else []
+    return [
+        {"role": role, "content": text}
+        for role, text in [*before, ("user", request.prompt)]
+    ]
+
+
 class Completions:
     path = "/v1/completions"
     takes_token_ids = True
@@ -321,16 +331,13 @@ class Chat:
     fields: frozenset[str] | None = None
 
     def body(self, request: Request, asked: Asked) -> dict[str, Any]:
-        before = request.before if isinstance(request, ChatRequest) else []
-        return {
+        body = {
             **_common(request, asked),
-            "messages": [
-                {"role": role, "content": text}
-                for role, text in [*before, ("user", request.prompt)]
-            ],
+            "messages": _messages(request),
             "max_completion_tokens": request.output_tokens,
             **asked.extra_body,
         }
+        return body | request.body if isinstance(request, ToolRequest) else body
 
     read = staticmethod(_read_events)
 

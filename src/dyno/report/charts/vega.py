@@ -14,6 +14,7 @@ POINT = {"type": "point", "size": 60, "opacity": 1, "clip": True}
 TEXT = {"type": "text", "fontSize": 10}
 # labels that would overlap on a phone
 ROOMY = {"opacity": alt.ExprRef(expr="room < 480 ? 0 : 1")}
+_LETTER = 6.2  # pixels of a legend's letter, on average
 INVISIBLE = {"type": "point", "opacity": 0}  # to make room
 # Pixels there are for all of a chart. Asked once: what depends on the drawn width would change that width.
 ROOM = alt.VariableParameter(
@@ -141,10 +142,23 @@ def slot(channel: Any, count: int, **scale: Any) -> Any:
 
 
 def legend(symbol: str, columns: str, limit: str, **more: Any) -> alt.Legend:
-    """Return a legend. `columns`, `limit` (of a label, in pixels): expressions."""
-    shape: dict[str, Any] = {"symbolType": symbol, "symbolOpacity": 1, "symbolSize": 110}
+    """Return a legend. `columns`, `limit` (of a label, in pixels): expressions. A name that is too long is cut in its
+    middle: series often differ at their ends."""
+    # A line's sample shows a whole period of its dashes.
+    size = 256 if symbol == "stroke" else 110
+    shape: dict[str, Any] = {"symbolType": symbol, "symbolOpacity": 1, "symbolSize": size}
+    letters = f"max(8, floor(({limit}) / {_LETTER}))"
+    cut = (
+        f"length(datum.label) > {letters} ? slice(datum.label, 0, ceil({letters} / 2) - 1) + '…' + "
+        f"slice(datum.label, 1 - floor({letters} / 2)) : datum.label"
+    )
     return alt.Legend(
-        title=None, columns=expr(columns), labelLimit=expr(limit), **shape, **more
+        title=None,
+        columns=expr(columns),
+        labelExpr=cut,
+        labelLimit=expr(limit),
+        **shape,
+        **more,
     )
 
 

@@ -23,11 +23,12 @@ from dyno.facts.finding import Finding, Level, merged, worst_first
 from dyno.facts.metric import STEMS, latency
 from dyno.facts.report import Chart, Report, Standing
 from dyno.numbers import count, currency, human_bytes, money, number, percent, setting
-from dyno.report import per, tables
+from dyno.report import per, short_run, tables
+from dyno.report.conclusion import counted_results
 from dyno.report.draw import drawn
 from dyno.report.look import Look
 from dyno.report.picture import choose
-from dyno.report.table import figure_interval, figure_text
+from dyno.report.table import Table, figure_interval, figure_text
 from dyno.report.tables import figure_unit, figure_words, verdict_words
 from dyno.visible import plain
 
@@ -193,6 +194,9 @@ def _setting_lines(entry: Entry) -> list[tuple[str, str]]:
 _OPEN = 30  # trials, up to which their list is unfolded
 # pixels of the chart that shows the answer, so that all of it fits one screen
 _HEIGHT = 210
+_MANY = 8  # series: more have no room for a chip each, and a chart of the answer shows the contenders among them
+_FAINT = 0.14  # of the opacity, for lines of series that the answer's table doesn't show
+_MARKED = "In the chart, the points of this table have a halo."
 _LEVELS: tuple[Level, ...] = ("void", "doubt", "note")
 _VERDICTS = {
     "sound": "No problems found.",
@@ -228,6 +232,7 @@ def page(
     if charts:
         scripts.append(bundle(cache_folder))
     levels = _levels(report)
+    best = tables.best(report)
     return _template().render(
         report=report,
         policy=_policy(scripts),
@@ -240,10 +245,16 @@ def page(
         number={name: i for i, name in enumerate(series)},
         look=Look(series),
         main_chart=main,
-        answer=tables.answer(report),
-        results=tables.results(report),
-        best=tables.best(report),
-        cost=tables.cost(report),
+        counted=counted_results(report.entries),
+        brief=tables.brief(report),
+        answers=[_verdict_last(t) for t in tables.answers(report)],
+        choices=tables.choices(report),
+        marked=_MARKED if main is not None and _marks(main) else "",
+        setup_links=_setup_links(report),
+        many=_MANY,
+        results=[_verdict_last(t) for t in tables.results(report)],
+        best=None if best is None else _verdict_last(best),
+        cost=[_verdict_last(t) for t in tables.cost(report)],
         findings=tables.findings(report),
         levels=levels,
         levels_words=", ".join(
@@ -263,13 +274,37 @@ def page(
 
 
 def _levels(report: Report) -> dict[str, int]:
-    """Return the number of findings of each level that has any, the worst first."""
-    counted = Counter(f.level for f in report.findings)
+    """Return the number of shown findings of each level that has any, the worst first."""
+    counted = Counter(f.level for f in short_run.join(report.findings).others)
     return {level: counted[level] for level in _LEVELS if counted[level]}
 
 
 def _level_words(level: str, n: int) -> str:
     return level if n == 1 or level == "void" else f"{level}s"
+
+
+def _verdict_last(table: Table) -> Table:
+    """Move the verdict to the end, where it stays in sight while the rest scrolls."""
+    places = range(len(table.columns))
+    order = sorted(places, key=lambda i: table.columns[i].kind == "verdict")
+    lines = [
+        msgspec.structs.replace(line, cells=[line.cells[i] for i in order])
+        for line in table.lines
+    ]
+    return msgspec.structs.replace(
+        table, columns=[table.columns[i] for i in order], lines=lines
+    )
+
+
+def _setup_links(report: Report) -> list[tuple[str, str]]:
+    """Return the sections that say how to measure it again, by their anchors."""
+    links = (
+        ("machines", "Machines", report.rigs),
+        ("engines", "Engines", report.engines),
+        ("commands", "Commands", report.commands),
+        ("reproduce", "Reproduce this report", report.again),
+    )
+    return [(id, title) for id, title, known in links if known]
 
 
 def main_chart(report: Report, charts: list[Chart]) -> Chart | None:
@@ -290,9 +325,69 @@ def main_chart(report: Report, charts: list[Chart]) -> Chart | None:
         p["name"]: values[p["name"]] for p in params if p["name"] in values and "bind" in p
     }
     height = min(chart.spec.get("height", _HEIGHT), _HEIGHT)
-    return msgspec.structs.replace(
-        chart, spec={**chart.spec, "params": choose(params, bound), "height": height}
-    )
+    spec = {**chart.spec, "params": choose(params, bound), "height": height}
+    if entry.axis:
+        several = len({row["series"] for row in chart.rows}) > _MANY
+        spec = _marked(spec, report, several)
+    return msgspec.structs.replace(chart, spec=spec)
+
+
+def _marked(spec: dict[str, Any], report: Report, many: bool) -> dict[str, Any]:
+    """Mark the results that the answer's tables show. `many`: of so many series, the others are faint, and not in the
+    legend."""
+    standings = [report.words.standing, report.words.alternative]
+    ids = [[c.entry for c in s.contenders] for s in standings if s is not None]
+    series = {e.id: e.series for e in report.entries}
+    shown = list(dict.fromkeys(series[id] for some in ids for id in some if id in series))
+    layers = [*spec["layer"]]
+    drawn = next((i for i, layer in enumerate(layers) if _is_point(layer)), None)
+    if drawn is None:
+        return spec
+    halo = {
+        **layers[drawn],
+        "mark": {
+            "type": "point",
+            "filled": True,
+            "size": 260,
+            "opacity": 0.4,
+            "clip": True,
+        },
+        "transform": [{"filter": "isValid(datum.y) && indexof(marked, datum.entry) >= 0"}],
+    }
+    params = [*spec["params"], {"name": "marked", "value": ids[0]}]
+    if many:
+        params.append({"name": "prominent", "value": shown})
+        layers = [_faint(layer, shown) for layer in layers]
+    return {**spec, "params": params, "layer": [*layers[:drawn], halo, *layers[drawn:]]}
+
+
+def _is_point(layer: dict[str, Any]) -> bool:
+    """Return whether a layer draws the results of a line chart."""
+    mark = layer["mark"]
+    if not isinstance(mark, dict) or "x" not in layer.get("encoding", {}):
+        return False
+    return mark["type"] == "point" and bool(mark.get("filled"))
+
+
+def _marks(chart: Chart) -> bool:
+    return any(p["name"] == "marked" for p in chart.spec["params"])
+
+
+def _faint(layer: dict[str, Any], prominent: list[str]) -> dict[str, Any]:
+    """Return a layer in which other series are faint, and its legend without them."""
+    encoding = dict(layer.get("encoding", {}))
+    for channel in ("color", "strokeDash"):
+        if encoding.get(channel, {}).get("legend"):
+            legend = {**encoding[channel]["legend"], "values": prominent}
+            encoding[channel] = {**encoding[channel], "legend": legend}
+    opacity = layer["mark"].get("opacity", 1)
+    if "color" in encoding and opacity:
+        test = "indexof(prominent, datum.series) >= 0"
+        encoding["opacity"] = {
+            "condition": {"test": test, "value": opacity},
+            "value": opacity * _FAINT,
+        }
+    return {**layer, "encoding": encoding}
 
 
 def _wanted_charts(entry: Entry, standing: Standing, single: bool) -> Iterator[str]:

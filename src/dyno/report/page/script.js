@@ -252,7 +252,8 @@
       chart.binds = (spec.params || []).filter((p) => ['statistic', 'latency', 'figure'].includes(p.name) && p.bind);
       adjust(chart);
       choose(chart);
-      await chart.view.runAsync();
+      mark();
+      await chart.view.resize().runAsync(); // other figures have other ticks: else the title is cut
       chart.view.addEventListener('click', (event, item) => {
         const datum = item && item.datum;
         const id = datum && (datum.entry || (datum.datum && datum.datum.entry));
@@ -277,7 +278,7 @@
     root.dataset.drawing = 'yes';
     for (const chart of charts) adjust(chart);
     const ended = () => { if (turn === redrawn) delete root.dataset.drawing; };
-    Promise.allSettled(charts.filter((chart) => chart.view).map((chart) => chart.view.runAsync())).then(ended);
+    Promise.allSettled(charts.filter((chart) => chart.view).map((chart) => chart.view.resize().runAsync())).then(ended);
   };
   // A folded chart of an older browser has no width yet: it is drawn when it is opened.
   const drawInTurn = (left) => {
@@ -344,6 +345,16 @@
     });
   }
   showAll.addEventListener('click', () => { hidden.clear(); settle(); });
+
+  // The chart marks the results that the table of the answer shows.
+  const mark = () => {
+    const chosen = one('.choice input:checked');
+    const table = chosen ? document.getElementById(chosen.value) : one('.contenders');
+    const chart = charts.find(({ box }) => box.closest('#answer'));
+    if (!table || !chart || !chart.view) return;
+    give(chart.view, 'marked', table.dataset.entries.split(' '));
+  };
+  for (const input of all('.choice input')) input.addEventListener('change', () => { mark(); redraw(); });
 
   if (statistic) {
     root.dataset.statistic = statistic.value;

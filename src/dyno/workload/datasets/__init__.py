@@ -18,6 +18,8 @@ from dyno.workload.datasets.random import RANDOM
 from dyno.workload.datasets.sharegpt import SHAREGPT
 from dyno.workload.datasets.sharegpt_shaped import SHAREGPT_SHAPED
 from dyno.workload.datasets.sonnet import SONNET
+from dyno.workload.datasets.spec_bench import SPEC_BENCH, SpecBenchSpec
+from dyno.workload.datasets.speed_bench import SPEED_BENCH, SpeedBenchSpec
 from dyno.workload.datasets.tasks import TASKS
 from dyno.workload.datasets.traces import TRACES, TimedTraceSpec
 
@@ -37,6 +39,8 @@ DATASETS: dict[str, Dataset] = {
         *TRACES,
         SONNET,
         HF,
+        SPEC_BENCH,
+        SPEED_BENCH,
         CLIENTS,
         MIX,
     )
@@ -65,6 +69,13 @@ def own_fields() -> list[tuple[str, Any, Any]]:
 if TYPE_CHECKING:
 
     class OwnSettings(
-        ChatSpec, ConversationsSpec, TimedTraceSpec, HfSpec, ClientsSpec, frozen=True
+        ChatSpec,
+        ConversationsSpec,
+        TimedTraceSpec,
+        HfSpec,
+        SpecBenchSpec,
+        SpeedBenchSpec,
+        ClientsSpec,
+        frozen=True,
     ):
         """The settings of `own_fields`, for the type checker."""

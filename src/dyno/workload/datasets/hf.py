@@ -28,6 +28,34 @@ class HfSpec(CommonSpec, frozen=True):
             "--hf-split", "NAME", "split: its files have it in their path (default: train)"
         ),
     ] = None
+    blazedit_min_distance: Annotated[
+        float,
+        Option(
+            "--blazedit-min-distance",
+            "D",
+            "blazedit: least share of the code that an edit changes",
+            least=0,
+            most=1,
+        ),
+    ] = 0.0
+    blazedit_max_distance: Annotated[
+        float,
+        Option(
+            "--blazedit-max-distance",
+            "D",
+            "blazedit: largest share of the code that an edit changes",
+            least=0,
+            most=1,
+        ),
+    ] = 1.0
+    bfcl_categories: Annotated[
+        str,
+        Option(
+            "--bfcl-categories",
+            "LIST",
+            "bfcl: categories, with commas between; needs --backend openai-chat",
+        ),
+    ] = "simple,live_simple,multiple"
 
 
 HF = Dataset(
@@ -37,6 +65,7 @@ HF = Dataset(
     traits=DatasetTraits(file=True, template=True),
     spec=HfSpec,
     file_optional=True,
+    offline=True,
     lengths=(
         LengthFlag(
             "output_len",

@@ -7,6 +7,7 @@ PREFIX_REPETITION = Dataset(
     about="random text behind shared prefixes, as vLLM's: `--prefix-repetition-prefix-len`",
     make="synthetic:prefix_repetition",
     takes=("num_prefixes",),
+    offline=True,
     needs=("prefix_len", "input_len", "output_len"),
     lengths=(
         LengthFlag("prefix_len", "prefix-len", 256, "tokens of a prefix", least=0),
