@@ -129,6 +129,10 @@ class Child:
                 return lines
             select.select([self._out], [], [], left)
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def kill(self) -> None:
         self._process.kill()
 

@@ -336,6 +336,11 @@ def forget() -> None:
     _known.clear()
 
 
+def learned() -> list[str]:
+    """Return the values that were learned, for a process that is to know them too."""
+    return sorted(_values)
+
+
 def known() -> list[str]:
     return list(_known)
 

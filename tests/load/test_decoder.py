@@ -1,68 +1,185 @@
-"""Several processes decode a spool as one does, whatever becomes of them."""
+"""Several processes decode a spool as one does, while the load runs or after it, whatever becomes of them."""
 
+import os
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import psutil
 import pytest
 
 from conftest import answer, requests
 from dyno.child import Child
+from dyno.facts.load import LoadSpec
+from dyno.facts.record import ClientFacts
+from dyno.facts.target import TargetSpec
+from dyno.facts.trial import TrialSpec
 from dyno.load import decode, decoder
-from dyno.load.decoder import Decoders
+from dyno.load import spool as spools
+from dyno.load.decoder import Decoders, DecodeTask, SpoolSource, portions, work
 from dyno.load.protocols import PROTOCOLS
+from dyno.load.settle import Settler, Settling, Sums, planned
 from dyno.load.spool import CLOCK, END, READ, SENT, TIMES, TURN, Spool
+from dyno.trial import processes
+from dyno.workload.spec import WorkloadSpec
 
-WANTED = requests(5, 3)
-PROTOCOL = PROTOCOLS["openai"]
+WANTED = planned(requests(5, 3))
 EXCHANGES = 40
+TRIAL = TrialSpec(
+    TargetSpec("http://127.0.0.1:1", "openai", "/v1/completions", "fake"),
+    WorkloadSpec("random"),
+    LoadSpec(max_concurrency=8),
+    goodput_ms={"ttft": 1},
+)
+HOW = Settling(TRIAL, 1)
+CLIENT = ClientFacts(0, 10**9, "complete", EXCHANGES, EXCHANGES, 0.1, 80, [], True)
 
 pytestmark = pytest.mark.real
 
 
-@pytest.fixture
-def spool(tmp_path: Path) -> Path:
-    """A spool of several blocks: exchanges end in another order than they began, and some failed."""
-    path = tmp_path / "exchanges.spool"
-    writer = Spool(path)
-    raw = answer(3)
-    for begin in range(0, EXCHANGES, 8):
+class Load:
+    """A load that is written into a spool as it goes on: exchanges end in another order than they began, some fail,
+    and some are open from one step to the next."""
+
+    def __init__(self, path: Path, set_clock: bool = False) -> None:
+        self.path = path
+        self._writer = Spool(path)
+        self._raw = answer(3)
+        self._set_clock = set_clock
+
+    def steps(self, begin: int, end: int) -> None:
+        for i in range(begin, end):
+            self._step(8 * i)
+        self._writer.flush()
+
+    def _step(self, begin: int) -> None:
+        note = self._writer.note
         at_ns = 1_000_000 * (begin + 1)
-        writer.note(CLOCK, 0, at_ns, TIMES.pack(0, 0))
+        offset_ns = 10**15 if self._set_clock and begin == 16 else 0
+        note(CLOCK, 0, at_ns, TIMES.pack(offset_ns, 0))
         for number in range(begin, begin + 8):
-            writer.note(SENT, number, at_ns + number, TIMES.pack(at_ns, 0))
-        writer.flush()
-        writer.note(TURN, 0, at_ns, TIMES.pack(at_ns, 0))
-        for number in reversed(range(begin, begin + 8)):
-            cut = raw[: 150 if number % 7 == 0 else len(raw)]
-            writer.note(READ, number, at_ns + 100 + number, payload=cut)
-            reason = b"reset: by peer" if number % 7 == 0 else b""
-            writer.note(END, number, at_ns + 200 - number, payload=reason)
-    writer.flush()
-    writer.close()
-    return path
+            note(SENT, number, at_ns + number, TIMES.pack(at_ns, 0))
+        note(TURN, 0, at_ns, TIMES.pack(at_ns, 0))
+        self._writer.flush()
+        if begin:  # the one that was left open
+            self._end(begin - 8, at_ns)
+        for number in reversed(range(begin + 1, begin + 8)):
+            self._end(number, at_ns)
+
+    def _end(self, number: int, at_ns: int) -> None:
+        fails = number % 7 == 0
+        cut = self._raw[: 150 if fails else len(self._raw)]
+        self._writer.note(READ, number, at_ns + 100 + number, payload=cut)
+        reason = b"reset: by peer" if fails else b""
+        self._writer.note(END, number, at_ns + 200 - number, payload=reason)
+
+    def close(self) -> None:
+        self._end(EXCHANGES - 8, 10**8)
+        self._writer.note(CLOCK, 0, 10**8, TIMES.pack(0, 0))
+        self._writer.flush()
+        self._writer.close()
 
 
-def alone(path: Path) -> list[bytes]:
-    return [*map(msgspec.json.encode, decode.records(path, WANTED, PROTOCOL, 0))]
+@pytest.fixture(params=[False, True], ids=["usual", "clock set"])
+def load(tmp_path: Path, request: pytest.FixtureRequest) -> Load:
+    return Load(tmp_path / "exchanges.spool", request.param)
 
 
-def shared(path: Path) -> list[bytes]:
-    with Decoders(path, WANTED, PROTOCOL, 0, 3) as decoders:
-        return [*map(msgspec.json.encode, decoders.records())]
+@pytest.fixture
+def spool(load: Load) -> Path:
+    load.steps(0, EXCHANGES // 8)
+    load.close()
+    return load.path
+
+
+@pytest.fixture
+def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows of a block or two, and portions of few records."""
+    monkeypatch.setattr(spools, "_WINDOW_BYTES", 500)
+    monkeypatch.setattr(decoder, "PORTION_CHUNKS", 12)
+
+
+def source(path: Path, **more: Any) -> SpoolSource:
+    return SpoolSource(str(path), "openai", WANTED, zero_ns=0, **more)
+
+
+class Result:
+    """Lines and figures of a spool that is decoded and added up."""
+
+    def __init__(self) -> None:
+        self.lines: list[bytes] = []
+        self.sums = Sums(HOW, WANTED)
+
+    def take(self, settled: Any, settler: Settler) -> None:
+        for each in settled:
+            if each.record is not None:
+                settler.count(each.record)
+                settler.clean(each.record)
+                self.sums.add(each.record)
+            line = each.line or msgspec.json.encode(each.record) + b"\n"
+            self.lines.append(line)
+
+    def same(self, other: "Result") -> bool:
+        own, others = (r.sums.tally.summary(CLIENT) for r in (self, other))
+        assert msgspec.to_builtins(own) == _near(msgspec.to_builtins(others))
+        return self.lines == other.lines
+
+
+def _near(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _near(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [*map(_near, value)]
+    return pytest.approx(value, rel=1e-12) if isinstance(value, float) else value
+
+
+def alone(path: Path) -> Result:
+    result = Result()
+    result.take(decoder.alone(source(path)), Settler(HOW, None))
+    return result
+
+
+def shared(path: Path, how: Settling = HOW, count: Any = None) -> Result:
+    result = Result()
+    with Decoders(source(path), how, 3) as decoders:
+        settled = decoders.settled(result.sums, lambda done: None)
+        result.take(settled, Settler(how, count))
+    assert not [*path.parent.glob("*.partial")]
+    return result
 
 
 def test_processes_that_share_a_spool_give_the_same_records_in_the_same_order(
     spool: Path,
 ) -> None:
-    assert len(alone(spool)) == EXCHANGES
-    assert shared(spool) == alone(spool)
+    records = decode.records(spool, WANTED, PROTOCOLS["openai"], 0)
+    assert [r.index for r in records] == [
+        msgspec.json.decode(line)["index"] for line in alone(spool).lines
+    ]
+    assert len(alone(spool).lines) == EXCHANGES
+    assert shared(spool).same(alone(spool))
+
+
+def test_what_needs_the_tokenizer_is_settled_by_the_one_that_has_it(spool: Path) -> None:
+    how = msgspec.structs.replace(HOW, has_tokenizer=True, sampling=True)
+    expected = Result()
+    asked: list[str] = []
+
+    def count(text: str) -> int:
+        asked.append(text)
+        return 99
+
+    expected.take(decoder.alone(source(spool)), Settler(how, count))
+    assert asked
+    assert shared(spool, how, count).same(expected)
 
 
 class Mortal(Child):
-    """Is killed after the first reports that were heard of it."""
+    """Is killed as soon as it has reported."""
 
     def hear(self, within_s: float = 0.0) -> list[bytes]:
-        lines = super().hear(within_s)[:2]
+        lines = super().hear(within_s)[:1]
         self.kill()
         self.wait()
         self.gone = True
@@ -73,7 +190,7 @@ def test_what_a_killed_process_has_not_decoded_is_decoded_here(
     spool: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(decoder, "Child", Mortal)
-    assert shared(spool) == alone(spool)
+    assert shared(spool).same(alone(spool))
 
 
 def test_where_no_process_can_be_started_all_is_decoded_here(
@@ -83,9 +200,132 @@ def test_where_no_process_can_be_started_all_is_decoded_here(
         raise OSError("no more processes")
 
     monkeypatch.setattr(decoder, "Child", refuse)
-    assert shared(spool) == alone(spool)
+    assert shared(spool).same(alone(spool))
 
 
 def test_a_small_spool_is_not_worth_another_process(spool: Path) -> None:
     assert not decoder.worthwhile(spool)
     assert not decoder.worthwhile(spool.with_name("missing.spool"))
+
+
+# ---- while the load runs ----
+
+
+class Ended(Exception):
+    """The follower is ended, wherever it is."""
+
+
+def ends() -> None:
+    raise Ended
+
+
+def tasks(path: Path) -> list[DecodeTask]:
+    return [
+        DecodeTask(source(path), rest, 2, str(path.with_name(f"{rest}.partial")), HOW, [])
+        for rest in range(2)
+    ]
+
+
+def follow(task: DecodeTask) -> None:
+    """Follow a spool to its present end."""
+    try:
+        for _ in work(task, ends):
+            pass
+    except Ended:
+        pass
+
+
+@pytest.mark.parametrize("begun", range(EXCHANGES // 8 + 1))
+@pytest.mark.usefixtures("small_windows")
+def test_what_a_follower_has_done_is_not_done_again_and_nothing_is_missed(
+    load: Load, begun: int
+) -> None:
+    load.steps(0, begun)
+    for task in tasks(load.path):
+        follow(task)
+    done = [
+        sum(len(p.numbers) for p, _ in portions(Path(t.results))) for t in tasks(load.path)
+    ]
+    assert all(done) or begun < 3  # the first windows are enough for a portion
+    load.steps(begun, EXCHANGES // 8)
+    load.close()
+    result = Result()
+    for task in tasks(load.path):
+        list(work(task))
+    with Decoders(source(load.path), HOW, 2) as decoders:
+        for task, own in zip(tasks(load.path), decoders._tasks, strict=True):
+            Path(task.results).replace(own.results)
+        result.take(decoders.settled(result.sums, lambda done: None), Settler(HOW, None))
+    assert result.same(alone(load.path))
+
+
+@pytest.mark.usefixtures("small_windows")
+def test_half_a_portion_is_dropped(load: Load) -> None:
+    load.steps(0, 4)
+    task = tasks(load.path)[0]
+    follow(task)
+    results = Path(task.results)
+    whole = len([*portions(results)])
+    assert whole
+    os.truncate(results, results.stat().st_size - 5)
+    assert len([*portions(results)]) == whole - 1
+    load.steps(4, EXCHANGES // 8)
+    load.close()
+    *_, count = work(task)
+    assert count == EXCHANGES // 2
+
+
+def ahead(load: Load, then: Callable[[processes.Ahead], None] = lambda _: None) -> Result:
+    """Decode a load with processes that are there from its beginning."""
+    result = Result()
+    with processes.Ahead() as decoding:
+        decoding.start([load.path], WANTED, "openai", HOW)
+        decoding.begin(0)
+        load.steps(0, EXCHANGES // 8)
+        load.close()
+        then(decoding)
+        decoders = decoding.decoders(source(load.path), HOW)
+        assert decoders is not None
+        result.take(decoders.settled(result.sums, lambda done: None), Settler(HOW, None))
+    return result
+
+
+def test_processes_that_follow_a_load_give_the_same_records(load: Load) -> None:
+    assert ahead(load).same(alone(load.path))
+    assert not [*load.path.parent.glob("*.partial")]
+
+
+def _children() -> list[psutil.Process]:
+    return psutil.Process().children(recursive=True)
+
+
+def test_followers_that_are_killed_cost_nothing(load: Load) -> None:
+    before = {*_children()}
+
+    def kill(_: processes.Ahead) -> None:
+        for process in {*_children()} - before:
+            process.kill()
+
+    assert ahead(load, kill).same(alone(load.path))
+
+
+def test_no_follower_is_left_behind(load: Load) -> None:
+    before = {*_children()}
+    with processes.Ahead() as decoding:
+        decoding.start([load.path], WANTED, "openai", HOW)
+        decoding.begin(0)
+        deadline = time.monotonic() + 20
+        while len(started := {*_children()} - before) < 2 * processes.shares_of(1):
+            assert time.monotonic() < deadline, started
+            time.sleep(0.02)
+        assert decoding.cpu_s() > 0
+    _, alive = psutil.wait_procs(started, timeout=20)
+    assert not alive
+
+
+def test_what_was_decoded_on_another_assumption_is_not_used(load: Load) -> None:
+    with processes.Ahead() as decoding:
+        decoding.start([load.path], WANTED, "openai", HOW)
+        decoding.begin(0)
+        assert decoding.decoders(source(load.path, unasked=[3]), HOW) is None
+        assert not [*load.path.parent.glob("*.partial")]

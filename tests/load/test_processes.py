@@ -392,3 +392,49 @@ def test_ctrl_c_stops_both_and_keeps_what_was_measured_even_if_one_hangs(
     assert process.returncode == 130, err
     assert "client.process_lost: Process 2 of 2 ended before the load was over" in out
     assert not any(p.is_running() for p in children)
+
+
+# ---- what they have read, decoded while the load runs ----
+
+
+@pytest.mark.parametrize("spec", [ClientSpec(procs=1), TWO], ids=["one", "two"])
+def test_a_large_load_is_decoded_while_it_runs(
+    tmp_path: Path, fake: StartFake, monkeypatch: pytest.MonkeyPatch, spec: ClientSpec
+) -> None:
+    monkeypatch.setattr(processes, "AHEAD_FROM_CHUNKS", 0)
+    monkeypatch.setattr(processes.decoder, "SEVERAL_FROM_BYTES", 0)
+    used: list[bool] = []
+    decoders = processes.Ahead.decoders
+
+    def spied(*arguments: Any) -> Any:
+        found = decoders(*arguments)
+        used.append(found is not None)
+        return found
+
+    monkeypatch.setattr(processes.Ahead, "decoders", spied)
+    target = TargetSpec(fake().base_url, "openai", "/v1/completions", "fake")
+    trial = TrialSpec(
+        target=target,
+        workload=WorkloadSpec("random", num_prompts=24),
+        load=LoadSpec(max_concurrency=8),
+        ignore_eos=True,
+        correctness_check=False,
+        client=spec,
+    )
+    wanted = [Request("a " * (i + 1), i + 1, 6) for i in range(24)]
+    work = Workload(trial.workload, wanted, [], "fake", "server", "")
+    run = create(tmp_path, "ahead")
+    with processes.Ahead() as ahead:
+        measure(
+            run,
+            Session(TargetFacts(model="fake"), {}),
+            Prepared(trial, Prompts(work)),
+            ahead,
+        )
+        done = finish(run, keep_raw=True, keys_known=True, ahead=ahead)
+    assert used == [True] * (2 if spec is TWO else 1)
+    lines = run.records_path.read_bytes()
+    again = finish(run, keep_raw=True, keys_known=True)  # by one process of each spool
+    assert run.records_path.read_bytes() == lines
+    assert again.result.served.ttft == done.result.served.ttft
+    assert done.result.served.completed == 24

@@ -191,7 +191,7 @@ def reuse(
         r = record(0, 0, sent, first, end, text="an answer of a few words " * 8, **fields)
         r.index, r.prompt_tokens_planned = i, requests[i].prompt_tokens
         tally.add(r)
-    return tally.summary()
+    return tally.summary(stored)
 
 
 # 1,248 characters

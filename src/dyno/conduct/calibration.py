@@ -21,6 +21,7 @@ from dyno.facts.trial import TrialSpec
 from dyno.load.progress import Stop
 from dyno.measure.statistics import distribution_ms
 from dyno.store.run import create
+from dyno.trial import processes
 from dyno.trial.online import finish, measure
 from dyno.trial.outcome import Outcome
 from dyno.trial.prepare import Prepared, Prompts
@@ -109,7 +110,9 @@ def calibrate(
     folder: Path,
     stop: Stop | None = None,
     start: Callable[[FakeSpec, Path], Fake] = Fake.start,
+    decode_ahead: bool = True,
 ) -> Calibration:
+    """Measure. `decode_ahead`: also while the load runs."""
     spec = FakeSpec(first_ms=shape.first_ms, gap_ms=shape.gap_ms)
     with contextlib.ExitStack() as running:
         fakes = [
@@ -121,17 +124,15 @@ def calibrate(
         run = create(folder, "calibration")
         target = TargetFacts(model=spec.model, models_listed=[spec.model])
         session = Session(target, {}, stop=stop or Stop())
-        measure(
-            run,
-            session,
-            Prepared(
-                _trial(shape, [fake.base_url for fake in fakes]), Prompts(_workload(shape))
-            ),
-        )
-        cpu_before_finish = _cpu_of_children_s()
-        before_finish = time.monotonic()
-        outcome = finish(run)
-        result_s = time.monotonic() - before_finish
+        trial = trial_of(shape, [fake.base_url for fake in fakes])
+        prepared = Prepared(trial, Prompts(workload_of(shape)))
+        with processes.Ahead() as decoders:
+            ahead = decoders if decode_ahead else None
+            measure(run, session, prepared, ahead)
+            cpu_before_finish = _cpu_of_children_s()
+            before_finish = time.monotonic()
+            outcome = finish(run, ahead=ahead)
+            result_s = time.monotonic() - before_finish
         # of those that decoded; the wire's own processes report theirs
         cpu = time.process_time() - cpu + _cpu_of_children_s() - cpu_before_finish
         logs = [fake.log() for fake in fakes]
@@ -153,7 +154,8 @@ def _cpu_of_children_s() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def _trial(shape: Shape, urls: list[str]) -> TrialSpec:
+def trial_of(shape: Shape, urls: list[str]) -> TrialSpec:
+    """Return the trial of a shape against these servers."""
     first, *more = urls
     backend, endpoint = (
         ("openai-chat", "/v1/chat/completions")
@@ -174,7 +176,8 @@ def _trial(shape: Shape, urls: list[str]) -> TrialSpec:
     )
 
 
-def _workload(shape: Shape) -> Workload:
+def workload_of(shape: Shape) -> Workload:
+    """Return the requests of a shape."""
     request = Request("to be or not to be " * 8, 48, shape.chunks)
     requests = [request] * (shape.streams * shape.rounds)
     if shape.chat:

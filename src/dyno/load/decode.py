@@ -12,12 +12,10 @@ import numpy as np
 from dyno.facts.record import Record
 from dyno.load import http1
 from dyno.load.exchanges import (
-    ALL,
     CLOCK_SLACK_NS,
     LATE_NS,
     Ended,
     Exchanges,
-    ExchangeShare,
     RawExchange,
 )
 from dyno.load.protocols import StreamReading, WireProtocol
@@ -52,21 +50,10 @@ def records(
     """Yield a record of each exchange that was begun, in the order in which they ended. Those that a crash left open
     come last, as cut. `unasked`: see ClientFacts."""
     mixed = frozenset(unasked)
-    for _, record in numbered(spool, lengths, protocol, start_ns):
-        yield marked(record, mixed)
-
-
-def numbered(
-    spool: Path | Iterable[Frame],
-    lengths: Sequence[Lengths],
-    protocol: WireProtocol,
-    start_ns: int | None,
-    share: ExchangeShare = ALL,
-) -> Iterator[tuple[int, Record]]:
-    """Yield the records of a share of the exchanges, each with its place among those of all."""
-    exchanges = Exchanges(start_ns, share)
+    exchanges = Exchanges(start_ns)
     for ended in exchanges.ended(spool):
-        yield ended.place, _record(ended, lengths, protocol, exchanges.zero_ns or 0)
+        record = record_of(ended, lengths, protocol, exchanges.zero_ns or 0)
+        yield marked(record, mixed)
 
 
 def marked(record: Record, mixed: Container[int]) -> Record:
@@ -77,7 +64,7 @@ def marked(record: Record, mixed: Container[int]) -> Record:
     return record
 
 
-def _record(
+def record_of(
     ended: Ended, lengths: Sequence[Lengths], protocol: WireProtocol, zero_ns: int
 ) -> Record:
     index, exchange, end_ns, reason, _ = ended
@@ -305,11 +292,12 @@ def _since(exchange: RawExchange) -> np.ndarray:
     """Return for each read since when its bytes can have been there. Of one that came in time: since its own time."""
     reads, times, lengths = exchange.columns()
     since_ns = times.copy()
-    late = np.array(sorted(exchange.late))
+    count = len(exchange.late)
+    late = np.fromiter(exchange.late, np.int64, count)
+    looked_ns = np.fromiter(exchange.late.values(), np.int64, count)
     # The read before left nothing behind, unless its buffer was full.
     emptied = (late > 0) & (lengths[late - 1] < READ_BYTES)
     before_ns = np.where(emptied, reads[late - 1], exchange.sent_ns)
-    looked_ns = np.array([exchange.late[i] for i in late.tolist()], dtype=np.int64)
     since_ns[late] = np.maximum(looked_ns, before_ns)
     return since_ns
 
@@ -326,8 +314,9 @@ class _Follows(NamedTuple):
         """Return after which of the chunks there is such a thing, where it is asked."""
         several = np.zeros(len(ends), bool)
         search = self.pattern.search
-        for i in np.flatnonzero(asked & (read_ends - ends >= self.shortest)).tolist():
-            several[i] = search(raw, int(ends[i]), int(read_ends[i])) is not None
+        chosen = np.flatnonzero(asked & (read_ends - ends >= self.shortest))
+        bounds = zip(ends[chosen].tolist(), read_ends[chosen].tolist(), strict=True)
+        several[chosen] = [search(raw, *each) is not None for each in bounds]
         return several
 
 

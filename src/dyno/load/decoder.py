@@ -1,142 +1,452 @@
 """Decoding in several processes, `python -m dyno.load.decoder`, and the side that starts them.
 
-Each process reads the whole spool and decodes a share of its exchanges. It reports a line for each record, with the
-record's place among all; `Decoders` yields them in order. A process that can't be started or that ends too early costs
-nothing but time: the rest of its share is decoded here.
+Each process reads the headers of a whole spool and decodes a share of its exchanges. It settles the records, adds them
+up, and writes them into a file as portions: lines of records.jsonl, and packed sums. Records that only dyno itself can
+settle are in there whole.
+
+A process can begin while the load runs. Then it forks a follower, at idle priority, that takes what the spool has so
+far. When the load is over it kills the follower, which has no claim to a core, and goes on from the last portion. So
+does dyno itself where a process could not be started or has ended too early.
 """
 
 import contextlib
+import ctypes
 import heapq
 import os
-from collections.abc import Iterator, Sequence
-from itertools import islice
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 import msgspec
+import numpy as np
+import psutil
 
-from dyno import child
+from dyno import child, secrets
 from dyno.child import Child
+from dyno.facts.clock import NodeClock
 from dyno.facts.record import Record
 from dyno.load import decode
-from dyno.load.decode import Lengths
-from dyno.load.exchanges import ExchangeShare
-from dyno.load.protocols import PROTOCOLS, WireProtocol
-from dyno.load.spool import blocks
+from dyno.load.exchanges import START, Ended, Exchanges, ExchangeShare, ResumePoint
+from dyno.load.protocols import PROTOCOLS
+from dyno.load.sessions import Graph
+from dyno.load.settle import PlannedRequest, Settling, ShareSettler, Sums
+from dyno.load.slices import Numbering, of_slice
+from dyno.load.spool import in_blocks, windows
+from dyno.measure import clocks
 
 # of a spool: below that, one process has decoded it before others have started
 SEVERAL_FROM_BYTES = 16 << 20
+PORTION_CHUNKS = 1 << 16
 _WAIT_S = 1.0
+_LOOK_S = 0.1  # of a follower, for more of the spool
+_LENGTH = 8  # bytes, before each portion
+_PR_SET_PDEATHSIG = 1  # of Linux's prctl
+_LOST = "a process of dyno's client ended before the response was complete"
 
 
-class PlannedTokens(msgspec.Struct, frozen=True, array_like=True):
-    prompt_tokens: int
-    output_tokens: int
+# ---- the records of one spool ----
+
+
+class SpoolSource(msgspec.Struct, frozen=True):
+    """A spool, and what its exchanges were."""
+
+    path: str
+    backend: str  # of PROTOCOLS
+    requests: list[PlannedRequest]  # of the whole load
+    # the client's process that wrote it, of how many
+    part: int = 0
+    parts: int = 1
+    zero_ns: int | None = None  # of all times, on the clock of the machine that wrote it
+    unasked: list[int] = []  # see ClientFacts
+    clock: NodeClock | None = None
+    lost: bool = False  # its process was killed
+
+
+class SpoolRecords:
+    """The records of a spool, numbered as in the whole load and on the clock here."""
+
+    def __init__(
+        self,
+        source: SpoolSource,
+        share: ExchangeShare | None = None,
+        start: ResumePoint = START,
+    ) -> None:
+        self._source = source
+        self._protocol = PROTOCOLS[source.backend]
+        self._graph = graph = Graph.from_requests(source.requests)
+        self._turns = graph.turns() if graph else []
+        k, n = source.part, source.parts
+        self._own = of_slice(source.requests, k, n, len(source.requests), graph)
+        self._number = Numbering(graph, k, n)
+        self._mixed = frozenset(source.unasked)
+        self.exchanges = Exchanges(source.zero_ns, share or ExchangeShare(), start)
+
+    def all(self) -> Iterator[Record]:
+        """Yield them in the order in which the exchanges ended. Those that a crash left open come last, as cut."""
+        return map(self.record, self.exchanges.ended(Path(self._source.path)))
+
+    def record(self, ended: Ended) -> Record:
+        source = self._source
+        zero_ns = self.exchanges.zero_ns or 0
+        record = decode.record_of(ended, self._own, self._protocol, zero_ns)
+        record = decode.marked(record, self._mixed)
+        if source.clock:
+            clocks.move_here(record, source.clock, source.zero_ns or 0)
+        record.group = self._own[record.index % len(self._own)].group
+        record.index = self._number(record.index)
+        if self._graph:
+            record.session = self._graph.session_of(record.index)
+            record.turn = self._turns[record.index % self._graph.requests]
+        if source.lost and record.error == "interrupted":
+            record.error = "lost"
+            record.error_detail = _LOST
+        return record
+
+
+# ---- a share of them, in portions ----
 
 
 class DecodeTask(msgspec.Struct, frozen=True):
-    spool: str
-    lengths: list[PlannedTokens]
-    backend: str  # of PROTOCOLS
-    zero_ns: int | None
+    source: SpoolSource
     rest: int  # of the share
-    parts: int
-
-    def run(self) -> Iterator[tuple[int, Record]]:
-        share = ExchangeShare(self.rest, self.parts)
-        protocol = PROTOCOLS[self.backend]
-        return decode.numbered(
-            Path(self.spool), self.lengths, protocol, self.zero_ns, share
-        )
-
-
-class Decoded(msgspec.Struct, frozen=True, array_like=True):
-    """A line that a process writes. The last has no record."""
-
-    place: int
-    record: Record | None = None
+    shares: int
+    results: str  # the file for the portions
+    how: Settling
+    secrets: list[str]
+    follow: bool = (
+        False  # the load has not begun: orders will say when it does, and when it is over
+    )
 
 
-_decode = msgspec.json.Decoder(Decoded).decode
+class Portion(msgspec.Struct, frozen=True, array_like=True):
+    """Records of a share, in the order in which their exchanges ended."""
+
+    # columns of int64
+    numbers: bytes  # of the exchanges, in their spool
+    places: bytes  # among the exchanges of all shares
+    ends: bytes  # when they ended
+    sizes: bytes  # of their lines; 0: the record is among `unsettled`
+    lines: bytes
+    unsettled: list[Record]
+    sums: Any  # of the others
+    resume: ResumePoint  # from where the rest can be decoded
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Portion).decode
+_line = msgspec.json.Encoder().encode
+
+
+class _Gathering:
+    """The portion that is being made."""
+
+    def __init__(self, task: DecodeTask) -> None:
+        self._rows: list[tuple[int, int, int, int]] = []
+        self._lines: list[bytes] = []
+        self._unsettled: list[Record] = []
+        self._sums = Sums(task.how, task.source.requests)
+        self.chunks = 0
+
+    def add(self, ended: Ended, record: Record, settled: bool) -> None:
+        self.chunks += 1 + len(record.chunk_ns)
+        line = b""
+        if settled:
+            line = _line(record) + b"\n"
+            self._lines.append(line)
+            self._sums.add(record)
+        else:
+            self._unsettled.append(record)
+        self._rows.append((ended.number, ended.place, record.end_ns, len(line)))
+
+    def portion(self, resume: ResumePoint) -> Portion:
+        columns = np.array(self._rows, np.int64).reshape(-1, 4).T
+        numbers, places, ends, sizes = (column.tobytes() for column in columns)
+        lines = b"".join(self._lines)
+        packed = self._sums.packed()
+        return Portion(numbers, places, ends, sizes, lines, self._unsettled, packed, resume)
+
+
+def portions(results: Path) -> Iterator[tuple[Portion, int]]:
+    """Yield the whole portions of a file, each with its end."""
+    if not results.exists():
+        return
+    end = 0
+    with results.open("rb") as file:
+        while len(head := file.read(_LENGTH)) == _LENGTH:
+            length = int.from_bytes(head, "little")
+            data = file.read(length)
+            if len(data) < length:  # whoever wrote it was killed
+                return
+            end += _LENGTH + length
+            yield _decode(data), end
+
+
+def work(task: DecodeTask, follow: Callable[[], None] | None = None) -> Iterator[int]:
+    """Decode what the file of a share hasn't yet. Yield how many records it has, now and then.
+
+    `follow`: what to do where the spool has no more yet. Then this ends only where something in it is unusual."""
+    done: set[int] = set()
+    resume, end = START, 0
+    for portion, portion_end in portions(Path(task.results)):
+        done.update(_column(portion.numbers))
+        resume = portion.resume
+        end = portion_end
+    share = ExchangeShare(task.rest, task.shares, frozenset(done))
+    records = SpoolRecords(task.source, share, resume)
+    settler = ShareSettler(task.how)
+    gathering = _Gathering(task)
+    count = len(done)
+    with _appending(Path(task.results), end) as file:
+        for batch in _batches(records.exchanges, task, resume, follow):
+            for ended in batch:
+                record = records.record(ended)
+                gathering.add(ended, record, settler.settled(record))
+                count += 1
+            if follow and not records.exchanges.usual:
+                return
+            if gathering.chunks >= PORTION_CHUNKS:
+                _write(file, gathering.portion(records.exchanges.resume_point()))
+                gathering = _Gathering(task)
+                yield count
+        _write(file, gathering.portion(records.exchanges.resume_point()))
+    yield count
+
+
+def _batches(
+    exchanges: Exchanges,
+    task: DecodeTask,
+    resume: ResumePoint,
+    follow: Callable[[], None] | None,
+) -> Iterator[Iterator[Ended]]:
+    each = windows(Path(task.source.path), resume.begin, follow)
+    yield from map(iter, exchanges.batches(each))
+    yield exchanges.left_open()
+
+
+@contextlib.contextmanager
+def _appending(results: Path, end: int) -> Iterator[IO[bytes]]:
+    """Open the file of a share behind its last whole portion."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
+    with os.fdopen(os.open(results, flags, 0o600), "wb", buffering=0) as file:
+        file.truncate(end)
+        file.seek(end)
+        yield file
+
+
+def _write(file: IO[bytes], portion: Portion) -> None:
+    data = _encode(portion)
+    left = memoryview(len(data).to_bytes(_LENGTH, "little") + data)
+    while left:
+        left = left[file.write(left) :]
+
+
+def _column(data: bytes) -> list[int]:
+    numbers: list[int] = np.frombuffer(data, np.int64).tolist()
+    return numbers
+
+
+# ---- the process ----
+
+
+class _Progress(msgspec.Struct, frozen=True, array_like=True):
+    """A line that a process writes."""
+
+    count: int
+    over: bool = False
+
+
+_progress = msgspec.json.Decoder(_Progress).decode
 
 
 def main() -> None:
     task = child.task(DecodeTask)
+    secrets.learn(task.secrets)
+    if task.follow:
+        followed = _followed(task, child.Orders())
+        if followed is None:
+            return
+        task = followed
     count = 0
-    for place, record in task.run():
-        child.report(Decoded(place, record))
-        count += 1
-    child.report(Decoded(count))
+    for count in work(task):
+        child.report(_Progress(count))
+    child.report(_Progress(count, over=True))
+
+
+def _followed(task: DecodeTask, orders: child.Orders) -> DecodeTask | None:
+    """Have the spool followed until the load is over, and return what is left to do. None: nothing."""
+    word, _, zero = (orders.next() or b"").partition(b" ")
+    if word != b"start":
+        return None
+    source = msgspec.structs.replace(task.source, zero_ns=int(zero))
+    task = msgspec.structs.replace(task, source=source)
+    mine = os.getpid()
+    follower = os.fork()
+    if not follower:
+        try:
+            _follow(task, mine)
+        finally:
+            os._exit(0)
+    try:
+        order = orders.next()
+    finally:
+        os.kill(follower, signal.SIGKILL)
+        os.waitpid(follower, 0)
+    return task if order == b"finish" else None
+
+
+def _follow(task: DecodeTask, parent: int) -> None:
+    """Decode the spool as it grows. Ended by its parent, or with it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    else:
+        os.nice(19)
+
+    def wait() -> None:
+        if os.getppid() != parent:
+            os._exit(0)
+        time.sleep(_LOOK_S)
+
+    for _ in work(task, wait):
+        pass
 
 
 # ---- whoever starts them ----
 
 
+class Settled(NamedTuple):
+    """A record as its line, or where that isn't settled yet, the record."""
+
+    end_ns: int
+    line: bytes
+    record: Record | None = None
+
+
 class Decoders:
-    """The processes that decode a spool. A context: when it is left, they have ended."""
+    """The processes that decode a spool. A context: when it is left, they have ended, and their files are gone."""
 
     def __init__(
-        self,
-        spool: Path,
-        lengths: Sequence[Lengths],
-        protocol: WireProtocol,
-        zero_ns: int | None,
-        processes: int,
+        self, source: SpoolSource, how: Settling, shares: int, follow: bool = False
     ) -> None:
-        tokens = [PlannedTokens(n.prompt_tokens, n.output_tokens) for n in lengths]
-        backend = next(name for name, known in PROTOCOLS.items() if known is protocol)
+        results = Path(source.path).with_suffix("")
         self._tasks = [
-            DecodeTask(str(spool), tokens, backend, zero_ns, rest, processes)
-            for rest in range(processes)
+            DecodeTask(
+                source,
+                rest,
+                shares,
+                f"{results}-decoded-{rest}.partial",
+                how,
+                secrets.learned(),
+                follow,
+            )
+            for rest in range(shares)
         ]
         self._running = contextlib.ExitStack()
         self._children: list[Child | None] = []
 
     def __enter__(self) -> "Decoders":
         for task in self._tasks:
-            self._children.append(self._start(task))
+            Path(task.results).unlink(missing_ok=True)
+            self._running.callback(Path(task.results).unlink, missing_ok=True)
+            self._children.append(self._start())
+        for task, process in zip(self._tasks, self._children, strict=True):
+            if process is not None:
+                process.give(task)
         return self
 
     def __exit__(self, *_: Any) -> None:
         self._running.close()
 
-    def records(self) -> Iterator[Record]:
-        """Yield the records in the order in which their exchanges ended."""
-        shares = map(_share, self._tasks, self._children)
-        for _, record in heapq.merge(*shares, key=itemgetter(0)):
-            yield record
+    def begin(self, zero_ns: int) -> None:
+        """The load begins: follow the spool."""
+        self._order(b"start %d" % zero_ns)
+        source = msgspec.structs.replace(self._tasks[0].source, zero_ns=zero_ns)
+        self._tasks = [
+            msgspec.structs.replace(task, source=source, follow=False)
+            for task in self._tasks
+        ]
 
-    def _start(self, task: DecodeTask) -> Child | None:
+    def finish(self) -> None:
+        """The load is over: decode what is left."""
+        self._order(b"finish")
+
+    def cpu_s(self) -> float:
+        """Return the CPU seconds that they and their followers have used."""
+        return sum(map(_cpu_s, filter(None, self._children)))
+
+    def fit(self, source: SpoolSource, how: Settling) -> bool:
+        """Whether this is what they decode, and how."""
+        return all(task.source == source and task.how == how for task in self._tasks)
+
+    def settled(self, sums: Sums, step: Callable[[int], None]) -> Iterator[Settled]:
+        """Yield the records in the order in which their exchanges ended, and add up those that are settled. `step`
+        hears how many there are."""
+        self._wait(step)
+        shares = [_share(Path(task.results), sums) for task in self._tasks]
+        for _, settled in heapq.merge(*shares, key=itemgetter(0)):
+            yield settled
+
+    def _start(self) -> Child | None:
         try:
-            process = self._running.enter_context(Child("dyno.load.decoder", end_s=0))
+            return self._running.enter_context(Child("dyno.load.decoder", end_s=0))
         except OSError:
             return None
-        process.give(task)
-        return process
+
+    def _order(self, line: bytes) -> None:
+        for process in filter(None, self._children):
+            process.order(line)
+
+    def _wait(self, step: Callable[[int], None]) -> None:
+        """Return when all shares are decoded; here, where a process has died."""
+        counts = [0] * len(self._tasks)
+        for rest, (task, process) in enumerate(
+            zip(self._tasks, self._children, strict=True)
+        ):
+            over = False
+            while process is not None and not over:
+                for line in process.hear(_WAIT_S):
+                    counts[rest], over = _heard(line, counts[rest])
+                    step(sum(counts))
+                if process.gone:
+                    break
+            if not over:
+                for counts[rest] in work(task):
+                    step(sum(counts))
 
 
-def _share(task: DecodeTask, process: Child | None) -> Iterator[tuple[int, Record]]:
-    count = 0
-    while process is not None:
-        for line in process.hear(_WAIT_S):
-            decoded = _read_answer(line)
-            if decoded is None:  # half a line: it was killed
-                break
-            if decoded.record is None:
-                return
-            count += 1
-            yield decoded.place, decoded.record
-        if process.gone:
-            break
-    yield from islice(task.run(), count, None)
+def _cpu_s(process: Child) -> float:
+    used = 0.0
+    with contextlib.suppress(psutil.Error):
+        parent = psutil.Process(process.pid)
+        for each in (parent, *parent.children()):
+            used += sum(each.cpu_times()[:2])
+    return used
 
 
-def _read_answer(line: bytes) -> Decoded | None:
+def _heard(line: bytes, before: int) -> tuple[int, bool]:
+    """Return how many records a process reports, and whether that is all."""
     try:
-        return _decode(line)
-    except msgspec.MsgspecError:
-        return None
+        progress = _progress(line)
+    except msgspec.MsgspecError:  # half a line: it was killed
+        return before, False
+    return progress.count, progress.over
+
+
+def _share(results: Path, sums: Sums) -> Iterator[tuple[int, Settled]]:
+    for portion, _ in portions(results):
+        sums.add_packed(portion.sums)
+        unsettled = iter(portion.unsettled)
+        lines = portion.lines
+        position = 0
+        columns = map(_column, (portion.places, portion.ends, portion.sizes))
+        for place, end_ns, size in zip(*columns, strict=True):
+            line = lines[position : position + size]
+            position += size
+            yield place, Settled(end_ns, line, None if size else next(unsettled))
 
 
 def worthwhile(spool: Path) -> bool:
@@ -145,7 +455,17 @@ def worthwhile(spool: Path) -> bool:
         large = spool.stat().st_size >= SEVERAL_FROM_BYTES
     except OSError:
         return False
-    return large and blocks(spool) is not None
+    return large and in_blocks(spool)
+
+
+def alone(source: SpoolSource) -> Iterator[Settled]:
+    """Yield the records of a spool, decoded here, none of them settled."""
+    for record in SpoolRecords(source).all():
+        yield Settled(record.end_ns, b"", record)
+
+
+def backend_of(protocol: object) -> str:
+    return next(name for name, known in PROTOCOLS.items() if known is protocol)
 
 
 if __name__ == "__main__":

@@ -70,15 +70,15 @@ class PlainEvents:
         if pieces.pop() != _LAST or not pieces:
             return None
         lengths = [*map(len, pieces)]
-        digits = [*map(_digits, lengths)]
-        if not all(digits):
+        digits = {length: _digits(length) for length in set(lengths)}
+        if not all(digits.values()):
             return None
-        back = len(_BACK)
-        ends = [end - 2 for end in accumulate((n + back for n in lengths), initial=start)]
-        if len(set(digits)) == 1:
-            cut = digits[0]
+        # of an event with its blank line, before the line end of its HTTP chunk
+        ends = [*accumulate(map(len(_BACK).__add__, lengths), initial=start - 2)]
+        if len({*digits.values()}) == 1:
+            cut = digits[lengths[0]]
             return cls([piece[cut:] for piece in pieces], ends[1:])
-        cuts = zip(pieces, digits, strict=True)
+        cuts = zip(pieces, map(digits.__getitem__, lengths), strict=True)
         return cls([piece[cut:] for piece, cut in cuts], ends[1:])
 
     def __len__(self) -> int:

@@ -137,8 +137,9 @@ def drive(
     watch: Callable[[Progress], None],
     stop: Stop,
     head_start_ns: int = HEAD_START_NS,
+    begins: Callable[[int], None] = lambda at_ns: None,
 ) -> ClientFacts:
-    """Start all at one instant, when all are ready, and wait for their end."""
+    """Start all at one instant, when all are ready, and wait for their end. `begins` hears of the instant."""
     begun = stopping = False
     while not all(client.facts for client in clients):
         time.sleep(LOOK_S)
@@ -153,6 +154,7 @@ def drive(
             at_ns = now_ns() + head_start_ns
             for client in clients:
                 client.go(at_ns)
+            begins(at_ns)
         if begun:
             watch(joined([client.progress for client in clients]))
     return merged([client.facts for client in clients if client.facts])

@@ -34,6 +34,7 @@ from dyno.errors import StoreError
 
 READ_BYTES = 32_768  # of one read, at most
 BLOCK_FRAMES = 1 << 20  # of a block, at most
+_WINDOW_BYTES = 1 << 23
 READ, SENT, END, CLOCK, TURN, SINCE, BLOCK = range(7)
 _WRITE = struct.Struct("<IBxHq16s")  # exchange, kind, payload length, read_ns, stamp
 _FRAME = struct.Struct("<IBxHqqq")
@@ -137,61 +138,107 @@ def responses(path: Path) -> Iterator[bytes]:
     yield from map(b"".join, open_.values())
 
 
-class FrameBlock(NamedTuple):
-    """Frames that were written at once."""
+class FrameWindow(NamedTuple):
+    """The frames of some blocks."""
 
     heads: np.ndarray  # of COLUMNS
-    payloads: bytes  # one after the other
+    data: bytes
+    ends: np.ndarray  # of their payloads, in `data`
+    begin: int  # in the spool
 
 
-def blocks(path: Path) -> Iterator[FrameBlock] | None:
-    """Return the blocks of a spool, to the first that a crash has cut; None: it has frames without blocks."""
+def in_blocks(path: Path) -> bool:
+    """Whether a spool has blocks, or is empty. Those of earlier versions have frames without."""
     with _opened(path) as file:
         first = file.read(HEADER_BYTES)
-    if len(first) == HEADER_BYTES and _FRAME.unpack(first)[1] != BLOCK:
-        return None
-    return _blocks(path)
+    return len(first) < HEADER_BYTES or _FRAME.unpack(first)[1] == BLOCK
 
 
-def _blocks(path: Path) -> Iterator[FrameBlock]:
+def windows(
+    path: Path, begin: int = 0, wait: Callable[[], None] | None = None
+) -> Iterator[FrameWindow]:
+    """Yield the frames of a spool in blocks, to the first that a crash has cut. `begin`: of the first block wanted.
+    `wait`: the spool is being written; it is called where the next window isn't there yet, and this never ends."""
+    while wait and not path.exists():
+        wait()
+    asked = _WINDOW_BYTES
     with _opened(path) as file:
-        while (head := file.read(HEADER_BYTES)) and len(head) == HEADER_BYTES:
-            _, kind, _, count, size, _ = _FRAME.unpack(head)
-            if kind != BLOCK or not _possible(count, size):
+        while True:
+            while wait and os.fstat(file.fileno()).st_size < begin + asked:
+                wait()
+            file.seek(begin)
+            data = file.read(asked)
+            window, length = _window(data, begin, is_last=len(data) < asked)
+            if window is not None:
+                yield window
+            if length is None:
                 return
-            packed = file.read(count * HEADER_BYTES)
-            if len(packed) < count * HEADER_BYTES:
-                return
-            heads = np.frombuffer(packed, dtype=COLUMNS)
-            payloads = file.read(size)
-            present = _present(heads, len(payloads))
-            yield FrameBlock(heads[:present], payloads)
-            if present < count:
-                return
+            asked = _WINDOW_BYTES if length else 2 * asked  # a block may be longer
+            begin += length
 
 
-def frames_of(block: FrameBlock) -> Iterator[Frame]:
-    """Yield the frames of a block one by one."""
+class _Block(NamedTuple):
+    """Where a block is in some data."""
+
+    heads: np.ndarray
+    payloads: int  # where they begin
+    end: int
+
+
+def _window(
+    data: bytes, begin: int, is_last: bool
+) -> tuple[FrameWindow | None, int | None]:
+    """Return the frames of the whole blocks at the beginning of the data, and the length of these; None: nothing
+    follows them. `is_last`: there is no more data, and half a block counts."""
+    each: list[_Block] = []
     position = 0
-    for exchange, kind, length, read_ns, a, b in block.heads.tolist():
-        end = position + length
-        yield exchange, kind, read_ns, a, b, block.payloads[position:end]
-        position = end
+    over = is_last
+    while position + HEADER_BYTES <= len(data):
+        _, kind, _, count, size, _ = _FRAME.unpack_from(data, position)
+        payloads = position + HEADER_BYTES * (1 + count)
+        if kind != BLOCK or not _possible(count, size):
+            over = True
+            break
+        if payloads > len(data) or (payloads + size > len(data) and not is_last):
+            break
+        heads = np.frombuffer(data, COLUMNS, count, position + HEADER_BYTES)
+        position = payloads + size
+        each.append(_Block(heads, payloads, min(position, len(data))))
+    if not each:
+        return None, None if over else 0
+    window, whole = _joined(each, data, begin)
+    return window, position if whole and not over else None
+
+
+def _joined(each: list[_Block], data: bytes, begin: int) -> tuple[FrameWindow, bool]:
+    """Return the frames of blocks, up to the first that makes no sense, and whether that is all."""
+    heads = np.concatenate([block.heads for block in each])
+    counts = [len(block.heads) for block in each]
+    ends = np.cumsum(heads["length"], dtype=np.int64)
+    before = ends[np.cumsum(counts) - 1]
+    shifts = np.array([block.payloads for block in each])
+    shifts[1:] -= before[:-1]
+    ends += np.repeat(shifts, counts)
+    kinds = heads["kind"]
+    sound = ends <= np.repeat([block.end for block in each], counts)
+    # a READ has its time
+    sound &= (kinds <= SINCE) & ((kinds != READ) | (heads["read_ns"] != 0))
+    present = len(heads) if sound.all() else int(sound.argmin())
+    window = FrameWindow(heads[:present], data, ends[:present], begin)
+    return window, present == len(heads)
+
+
+def frames_of(window: FrameWindow) -> Iterator[Frame]:
+    """Yield the frames of a window one by one."""
+    for (exchange, kind, length, read_ns, a, b), end in zip(
+        window.heads.tolist(), window.ends.tolist(), strict=True
+    ):
+        yield exchange, kind, read_ns, a, b, window.data[end - length : end]
 
 
 def _possible(count: int, size: int) -> bool:
     """Whether a block can have so many frames and bytes: no payload is longer than a read."""
     return 0 < count <= BLOCK_FRAMES and 0 <= size <= count * 0xFFFF
-
-
-def _present(heads: np.ndarray, size: int) -> int:
-    """Return how many of the frames make sense and have their payloads among so many bytes."""
-    kinds = heads["kind"]
-    sound = (kinds <= SINCE) & (
-        (kinds != READ) | (heads["read_ns"] != 0)
-    )  # a READ has its time
-    sound &= np.cumsum(heads["length"], dtype=np.int64) <= size
-    return len(heads) if sound.all() else int(sound.argmin())
 
 
 def _opened(path: Path) -> IO[bytes]:

@@ -1,6 +1,6 @@
 """Clocks of other machines: read by an echo of their time, and records aligned with the clock here."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 
 from dyno.clock import now_ns
 from dyno.facts.clock import ClockReading, NodeClock
@@ -31,19 +31,17 @@ def read(
     return best
 
 
-def align(records: Iterable[Record], clock: NodeClock, zero_ns: int) -> Iterator[Record]:
-    """Yield a node's records on the clock here. `zero_ns`: the zero of their times, on the node's clock."""
+def move_here(record: Record, clock: NodeClock, zero_ns: int) -> None:
+    """Put a node's record on the clock here. `zero_ns`: the zero of its times, on the node's clock."""
     ahead = clock.before.ahead_ns  # the zero here is zero_ns less this
 
     def here(t: int) -> int:
         return t + ahead - clock.ahead_ns(zero_ns + t)
 
-    for record in records:
-        record.due_ns, record.sent_ns, record.end_ns = (
-            here(record.due_ns),
-            here(record.sent_ns),
-            here(record.end_ns),
-        )
-        record.chunk_ns = [*map(here, record.chunk_ns)]
-        record.unseen_since_ns = [*map(here, record.unseen_since_ns)]
-        yield record
+    record.due_ns, record.sent_ns, record.end_ns = (
+        here(record.due_ns),
+        here(record.sent_ns),
+        here(record.end_ns),
+    )
+    record.chunk_ns = [*map(here, record.chunk_ns)]
+    record.unseen_since_ns = [*map(here, record.unseen_since_ns)]

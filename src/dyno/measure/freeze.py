@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -10,6 +11,7 @@ from dyno.facts.record import ClientFacts, Record
 from dyno.facts.spread import Latency
 from dyno.facts.summary import Freeze, Summary, Unfrozen
 from dyno.measure import timing
+from dyno.measure.sums import Summed
 from dyno.units import NS_PER_MS, ns, seconds
 
 BUCKET_NS = 10 * NS_PER_MS  # arrivals are counted in buckets of this length
@@ -25,8 +27,19 @@ def ordinary_ms(gaps: Latency) -> float:
     return gaps.median or gaps.mean or 0.0
 
 
-class Silences:
+class Silences(Summed):
     """Collects records one by one; `freezes()` closes it."""
+
+    SUMMED = (
+        "_heard",
+        "_perhaps",
+        "_early",
+        "_late",
+        "_sent",
+        "_first",
+        "_last",
+        "_prompt",
+    )
 
     def __init__(self) -> None:
         self._heard = np.zeros(1024)  # chunks of failed requests in each bucket
@@ -35,7 +48,10 @@ class Silences:
         # of unseen chunks: when each may have come, and has
         self._early = array("q")
         self._late = array("q")
-        self._columns = {name: array("q") for name in ("sent", "first", "last", "prompt")}
+        self._sent = array("q")
+        self._first = array("q")
+        self._last = array("q")
+        self._prompt = array("q")
 
     def add(self, r: Record) -> None:
         last = r.chunk_ns[-1] if r.chunk_ns else r.end_ns
@@ -49,9 +65,10 @@ class Silences:
             if len(self._early) > _BATCH:
                 self._add_up()
         first = r.chunk_ns[0] if r.chunk_ns else last
-        values = (r.sent_ns, first, last, r.prompt_tokens or r.prompt_tokens_planned)
-        for column, value in zip(self._columns.values(), values, strict=True):
-            column.append(value)
+        self._sent.append(r.sent_ns)
+        self._first.append(first)
+        self._last.append(last)
+        self._prompt.append(r.prompt_tokens or r.prompt_tokens_planned)
 
     def _add_up(self) -> None:
         """Count the unseen chunks that have been added since the last time."""
@@ -66,19 +83,23 @@ class Silences:
         self._perhaps += np.bincount(early, minlength=size)
         self._perhaps -= np.bincount(late + 1, minlength=size)
 
+    def add_packed(self, sums: dict[str, Any]) -> None:
+        super().add_packed(sums)
+        self._grow(max(len(self._heard), len(self._perhaps)))
+
     def _grow(self, size: int) -> None:
-        if size > len(self._heard):
-            more = np.zeros(max(size, 2 * len(self._heard)) - len(self._heard))
-            self._heard, self._perhaps = (
-                np.append(self._heard, more),
-                np.append(self._perhaps, more),
-            )
+        """Let both have so many buckets, and as many."""
+        if size > min(len(self._heard), len(self._perhaps)):
+            size = max(size, 2 * len(self._heard))
+            self._heard = np.pad(self._heard, (0, size - len(self._heard)))
+            self._perhaps = np.pad(self._perhaps, (0, size - len(self._perhaps)))
 
     def freezes(self, gaps: Latency, tokens: np.ndarray) -> list[Freeze]:
         """Return the freezes. `gaps`: between chunks. `tokens`: of completed requests, in each bucket."""
-        if not self._columns["sent"]:
+        if not self._sent:
             return []
-        sent, first, last, prompt = (np.array(c) for c in self._columns.values())
+        columns = (self._sent, self._first, self._last, self._prompt)
+        sent, first, last, prompt = map(np.array, columns)
         # of a prompt's token, with its queue
         pace = float(np.median((first - sent) / np.maximum(prompt, 1)))
         freezes = []

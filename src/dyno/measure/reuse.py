@@ -6,7 +6,7 @@ where all before it is equal. A request of a conversation goes on where the one 
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -14,6 +14,7 @@ from dyno.facts.record import Record
 from dyno.facts.summary import ReuseSummary, Summary
 from dyno.facts.telemetry import TelemetrySummary
 from dyno.measure import counting
+from dyno.measure.sums import Summed
 from dyno.workload.request import Histories, StoredRequest
 
 BLOCK_TOKENS = 16  # vLLM's default on a GPU
@@ -41,23 +42,34 @@ class _Chain(NamedTuple):
     more: str = ""  # text behind it that the cache doesn't have
 
 
-class ReuseTally:
+class _Planned(Protocol):
+    @property
+    def history(self) -> int | None: ...
+
+
+class ReuseTally(Summed):
     """Collects the requests of a run; `summary()` walks through them in the order in which they were sent."""
 
     def __init__(
         self,
-        requests: Sequence[StoredRequest],
+        planned: Sequence[_Planned],
         answers: Histories,
         block_tokens: int | None = None,
     ) -> None:
-        self._requests = requests
+        self._count = len(planned)
         self._recorded = answers == "recorded"
         self._block_tokens = block_tokens or BLOCK_TOKENS
-        self._followed = {request.history for request in requests}
+        self._followed = {request.history for request in planned}
         self._sent: list[_Sent] = []
 
+    def packed(self) -> dict[str, Any]:
+        return {"sent": self._sent}
+
+    def add_packed(self, sums: dict[str, Any]) -> None:
+        self._sent += map(_Sent._make, sums["sent"])
+
     def add(self, r: Record) -> None:
-        followed = r.index % len(self._requests) in self._followed
+        followed = r.index % self._count in self._followed
         first_ns = r.chunk_ns[0] if r.chunk_ns else math.inf
         tokens = counting.input_tokens(r) if r.error is None else 0
         answer = r.text if followed and not self._recorded else ""
@@ -65,14 +77,14 @@ class ReuseTally:
             _Sent(r.sent_ns, r.index, first_ns, r.end_ns, tokens, answer, r.reasoning)
         )
 
-    def summary(self) -> ReuseSummary:
-        size = max(_CHARACTERS, sum(len(_text(r)) for r in self._requests) // _BLOCKS_MAX)
+    def summary(self, requests: Sequence[StoredRequest]) -> ReuseSummary:
+        size = max(_CHARACTERS, sum(len(_text(r)) for r in requests) // _BLOCKS_MAX)
         known: dict[int, float] = {}  # block → from when on the cache has it
         chains: dict[int, _Chain] = {}
         prompt = possible = own = most = 0
         for sent in sorted(self._sent):
-            number = sent.exchange % len(self._requests)
-            request = self._requests[number]
+            number = sent.exchange % len(requests)
+            request = requests[number]
             parent = (
                 sent.exchange - number + request.history
                 if request.history is not None

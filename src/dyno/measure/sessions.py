@@ -11,14 +11,17 @@ from dyno.facts.spread import Latency
 from dyno.facts.summary import ClassSummary, SessionSummary, TurnSummary
 from dyno.measure import counting, timing
 from dyno.measure.statistics import SpanColumn, bounded_ms, settled
+from dyno.measure.sums import Summed
 from dyno.measure.timing import Span
 
 TURNS_MAX = 50  # places in a session with figures of their own
 _UNKNOWN = Span(np.nan, np.nan)
 
 
-class SessionTally:
+class SessionTally(Summed):
     """Collects the requests of sessions, one by one and in any order."""
+
+    SUMMED = ("_session", "_turn", "_sent", "_input", "_outcome", "_end", "_ttft", "_e2el")
 
     def __init__(self) -> None:
         self._session = array("q")
@@ -128,8 +131,10 @@ class SessionTally:
 _CLASS_LATENCIES = ("ttft", "tpot", "e2el")
 
 
-class ClassTally:
+class ClassTally(Summed):
     """Collects the requests of one class of traffic."""
+
+    SUMMED = ("_n", "_columns")
 
     def __init__(self, name: str, limits_ms: Mapping[str, float]) -> None:
         self._name = name

@@ -10,6 +10,8 @@ import msgspec
 import numpy as np
 
 from dyno.facts.spread import Distribution, Latency
+from dyno.measure.sums import Summed
+from dyno.units import NS_PER_MS
 
 # A figure is known if its bounds are at most this far apart: ± 1 %, or ± 0.05 ms.
 KNOWN_WITHIN, KNOWN_WITHIN_MS = 0.02, 0.1
@@ -47,20 +49,30 @@ def settled(low: float, high: float, within: float = 0.0) -> float | None:
 def distribution_ms(
     values_ns: Sequence[float] | np.ndarray, percentiles: Sequence[float]
 ) -> Distribution:
-    values = np.asarray(values_ns, dtype=np.float64) / 1e6
+    # Sorted, so that the last digit of a sum doesn't depend on the order in which processes gave the values.
+    values = np.sort(np.asarray(values_ns))
     if values.size == 0:
         return Distribution(
             0, 0.0, 0.0, 0.0, {percentile_name(p): 0.0 for p in percentiles}
         )
     return Distribution(
         count=int(values.size),
-        mean=float(values.mean()),
-        median=float(np.median(values)),
-        std=float(values.std()),
+        mean=float(values.mean(dtype=np.float64)) / NS_PER_MS,
+        median=_of_sorted(values, 50) / NS_PER_MS,
+        std=float(values.std(dtype=np.float64)) / NS_PER_MS,
         percentiles={
-            percentile_name(p): float(np.percentile(values, p)) for p in percentiles
+            percentile_name(p): _of_sorted(values, p) / NS_PER_MS for p in percentiles
         },
     )
+
+
+def _of_sorted(values: np.ndarray, percentile: float) -> float:
+    """Return a percentile, between two values by their distance from it."""
+    place = percentile / 100 * (len(values) - 1)
+    before = int(place)
+    low = float(values[before])
+    high = float(values[min(before + 1, len(values) - 1)])
+    return low + (high - low) * (place - before)
 
 
 def bounded_ms(
@@ -99,8 +111,10 @@ def _by_name(d: Distribution) -> dict[str, float]:
     return {"mean": d.mean, "median": d.median, **d.percentiles}
 
 
-class SpanColumn:
+class SpanColumn(Summed):
     """One latency, ns, of many requests: the least and the most that each can be."""
+
+    SUMMED = ("low", "high")
 
     def __init__(self) -> None:
         self.low, self.high = array("d"), array("d")

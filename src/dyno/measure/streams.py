@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from dyno.facts.spread import Latency
 from dyno.measure import timing
 from dyno.measure.freeze import BUCKET_NS
 from dyno.measure.statistics import bounded_ms
+from dyno.measure.sums import Summed
 from dyno.measure.timing import Span
 
 _BATCH = 1 << 16  # chunks
@@ -85,13 +86,16 @@ class _Arrivals(NamedTuple):
         return Span(low, np.maximum(self.times[end] - self.early[begin], 0).astype(float))
 
 
-class Streams:
+class Streams(Summed):
     """Collects completed requests one by one."""
+
+    SUMMED = ("_gaps", "_tokens", "_earlier")
 
     def __init__(self) -> None:
         self._batch = _Batch()
         self._gaps = Gaps()
-        self._gaps_per_token = Gaps()
+        # None: each gap has one token so far, so they are the same
+        self._gaps_per_token: Gaps | None = None
         self._text_gaps: Gaps | None = None  # None: no chunk without text so far
         # arrived in each bucket of 10 ms, at the latest
         self._tokens = np.zeros(1024)
@@ -106,6 +110,26 @@ class Streams:
         if len(self._batch.times) >= _BATCH:
             self._add_up()
 
+    def packed(self) -> dict[str, Any]:
+        self._add_up()
+        others = {"per_token": self._gaps_per_token, "text": self._text_gaps}
+        present = {name: gaps.packed() for name, gaps in others.items() if gaps is not None}
+        return {**super().packed(), **present}
+
+    def add_packed(self, sums: dict[str, Any]) -> None:
+        self._add_up()
+        per_token = self._gaps_per_token
+        text = self._text_gaps
+        if "per_token" in sums and per_token is None:
+            self._gaps_per_token = per_token = self._gaps.copy()
+        if "text" in sums and text is None:
+            self._text_gaps = text = self._gaps.copy()
+        if per_token is not None:
+            per_token.add_packed(sums.get("per_token", sums["_gaps"]))
+        if text is not None:
+            text.add_packed(sums.get("text", sums["_gaps"]))
+        super().add_packed(sums)
+
     @property
     def gaps(self) -> "Gaps":
         self._add_up()
@@ -114,7 +138,7 @@ class Streams:
     @property
     def gaps_per_token(self) -> "Gaps":
         self._add_up()
-        return self._gaps_per_token
+        return self._gaps if self._gaps_per_token is None else self._gaps_per_token
 
     @property
     def text_gaps(self) -> "Gaps | None":
@@ -138,8 +162,11 @@ class Streams:
         arrivals = _Arrivals.added_up(batch)
         if batch.silent and self._text_gaps is None:
             self._text_gaps = self._gaps.copy()
+        if self._gaps_per_token is None and not _one_each(batch.sharing):
+            self._gaps_per_token = self._gaps.copy()
         known = self._gaps.add(arrivals)
-        self._gaps_per_token.add_shared(arrivals, batch.sharing, known)
+        if self._gaps_per_token is not None:
+            self._gaps_per_token.add_shared(arrivals, batch.sharing, known)
         if self._text_gaps is not None:
             with_text = np.ones(len(arrivals.times), dtype=bool)
             with_text[batch.silent] = False
@@ -169,8 +196,15 @@ def _each(values: list[float | Sequence[int]], counts: np.ndarray) -> np.ndarray
     return np.concatenate(each)
 
 
-class Gaps:
+def _one_each(sharing: list[float | Sequence[int]]) -> bool:
+    """Whether no gap of these streams is shared by tokens."""
+    return all(isinstance(value, float) and value <= 1 for value in sharing)
+
+
+class Gaps(Summed):
     """Gaps between chunks, ns. Where chunks were not seen, only the sum of some gaps is known."""
+
+    SUMMED = ("_known", "_low", "_high", "_sum_low", "_sum_high")
 
     def __init__(self) -> None:
         self._known: list[np.ndarray] = []
@@ -208,7 +242,7 @@ class Gaps:
         four. `known`: the gaps as they are."""
         gaps, both_seen, inside = _differences(arrivals)
         begin, end, counts = _blind(arrivals, inside & ~both_seen)
-        if all(isinstance(value, float) and value <= 1 for value in sharing):
+        if _one_each(sharing):
             self._add(arrivals, known, (begin, end), counts)
             return
         # of a stream with n chunks n - 1 gaps, and one to the next stream, which counts for nothing
@@ -218,7 +252,8 @@ class Gaps:
             [not isinstance(value, (int, float)) for value in sharing], arrivals.counts
         )
         before = np.concatenate([[0.0], each.cumsum()])
-        shared = np.rint(before[end] - before[begin]).astype(int)
+        # Halves are halves, whatever was added up before.
+        shared = np.rint(np.round(before[end] - before[begin], 6)).astype(int)
         tokens = each[:-1][both_seen]
         whole = one_by_one[:-1][both_seen]
         times = np.where(

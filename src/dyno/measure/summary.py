@@ -3,6 +3,7 @@
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -32,6 +33,7 @@ from dyno.measure.statistics import (
     settled,
 )
 from dyno.measure.streams import Streams
+from dyno.measure.sums import Summed
 from dyno.measure.timing import Span
 from dyno.units import NS_PER_MS, NS_PER_S, ns, seconds
 
@@ -46,8 +48,30 @@ ALL = slice(None)
 _A_SECOND = NS_PER_S // BUCKET_NS  # in buckets
 
 
-class Tally:
+class Tally(Summed):
     """Collects records one by one; `summary()` closes it."""
+
+    SUMMED = (
+        "_sessions",
+        "_processes",
+        "_sender",
+        "_failures",
+        "_tokens_by",
+        "_n",
+        "_columns",
+        "_queue",
+        "_streams",
+        "_sent",
+        "_due",
+        "_response_due",
+        "_response_index",
+        "_first",
+        "_connecting",
+        "_end",
+        "_completed",
+        "_silences",
+        "_replicas",
+    )
 
     def __init__(self, trial: TrialSpec, processes: int = 1) -> None:
         """`processes` is how many the client has; a request's number says which one sent it."""
@@ -64,13 +88,13 @@ class Tally:
         self._models: Counter[str] = Counter()
         self._tokens_by: Counter[str] = Counter()
         self._n: Counter[str] = Counter()  # plain counts, by name
-        self._cached: int | None = None
         self._columns = {stem: SpanColumn() for stem in (*timing.LATENCIES, *_FROM_DUE)}
         self._queue = array("d")
         self._streams = Streams()
         self._sent = array("q")
         self._due = array("q")
         self._response_due = array("q")  # beside the response latencies
+        self._response_index = array("q")  # likewise: the request's number
         self._first = array("b")  # likewise: the request begins its session
         self._connecting = array("q")
         self._end = array("q")
@@ -80,6 +104,34 @@ class Tally:
         self._replicas: list[Counter[str]] = (
             [Counter() for _ in trial.target.urls] if several else []
         )
+
+    def packed(self) -> dict[str, Any]:
+        return {
+            **super().packed(),
+            "examples": self._examples,
+            "finish": dict(self._finish),
+            "models": dict(self._models),
+            "classes": {name: c.packed() for name, c in self._classes.items()},
+        }
+
+    def add_packed(self, sums: dict[str, Any]) -> None:
+        super().add_packed(sums)
+        self._examples = {**sums["examples"], **self._examples}
+        for own, name in ((self._finish, "finish"), (self._models, "models")):
+            for text, count in sums[name].items():
+                _count_name(own, text, count)
+        for name, each in sums["classes"].items():
+            self._class(name).add_packed(each)
+
+    @property
+    def count(self) -> int:
+        """How many records it has."""
+        return len(self._end)
+
+    @property
+    def last_ns(self) -> int:
+        """When the last of their exchanges ended."""
+        return max(self._end, default=0)
 
     @property
     def has_sessions(self) -> bool:
@@ -132,7 +184,8 @@ class Tally:
         if r.model:
             _count_name(self._models, r.model)
         if r.cached_tokens is not None and not odd:
-            self._cached = (self._cached or 0) + r.cached_tokens
+            n["cached"] += r.cached_tokens
+            n["cached_known"] += 1
         self._add_times(r)
 
     def _add_failed(self, r: Record) -> None:
@@ -209,6 +262,7 @@ class Tally:
             if span is not None:
                 self._columns[name].add(span.later_by(queue))
         self._response_due.append(r.due_ns)
+        self._response_index.append(r.index)
         self._first.append(r.turn == 0)
         self._n["at_once"] += (
             len(r.chunk_ns) > 1 and r.chunk_ns[0] == r.chunk_ns[-1] and not r.unseen
@@ -287,7 +341,7 @@ class Tally:
             sent=client.sent,
             completed=n["completed"],
             failed=self._failures.total(),
-            failures=dict(self._failures.most_common()),
+            failures=_most_first(self._failures),
             failure_examples=self._examples,
             outcome=client.outcome,
             end_at_once=n["end_at_once"],
@@ -296,13 +350,13 @@ class Tally:
             total_output_tokens=n["output"],
             wanted_output_tokens=n["wanted"],
             planned_input_tokens=n["planned_input"],
-            cached_input_tokens=self._cached,
-            tokens_by=dict(self._tokens_by),
+            cached_input_tokens=n["cached"] if n["cached_known"] else None,
+            tokens_by=_most_first(self._tokens_by),
             chunks=n["chunks"],
             empty_chunks=n["empty_chunks"],
             reasoning=n["reasoning"],
-            finish_reasons=dict(self._finish),
-            models_answered=dict(self._models),
+            finish_reasons=_most_first(self._finish),
+            models_answered=_most_first(self._models),
             request_throughput=n["completed"] / over,
             output_throughput=n["output"] / over,
             total_token_throughput=(n["input"] + n["output"]) / over,
@@ -424,10 +478,11 @@ class Tally:
         first = np.array(self._first, dtype=bool)
         took = self._columns["response_e2el"].middles()[first] / NS_PER_MS
         due = np.array(self._response_due)[first]
+        index = np.array(self._response_index)[first]
         quarter = len(took) // 4
         if quarter < 10:
             return None
-        order = np.argsort(due, kind="stable")
+        order = np.lexsort((index, due))
         early = took[order[:quarter]]
         last = took[order[-quarter:]]
         offered = due if not first.all() else np.array(self._due)
@@ -564,9 +619,14 @@ def summarize_probes(records: Iterable[Record]) -> ProbeSummary:
     return ProbeSummary(len(times.low), failed, times.latency([99.0, 100.0]))
 
 
-def _count_name(names: Counter[str], name: str) -> None:
+def _count_name(names: Counter[str], name: str, count: int = 1) -> None:
     """Count a name, up to a limit: a server may give each answer another one."""
-    names[name if name in names or len(names) < NAMES_MAX else "others"] += 1
+    names[name if name in names or len(names) < NAMES_MAX else "others"] += count
+
+
+def _most_first(counts: Counter[str]) -> dict[str, int]:
+    """Return the counts in an order that doesn't depend on the order of counting."""
+    return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
 
 
 def _differ(own: Latency, vllms: Latency) -> bool:

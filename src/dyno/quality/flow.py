@@ -35,6 +35,7 @@ from dyno.http import Client, Url
 from dyno.load import decode
 from dyno.load.progress import Stop
 from dyno.load.protocols import PROTOCOLS
+from dyno.load.settle import cleaned
 from dyno.load.spool import END, NO_STAMP, Spool
 from dyno.load.wire import Wire
 from dyno.measure.paired import paired
@@ -44,7 +45,7 @@ from dyno.quality.ask import Question
 from dyno.signals import lent
 from dyno.store.run import Manifest, Run, create, listed
 from dyno.trial import weights
-from dyno.trial.online import cleaned, log_remarks, manifest_of
+from dyno.trial.online import log_remarks, manifest_of
 from dyno.trial.outcome import Outcome
 from dyno.trial.prepare import Prepared, Prompts, closed_loop, hidden
 from dyno.trial.serving import plan_of, serving

@@ -174,16 +174,12 @@ class Run:
     def correctness(self) -> Correctness | None:
         return read_optional(self.path / "correctness.json", Correctness)
 
-    def write_records(self, records: Iterable[Record]) -> Iterator[Record]:
-        """Yield the records while writing them, so that one pass serves both."""
+    def write_lines(self, lines: Iterable[bytes]) -> None:
+        """Write the records, each as the line that it is."""
         partial = self.records_path.with_suffix(".partial")
-        encoder = msgspec.json.Encoder()
         try:
             with open(partial, "wb", buffering=1 << 20, opener=private) as file:
-                for record in records:
-                    file.write(encoder.encode(record))
-                    file.write(b"\n")
-                    yield record
+                file.writelines(lines)
                 file.flush()
                 # before the summary, which says that they are there
                 os.fsync(file.fileno())
@@ -249,7 +245,9 @@ class Run:
         return read(self.summary_path, Result, upgrade.result)
 
     def drop_raw(self) -> None:
-        for path in [*self.spools(), self.probe_path]:
+        # and what a dyno that was killed had decoded of them
+        partial = self.path.glob("exchanges*.partial")
+        for path in [*self.spools(), self.probe_path, *partial]:
             path.unlink(missing_ok=True)
 
 

@@ -9,6 +9,7 @@ import itertools
 import re
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 
 import msgspec
@@ -17,6 +18,7 @@ import dyno
 from dyno import secrets
 from dyno.checks import examine
 from dyno.checks.evidence import Evidence
+from dyno.clock import now_ns
 from dyno.engines.kinds import metric_names
 from dyno.engines.log import excerpt, remarks
 from dyno.errors import DynoError, Interrupted, NotSummedUp, StoreError, TargetError
@@ -28,14 +30,13 @@ from dyno.facts.summary import ProbeSummary, Result, Summary, Unfrozen
 from dyno.facts.telemetry import SamplerSpec, TelemetrySummary
 from dyno.facts.trial import TrialSpec
 from dyno.http import Url
+from dyno.load.decoder import Settled, SpoolRecords
 from dyno.load.progress import Stop
-from dyno.load.protocols import PROTOCOLS
 from dyno.load.sessions import Graph
+from dyno.load.settle import PlannedRequest, Settler, Settling, Sums, cleaned, planned
 from dyno.load.spool import Spool, responses
 from dyno.load.wire import Traffic, Wire
 from dyno.measure import freeze, roofline, telemetry
-from dyno.measure.counting import Counting, length_is_known
-from dyno.measure.reuse import ReuseTally
 from dyno.measure.summary import Tally, summarize_probes
 from dyno.option import setting_name
 from dyno.probe import rig
@@ -44,7 +45,7 @@ from dyno.probe.telemetry.sampler import Sampler
 from dyno.remote import on_ray
 from dyno.remote.engine import HeldFleet
 from dyno.signals import lent
-from dyno.store.run import Manifest, Run, StoredLengths, create, sent_before
+from dyno.store.run import Manifest, Run, create, sent_before
 from dyno.trial import correctness, processes
 from dyno.trial.engine_plan import EnginePlan
 from dyno.trial.outcome import Outcome
@@ -87,25 +88,28 @@ def serve(
     plan = plan_of(trial, [longest(trial)])
     prompts = _prompts_before(trial, plan, watcher) if plan is not None else None
     run = _folder(runs, trial, plan.served_name) if plan is not None else None
-    try:
-        with serving(trial, plan, run, headers, watcher, stop) as session:
-            prepared = prepare(trial, session, prompts)
-            if run is None:
-                run = _folder(runs, trial, session.target.model)
-                before = sent_before(runs, prepared.prompts.workload.sha256, trial.target)
-                prepared = prepared._replace(sent_before=before)
-            measure(run, session, prepared)
-    except KeyboardInterrupt:
-        if run is None or run.client() is None:  # nothing is measured yet
-            raise
-        raise _not_summed_up(run) from None
-    watcher.phase("Decoding")
-    try:
-        return finish(
-            run, prepared.prompts.counter, keep_raw, keys_known=True, watcher=watcher
-        )
-    except KeyboardInterrupt:
-        raise _not_summed_up(run) from None
+    with processes.Ahead() as ahead:
+        try:
+            with serving(trial, plan, run, headers, watcher, stop) as session:
+                prepared = prepare(trial, session, prompts)
+                if run is None:
+                    run = _folder(runs, trial, session.target.model)
+                    sha256 = prepared.prompts.workload.sha256
+                    before = sent_before(runs, sha256, trial.target)
+                    prepared = prepared._replace(sent_before=before)
+                measure(run, session, prepared, ahead)
+        except KeyboardInterrupt:
+            if run is None or run.client() is None:  # nothing is measured yet
+                raise
+            raise _not_summed_up(run) from None
+        watcher.phase("Decoding")
+        counter = prepared.prompts.counter
+        try:
+            return finish(
+                run, counter, keep_raw, keys_known=True, watcher=watcher, ahead=ahead
+            )
+        except KeyboardInterrupt:
+            raise _not_summed_up(run) from None
 
 
 def _not_summed_up(run: Run) -> Interrupted:
@@ -130,8 +134,11 @@ def _prompts_before(trial: TrialSpec, plan: EnginePlan, watcher: Watcher) -> Pro
     return prompts
 
 
-def measure(run: Run, session: Session, prepared: Prepared) -> None:
-    """Warm up and put the load on. All that was measured is in the run's folder then."""
+def measure(
+    run: Run, session: Session, prepared: Prepared, ahead: processes.Ahead | None = None
+) -> None:
+    """Warm up and put the load on. All that was measured is in the run's folder then. `ahead`: decodes a large load
+    while it runs."""
     trial = prepared.trial
     work = prepared.prompts.workload
     watcher = session.watcher
@@ -152,6 +159,8 @@ def measure(run: Run, session: Session, prepared: Prepared) -> None:
         # Before the warm-up: it takes a moment to start.
         sampling = Sampler(_sampled(run, trial, session))
         last.callback(sampling.end)
+        if ahead is not None and processes.large(load.plan, tokens, trial.client):
+            follow(run, ahead, prepared.prompts.counter)
         if work.warmups:
             _warm_up(run, session, prepared, count, keys)
         if trial.reset_cache and session.target.prefix_caching is not False:
@@ -169,10 +178,10 @@ def measure(run: Run, session: Session, prepared: Prepared) -> None:
         sampling.begin()
         watcher.sampling(sampling)
         trip = session.round_trip_ns()
-        before = others_s(session.cpu_s)
+        before = others_s(session.cpu_s, _cpu_s(ahead))
         with processes.probing(probes(trial, session), run.probe_path, keys):
-            client = _drive(run, session, trial, load, count, keys)
-        after = others_s(session.cpu_s)
+            client = _drive(run, session, trial, load, count, keys, ahead)
+        after = others_s(session.cpu_s, _cpu_s(ahead))
         if here:
             client = _with_others(client, before, after)
         if trip is not None:
@@ -181,6 +190,30 @@ def measure(run: Run, session: Session, prepared: Prepared) -> None:
         run.write_client(client)
     if trial.correctness_check and client.outcome == "complete":
         correctness.ask_after(run, session, trial)
+
+
+def _cpu_s(ahead: processes.Ahead | None) -> float:
+    return 0.0 if ahead is None else ahead.cpu_s()
+
+
+def follow(run: Run, ahead: processes.Ahead, tokenizer: Tokenizer | None = None) -> None:
+    """Let the run's spools be decoded while they grow."""
+    manifest = run.manifest()
+    how = _settling(run, manifest, manifest.processes, tokenizer)
+    spools = run.spools_of(manifest.processes)
+    ahead.start(spools, planned(run.lengths()), manifest.trial.target.backend, how)
+
+
+def _gate(ahead: processes.Ahead | None) -> Callable[[], int]:
+    """Return a gate through which a load goes at once. Who decodes it hears of the time."""
+
+    def passed() -> int:
+        at_ns: int = now_ns()
+        if ahead is not None:
+            ahead.begin(at_ns)
+        return at_ns
+
+    return passed
 
 
 def _stop_profiler(session: Session, trial: TrialSpec) -> None:
@@ -199,13 +232,22 @@ def _drive(
     load: Traffic,
     count: int,
     keys: Sequence[bytes],
+    ahead: processes.Ahead | None,
 ) -> ClientFacts:
     """Put the load on by this process, or by several."""
     if count > 1 or trial.client.on != "here":
-        return processes.drive(session, load, run.spools_of(count), keys, trial.client)
+        spools = run.spools_of(count)
+        return processes.drive(session, load, spools, keys, trial.client, ahead)
     with contextlib.closing(Spool(run.spool_path, keys)) as spool:
         watch = session.watcher.progress
-        wire = Wire(load, spool, watch=watch, stop=session.stop, core=session.core)
+        wire = Wire(
+            load,
+            spool,
+            watch=watch,
+            stop=session.stop,
+            core=session.core,
+            gate=_gate(ahead),
+        )
         return wire.drive()
 
 
@@ -300,16 +342,17 @@ def finish(
     only_whole: bool = False,
     keys_known: bool = False,
     watcher: Watcher | None = None,
+    ahead: processes.Ahead | None = None,
 ) -> Outcome:
     """Make the result from the run's folder: after the load, or later for a run that was cut off.
 
     `only_whole`: the result is written only where the load came to its end, all of it is on record and something was
     completed. `keys_known`: by this process, which has sent them. Where they aren't, they can't be taken out of
-    answers: the words of these are not kept then.
+    answers: the words of these are not kept then. `ahead`: what was decoded while the load ran.
     """
     try:
         return _finish(
-            run, tokenizer, keep_raw, only_whole, keys_known, watcher or Watcher()
+            run, tokenizer, keep_raw, only_whole, keys_known, watcher or Watcher(), ahead
         )
     except DynoError:
         raise
@@ -327,24 +370,19 @@ def _finish(
     only_whole: bool,
     keys_known: bool,
     watcher: Watcher,
+    ahead: processes.Ahead | None,
 ) -> Outcome:
     manifest = run.manifest()
     client = run.client()
     trial = manifest.trial
     wordless = not keys_known and _keyed(trial)
-    tally = Tally(trial, len(client.processes) if client else 1)
-    reuse = _reuse(run, manifest)
-    last_ns = sent = 0
     placed = client is not None  # else the load's place on the samples' clock is lost
-    for record in run.write_records(_records(run, manifest, client, tokenizer, wordless)):
-        tally.add(record)
-        if reuse is not None:
-            reuse.add(record)
-        last_ns = max(last_ns, record.end_ns)
-        sent += 1
-        if client and sent % _STEP == 0:
-            watcher.step(sent, max(client.sent, sent))
-    client = _completed_facts(client, trial, sent, last_ns)
+    summing = _Summing(run, manifest, client, tokenizer, wordless)
+    run.write_lines(summing.lines(watcher, ahead))
+    sums = summing.sums
+    tally = sums.tally
+    sent = tally.count
+    client = _completed_facts(client, trial, sent, tally.last_ns)
     summary = _summary(run, trial, client, tally)
     window = telemetry.Window.of_load(client, summary.steady)
     sampled = (
@@ -355,11 +393,10 @@ def _finish(
     if summary.cancelling:
         generated = telemetry.with_generated(summary.cancelling, sampled)
         summary = msgspec.structs.replace(summary, cancelling=generated)
-    summary = msgspec.structs.replace(
-        summary,
-        reuse=reuse.summary() if reuse is not None else None,
-        probes=_probes(run, trial),
-    )
+    if sums.reuse is not None:
+        reuse = sums.reuse.summary(run.requests())
+        summary = msgspec.structs.replace(summary, reuse=reuse)
+    summary = msgspec.structs.replace(summary, probes=_probes(run, trial))
     shares = _roofline(manifest, summary, sampled)
     findings = examine(_evidence(run, manifest, client, summary, sampled, shares))
     result = Result(summary, findings, verdict(findings), sampled, roofline=shares)
@@ -374,9 +411,9 @@ def _probes(run: Run, trial: TrialSpec) -> ProbeSummary | None:
     """Return the figures of the requests beside the load; None: there were none."""
     if not run.probe_path.exists():
         return None
-    one = StoredLengths(prompt_tokens=1, output_tokens=1)
-    protocol = PROTOCOLS[trial.target.backend]
-    return summarize_probes(processes.records([run.probe_path], [one], protocol))
+    one = PlannedRequest(prompt_tokens=1, output_tokens=1)
+    (source,) = processes.sources([run.probe_path], [one], trial.target.backend)
+    return summarize_probes(SpoolRecords(source).all())
 
 
 def _is_complete(client: ClientFacts, sent: int, summary: Summary) -> bool:
@@ -473,22 +510,6 @@ def _session_sizes(run: Run, tally: Tally) -> list[int]:
     return sizes if max(sizes, default=0) > 1 else []
 
 
-def _reuse(run: Run, manifest: Manifest) -> ReuseTally | None:
-    """Return a tally of prompts that share something; None where it is known that they don't."""
-    work = manifest.trial.workload
-    plain = work.traits.exact and not (work.prefix_len or work.prefix_hit_rate)
-    if plain or not run.requests_path.exists():
-        return None
-    requests = run.requests()
-    return (
-        ReuseTally(
-            requests, manifest.answers or "server", manifest.target.cache_block_tokens
-        )
-        if requests
-        else None
-    )
-
-
 def log_remarks(run: Run) -> list[Remark]:
     """Return what the log of an engine that dyno started remarks on its setting."""
     engine = run.engine()
@@ -525,43 +546,98 @@ def _unfrozen(run: Run, trial: TrialSpec, client: ClientFacts, s: Summary) -> Un
 # ---- records: decoded, with settled token counts, without a key that a server sent back ----
 
 
-def _records(
+def _settling(
     run: Run,
     manifest: Manifest,
-    client: ClientFacts | None,
+    processes: int,
     tokenizer: Tokenizer | None,
-    wordless: bool,
-) -> Iterator[Record]:
-    """Yield the run's records, decoded while its spool exists. `wordless`: without what a server may have repeated."""
-    if not run.spools():
-        yield from run.records()
-        return
-    protocol = PROTOCOLS[manifest.trial.target.backend]
-    # a server isn't asked for no reason
-    sampling = tokenizer is not None and tokenizer.counted_by == "tokenizer"
-    settling = Counting(_counter(tokenizer), length_is_known(manifest.trial), sampling)
-    lengths = run.lengths()
-    if not lengths:
-        raise StoreError(
-            f"{run.requests_path} is empty: without it, {run.spool_path.name} can't be decoded."
-        )
-    histories = _Histories(lengths, _counter(tokenizer) if sampling else None)
-    for record in processes.records(
-        run.spools_of(manifest.processes), lengths, protocol, client
-    ):
-        settling.settle(record)
-        if manifest.answers in ("server", "mixed"):
-            histories.correct(record)
-        if wordless:
-            record.text = ""
-            record.error_detail = ""
-            record.model = (
-                manifest.target.model if record.model == manifest.target.model else None
+    wordless: bool = False,
+) -> Settling:
+    work = manifest.trial.workload
+    plain = work.traits.exact and not (work.prefix_len or work.prefix_hit_rate)
+    shared = not plain and run.requests_path.exists()
+    return Settling(
+        manifest.trial,
+        processes,
+        has_tokenizer=tokenizer is not None,
+        # a server isn't asked for no reason
+        sampling=tokenizer is not None and tokenizer.counted_by == "tokenizer",
+        wordless=wordless,
+        model=manifest.target.model,
+        in_order=manifest.answers in ("server", "mixed"),
+        answers=(manifest.answers or "server") if shared else None,
+        block_tokens=manifest.target.cache_block_tokens,
+    )
+
+
+class _Summing:
+    """Decodes, settles and adds up the records of a run."""
+
+    def __init__(
+        self,
+        run: Run,
+        manifest: Manifest,
+        client: ClientFacts | None,
+        tokenizer: Tokenizer | None,
+        wordless: bool,
+    ) -> None:
+        """`wordless`: without what a server may have repeated."""
+        self._run = run
+        self._manifest = manifest
+        self._client = client
+        self._how = _settling(run, manifest, manifest.processes, tokenizer, wordless)
+        self._requests = planned(run.lengths()) if run.requests_path.exists() else []
+        self._counter = _counter(tokenizer)
+        self._settler = Settler(self._how, self._counter)
+        count_history = self._counter if self._how.sampling else None
+        self._histories = _Histories(self._requests, count_history)
+        self.sums = Sums(self._how, self._requests)
+
+    def lines(self, watcher: Watcher, ahead: processes.Ahead | None) -> Iterator[bytes]:
+        """Yield the records as lines, decoded while the spool exists. When all were taken, `sums` has them all."""
+        encode = msgspec.json.Encoder().encode
+        if not self._run.spools():
+            for record in self._run.records():
+                self.sums.add(record)
+                yield encode(record) + b"\n"
+            return
+        done = 0
+        for each in self._settled(watcher, ahead):
+            done += 1
+            if done % _STEP == 0:
+                self._step(watcher, done)
+            if each.record is None:
+                yield each.line
+                continue
+            self._settle(each.record)
+            self.sums.add(each.record)
+            yield encode(each.record) + b"\n"
+
+    def _settled(
+        self, watcher: Watcher, ahead: processes.Ahead | None
+    ) -> Iterator[Settled]:
+        if not self._requests:
+            raise StoreError(
+                f"{self._run.requests_path} is empty: without it, {self._run.spool_path.name} can't be decoded."
             )
-            record.finish_reason = (
-                record.finish_reason if record.finish_reason in ("stop", "length") else None
-            )
-        yield cleaned(record)
+        spools = self._run.spools_of(self._manifest.processes)
+        backend = self._manifest.trial.target.backend
+        sources = processes.sources(spools, self._requests, backend, self._client)
+
+        def step(done: int) -> None:
+            self._step(watcher, done)
+
+        return processes.settled(sources, self._how, self.sums, step, ahead)
+
+    def _step(self, watcher: Watcher, done: int) -> None:
+        if self._client:
+            watcher.step(done, max(self._client.sent, done))
+
+    def _settle(self, record: Record) -> None:
+        self._settler.count(record)
+        if self._how.in_order:
+            self._histories.correct(record)
+        self._settler.clean(record)
 
 
 class _Histories:
@@ -569,7 +645,7 @@ class _Histories:
     than requested, and its text may have fewer tokens than the model generated."""
 
     def __init__(
-        self, lengths: Sequence[StoredLengths], count: Callable[[str], int | None] | None
+        self, lengths: Sequence[PlannedRequest], count: Callable[[str], int | None] | None
     ) -> None:
         self._lengths = lengths
         self._count = count
@@ -597,11 +673,10 @@ def _check_warmup(
 ) -> None:
     """Raise TargetError if no warm-up request got through: no other will, and now is better than after a thousand
     failures."""
-    protocol = PROTOCOLS[trial.target.backend]
-    errors = [
-        (r.error, r.error_detail)
-        for r in map(cleaned, processes.records(spools, requests, protocol))
-    ]
+    sources = processes.sources(spools, planned(requests), trial.target.backend)
+    records = itertools.chain.from_iterable(SpoolRecords(s).all() for s in sources)
+    in_order = sorted(records, key=attrgetter("end_ns"))
+    errors = [(r.error, r.error_detail) for r in map(cleaned, in_order)]
     for spool in spools:
         spool.unlink(missing_ok=True)
     if all(error for error, _ in errors) and not stop.requested:
@@ -610,14 +685,6 @@ def _check_warmup(
             f"All {len(errors)} warm-up requests failed ({kind}: {detail}). Nothing was measured. Check "
             f"{setting_name('--backend')}, {setting_name('--endpoint')} and {setting_name('--model')}."
         )
-
-
-def cleaned(record: Record) -> Record:
-    """Remove a key that the server has sent back, by now in one piece whatever the reads, chunks and escapes were."""
-    for name in ("text", "model", "finish_reason", "error", "error_detail"):
-        setattr(record, name, secrets.clean(getattr(record, name)))
-    record.error_detail = record.error_detail[:300]  # after that: half a key is a leak too
-    return record
 
 
 def _counter(tokenizer: Tokenizer | None) -> Callable[[str], int | None] | None:

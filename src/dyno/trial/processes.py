@@ -2,24 +2,21 @@
 
 import contextlib
 import heapq
-import itertools
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
 
 from dyno.clock import now_ns
 from dyno.facts.client import MOST_PROCESSES, ClientSpec
-from dyno.facts.record import ClientFacts, Record
-from dyno.load import decode, decoder, slices
-from dyno.load.decode import Lengths
+from dyno.facts.record import ClientFacts
+from dyno.load import decoder, slices
+from dyno.load.decoder import Decoders, Settled, SpoolSource
 from dyno.load.plan import Plan
 from dyno.load.process import SliceProcess
-from dyno.load.protocols import WireProtocol
-from dyno.load.sessions import Graph
+from dyno.load.settle import PlannedRequest, Settling, Sums
 from dyno.load.wire import Traffic
-from dyno.measure import clocks
 from dyno.probe import host, peaks, rig
 from dyno.remote import on_ray
 from dyno.trial.session import Session
@@ -27,7 +24,8 @@ from dyno.units import seconds
 
 STREAM_CHUNKS_PER_S = 100.0  # of a fast engine: a token each 10 ms, as in `dyno doctor`
 ASSUMED_CHUNKS_PER_S = 25_000.0  # that one process can time, where `dyno doctor` never ran
-_LOST = "a process of dyno's client ended before the response was complete"
+AHEAD_FROM_CHUNKS = 100_000
+MOST_SHARES = 8  # of a spool: each process reads all headers
 
 
 def needed(spec: ClientSpec, plan: Plan, output_tokens: float) -> int:
@@ -35,6 +33,11 @@ def needed(spec: ClientSpec, plan: Plan, output_tokens: float) -> int:
     return busy(
         _enough(spec, plan, output_tokens) if spec.procs == "auto" else spec.procs, plan
     )
+
+
+def large(plan: Plan, output_tokens: float, spec: ClientSpec) -> bool:
+    """Whether decoding a load takes longer than others take to start. `output_tokens`: of a request, on average."""
+    return spec.on == "here" and plan.requests * output_tokens >= AHEAD_FROM_CHUNKS
 
 
 def busy(count: int, plan: Plan) -> int:
@@ -64,8 +67,10 @@ def drive(
     spools: Sequence[Path],
     keys: Sequence[bytes],
     spec: ClientSpec | None = None,
+    ahead: "Ahead | None" = None,
 ) -> ClientFacts:
-    """Put the load on by a process for each spool, here or on Ray's nodes (by `spec`)."""
+    """Put the load on by a process for each spool, here or on Ray's nodes (by `spec`). `ahead`: decodes it meanwhile,
+    where it is put on here."""
     tasks = slices.cut(load, spools, keys)
     count = len(spools)
     if spec is not None and spec.on == "ray":
@@ -81,7 +86,9 @@ def drive(
         ]
         for client, task in zip(clients, tasks, strict=True):
             client.start(task)
-        return slices.drive(clients, session.watcher.progress, session.stop)
+        return slices.drive(
+            clients, session.watcher.progress, session.stop, begins=(ahead or Ahead()).begin
+        )
 
 
 @contextlib.contextmanager
@@ -104,79 +111,133 @@ def probing(load: Traffic | None, spool: Path, keys: Sequence[bytes]) -> Iterato
             client.update()
 
 
-def records(
+# ---- what they have read, decoded ----
+
+
+def sources(
     spools: Sequence[Path],
-    lengths: Sequence[Lengths],
-    protocol: WireProtocol,
+    requests: list[PlannedRequest],
+    backend: str,
     client: ClientFacts | None = None,
-) -> Iterator[Record]:
-    """Yield the records of all processes in the order in which they ended, numbered as in the whole load."""
-    with contextlib.ExitStack() as running:
-        each = [
-            _of_process(running, spools, k, lengths, protocol, client)
-            for k, spool in enumerate(spools)
-            if spool.exists()
-        ]
-        yield from heapq.merge(*each, key=attrgetter("end_ns"))
+) -> list[SpoolSource]:
+    """Return what is to be decoded of each spool that there is. `client`: None where its facts are lost."""
+    return [
+        _source(spools, k, requests, backend, client)
+        for k, spool in enumerate(spools)
+        if spool.exists()
+    ]
 
 
-def _facts_of_process(client: ClientFacts | None, k: int) -> ClientFacts | None:
-    """Return the facts of one process of several; the client's own where it was a single one."""
-    if client is None or not client.processes:
-        return client
-    return client.processes[k]
-
-
-def _of_process(
-    running: contextlib.ExitStack,
+def _source(
     spools: Sequence[Path],
     k: int,
-    lengths: Sequence[Lengths],
-    protocol: WireProtocol,
+    requests: list[PlannedRequest],
+    backend: str,
     client: ClientFacts | None,
-) -> Iterator[Record]:
-    """Return the records of one process, decoded by others that end with `running`, where that is worth it."""
-    count = len(spools)
-    graph = Graph.from_requests(lengths)
-    own = slices.of_slice(lengths, k, count, len(lengths), graph)
-    facts = _facts_of_process(client, k)
+) -> SpoolSource:
+    facts = client
+    if client is not None and client.processes:
+        facts = client.processes[k]
     zero_ns = client.start_ns if client else None
     clock = facts.clock if facts else None
     if clock and zero_ns is not None:
         zero_ns += clock.before.ahead_ns
+    return SpoolSource(
+        str(spools[k]),
+        backend,
+        requests,
+        part=k,
+        parts=len(spools),
+        zero_ns=zero_ns,
+        unasked=facts.unasked if facts else [],
+        clock=clock,
+        lost=facts is not None and facts.outcome == "lost",
+    )
+
+
+def shares_of(count: int) -> int:
+    """Return how many processes decode each of `count` spools."""
+    return min(max(host.cores() // count, 1), MOST_SHARES)
+
+
+class Ahead:
+    """Processes that decode the spools of a load while it runs. A context: when it is left, they have ended.
+
+    They cost the load nothing: they are at idle priority. What they have not done when it ends is done then."""
+
+    def __init__(self) -> None:
+        self._running = contextlib.ExitStack()
+        self._decoders: list[Decoders] = []
+
+    def __enter__(self) -> "Ahead":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._running.close()
+
+    def start(
+        self,
+        spools: Sequence[Path],
+        requests: list[PlannedRequest],
+        backend: str,
+        how: Settling,
+    ) -> None:
+        """Start them before the load. The spools are empty or not there yet."""
+        for k in range(len(spools)):
+            source = _source(spools, k, requests, backend, None)
+            decoders = Decoders(source, how, shares_of(len(spools)), follow=True)
+            self._decoders.append(self._running.enter_context(decoders))
+
+    def begin(self, zero_ns: int) -> None:
+        """The load begins."""
+        for decoders in self._decoders:
+            decoders.begin(zero_ns)
+
+    def cpu_s(self) -> float:
+        """Return the CPU seconds that they have used."""
+        return sum(decoders.cpu_s() for decoders in self._decoders)
+
+    def decoders(self, source: SpoolSource, how: Settling) -> Decoders | None:
+        """Return the decoders of a spool, which now finish it. None: there are none, or they took something for
+        granted that isn't so."""
+        for decoders in self._decoders:
+            if decoders.fit(source, how):
+                decoders.finish()
+                return decoders
+        self._running.close()  # their files are in the way
+        return None
+
+
+def settled(
+    each: Sequence[SpoolSource],
+    how: Settling,
+    sums: Sums,
+    step: Callable[[int], None],
+    ahead: Ahead | None = None,
+) -> Iterator[Settled]:
+    """Yield the records of all processes in the order in which they ended, and add up those that are settled."""
+    with contextlib.ExitStack() as running:
+        decoding = [_settled_of(running, source, how, sums, step, ahead) for source in each]
+        yield from heapq.merge(*decoding, key=attrgetter("end_ns"))
+
+
+def _settled_of(
+    running: contextlib.ExitStack,
+    source: SpoolSource,
+    how: Settling,
+    sums: Sums,
+    step: Callable[[int], None],
+    ahead: Ahead | None,
+) -> Iterator[Settled]:
+    """Return the records of one spool, decoded by others that end with `running`, where that is worth it."""
     # What a crash has left there ends a spool: one process finds it, a share might miss it.
-    cut = facts is None or facts.outcome == "lost"
-    shares = max(host.cores() // count, 1)
-    if cut or shares * count == 1 or not decoder.worthwhile(spools[k]):
-        decoded = decode.records(spools[k], own, protocol, zero_ns)
-    else:
-        decoders = decoder.Decoders(spools[k], own, protocol, zero_ns, shares)
-        decoded = running.enter_context(decoders).records()
-    decoded = map(decode.marked, decoded, itertools.repeat(_unasked(facts)))
-    aligned = clocks.align(decoded, clock, zero_ns or 0) if clock else decoded
-    return _numbered(aligned, own, slices.Numbering(graph, k, count), graph, facts)
-
-
-def _unasked(facts: ClientFacts | None) -> frozenset[int]:
-    return frozenset(facts.unasked if facts else ())
-
-
-def _numbered(
-    decoded: Iterator[Record],
-    own: Sequence[Lengths],
-    number: slices.Numbering,
-    graph: Graph | None,
-    facts: ClientFacts | None,
-) -> Iterator[Record]:
-    """Yield the records of a slice as those of the whole load."""
-    turns = graph.turns() if graph else []
-    for record in decoded:
-        record.group = getattr(own[record.index % len(own)], "group", "")
-        record.index = number(record.index)
-        if graph:
-            record.session = graph.session_of(record.index)
-            record.turn = turns[record.index % graph.requests]
-        if facts and facts.outcome == "lost" and record.error == "interrupted":
-            record.error = "lost"
-            record.error_detail = _LOST
-        yield record
+    cut = source.zero_ns is None or source.lost
+    if cut or not decoder.worthwhile(Path(source.path)):
+        return decoder.alone(source)
+    decoders = None if ahead is None else ahead.decoders(source, how)
+    if decoders is None:
+        shares = shares_of(source.parts)
+        if shares * source.parts == 1:
+            return decoder.alone(source)
+        decoders = running.enter_context(Decoders(source, how, shares))
+    return decoders.settled(sums, step)

@@ -247,8 +247,12 @@ def asked_of(trial: TrialSpec, model: str) -> Asked:
     return Asked(model, trial.ignore_eos, trial.sampling, extra)
 
 
-def others_s(engine_cpu_s: Callable[[], float | None]) -> float | None:
-    """CPU seconds that neither dyno nor the engine that it started has used. None: unknown."""
+def others_s(
+    engine_cpu_s: Callable[[], float | None], decoders_cpu_s: float = 0.0
+) -> float | None:
+    """CPU seconds that neither dyno nor the engine that it started has used. None: unknown. `decoders_cpu_s`: of
+    dyno's processes that decode while the load runs."""
     busy, engine = host.busy_s(), engine_cpu_s()
-    own = sum(os.times()[:4])  # with processes that have ended: those of the client
+    # with processes that have ended: those of the client
+    own = sum(os.times()[:4]) + decoders_cpu_s
     return None if busy is None or engine is None else busy - engine - own
