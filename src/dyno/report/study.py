@@ -21,7 +21,7 @@ from dyno.numbers import UNKNOWN, count, many, number, percent
 from dyno.report import find, quality, searches, short_run
 from dyno.report.entries import of_repeats
 from dyno.report.searches import Drawn, Searched, table_of
-from dyno.report.table import Cell, Column, figure_interval, terminal
+from dyno.report.table import Cell, Column, figure_interval, terminal, too_wide
 from dyno.screen import styled, verdict_style, wrapped
 from dyno.store.rows import row_of_trial
 
@@ -79,6 +79,7 @@ def _table(
     table = table_of([*drawn, *figures, (Column("verdict", kind="verdict"), verdicts)])
     yield from terminal(table, more=f"`dyno runs show {planned[0].place.study} --json`")
     yield from wrapped(about)
+    yield from wrapped(too_wide(table.lines))
     if kind == "find":
         yield from _search_lines(rows)
     for row in rows:
