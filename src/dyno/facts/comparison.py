@@ -88,6 +88,12 @@ class Difference(msgspec.Struct, frozen=True):
     enough_repeats: int | None = None
 
     @property
+    def inseparable(self) -> bool:
+        """Return whether the data show no difference between the sides."""
+        equal = self.word in ("no difference detected", "inconclusive")
+        return equal or self.word.startswith("perhaps")
+
+    @property
     def change_words(self) -> str:
         return points(self.change, signed=True) if self.points else change(self.change)
 

@@ -96,7 +96,7 @@ def conclude(
     all_contests = [*contests(given, limits), *small_contests(given)]
     judge = _Judge(entries, detail)
     # has the scores in words of its own
-    if quality := list(front_sentences(entries, judge.inseparable)):
+    if quality := list(front_sentences(entries, judge.differ)):
         all_contests = [c for c in all_contests if c.metric != "score"]
     judged = [judge(contest, contest.ranked[1]) for contest in all_contests]
     unanswered = list(_unanswered(given, all_contests, limits))
@@ -115,7 +115,7 @@ def conclude(
     return Words(
         compared=_compared(entries, unfinished),
         on=_on(entries),
-        answer=[*searched, *answer, *quality],
+        answer=[*searched, *quality, *answer],
         confidence=[_confidence(j) for j in judged[:_MOST]] or [_NOTHING_COMPARED],
         caveats=_caveats(entries, findings, unfinished),
         agreement=list(_agreement(entries)),
@@ -298,13 +298,10 @@ class _Judge:
             side.error is None and self._rows(e)[0].samples is not None for side, e in sides
         )
 
-    def inseparable(self, one: Entry, other: Entry, metric: str) -> bool:
-        """Return whether the data show no difference between two figures: then neither is called faster."""
+    def differ(self, one: Entry, other: Entry, metric: str) -> Difference | None:
+        """Compare a figure of two entries, the first against the second."""
         pair, _ = self._pairing(other, one, metric, level(other) != level(one))
-        difference = _difference(pair, metric)
-        return difference is not None and (
-            difference.word in _EQUAL or difference.word.startswith("perhaps")
-        )
+        return _difference(pair, metric)
 
     def _pairing(
         self, a: Entry, b: Entry, metric: str, loads_differ: bool
