@@ -21,6 +21,8 @@ class DatasetTraits(msgspec.Struct, frozen=True):
     times: bool = False  # it may have times at which its requests or sessions were recorded
     paced: bool = False  # its requests are sent at these times unless the load has a rate
     trace: bool = False  # all of its requests are sent unless a number is given
+    # it has a last request, so that all of them can be asked for: num_prompts = -1
+    ends: bool = False
     template: bool = False  # vLLM applies the model's chat template to its prompts
     template_always: bool = False  # also with --skip-chat-template: vLLM's rule
     # its prompts have no natural end, so the requested length is meant: ignore_eos

@@ -6,5 +6,5 @@ AGENTS = Dataset(
     name="agents",
     about="recorded agent sessions: calls that wait for calls, tools and sub-agents",
     make="agents:agents",
-    traits=DatasetTraits(file=True, sessions=True, times=True, tools=True),
+    traits=DatasetTraits(file=True, ends=True, sessions=True, times=True, tools=True),
 )

@@ -62,7 +62,7 @@ HF = Dataset(
     name="hf",
     about="questions of a dataset of the Hugging Face Hub that is on this machine: `--hf-name`",
     make="published:hf",
-    traits=DatasetTraits(file=True, template=True),
+    traits=DatasetTraits(file=True, ends=True, template=True),
     spec=HfSpec,
     file_optional=True,
     offline=True,
