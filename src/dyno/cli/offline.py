@@ -329,7 +329,9 @@ def _workload(o: argparse.Namespace) -> WorkloadSpec:
     dataset = o.dataset_name or (DEFAULT_OF_A_FILE if o.dataset_path else DEFAULT)
     _check_dataset(o, dataset)
     usual = _SMALL if o.model is None else _VLLM
-    count = usual.prompts if o.num_prompts is None else max(o.num_prompts, 0)  # -1: all, as 0 of a trace
+    count = (
+        usual.prompts if o.num_prompts is None else max(o.num_prompts, 0)
+    )  # -1: all, as 0 of a trace
     input_len = o.random_input_len or o.input_len or usual.input_len
     if DATASETS[dataset].traits.exact:  # where both are given, vLLM prefers the longer name
         output_len = o.random_output_len or o.output_len or usual.output_len

@@ -301,9 +301,9 @@ class Trials:
         # How many requests: the load's number goes before the workload's, and with workloads that have no sessions.
         aside = {"num_sessions", "num_warmups", *(SERVING if kind != "serve" else ())}
         load = {k: v for k, v in cells.items() if k not in aside}
-        given = load | {
-            k: values["workload"].get(k) for k in work.cells if k != "num_prompts"
-        }
+        paced = "requests_per_stream" in load  # then the workload's number is not used
+        own = [k for k in work.cells if not (paced and k == "num_prompts")]
+        given = {k: values["workload"].get(k) for k in own} | load
         each = [*rules.LOAD, *(rules.WORKLOAD if dataset is not _UNKNOWN else ())]
         settings = rules.GivenSettings(given, dataset, recorded, micro=kind == "micro")
         for mistake in rules.mistakes(each, settings, "keys"):

@@ -11,7 +11,6 @@ from typing import Any
 
 from . import Answer, Job, RefusedError, WorkerEngine, iteration, now_ns
 
-
 # asks for the engine of its server, as in `vllm bench throughput`
 _ASYNC = "--async-engine"
 
@@ -268,10 +267,8 @@ class AsyncVllmWorker(VllmWorker):
 
     async def _last(self, name: str, prompt: Any, sampling: Any, lora: Any) -> Any:
         """Return a request's last output, which has all of its tokens."""
-        output = None
-        async for output in self.llm.generate(prompt, sampling, name, lora_request=lora):
-            pass
-        return output
+        each = self.llm.generate(prompt, sampling, name, lora_request=lora)
+        return [output async for output in each][-1]
 
     def _search(self, prompts: list[Any], job: Job) -> dict[str, Any]:
         raise RefusedError("its asynchronous engine searches by no beams")

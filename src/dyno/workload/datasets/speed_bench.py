@@ -38,5 +38,6 @@ SPEED_BENCH = Dataset(
     make="published:speed_bench",
     traits=DatasetTraits(file=True, ends=True, template=True),
     spec=SpeedBenchSpec,
+    folders=True,
     lengths=(LengthFlag("output_len", "output-len", 4096, "tokens to generate"),),
 )
