@@ -29,11 +29,12 @@ from dyno.quality import ask
 from dyno.store.study import StudyFolder
 from dyno.study import file
 from dyno.study.trials import Known
-from dyno.trial import slots
+from dyno.trial import dataset, slots
 from dyno.trial.engine_plan import EnginePlan
 from dyno.trial.offline import batch_of, same_engine
 from dyno.trial.prepare import hidden, longest
 from dyno.trial.prepare import public as public_trial
+from dyno.workload.datasets import DATASETS
 
 _NO_TEXT = "# The file is not stored, because dyno can't remove a secret from it. study.json has every trial.\n"
 _AT_LEAST = 8  # accelerators that are assumed where a study doesn't say how many
@@ -286,11 +287,13 @@ def _engine_problems(setting: SettingPlan) -> Iterator[tuple[PlannedTrial, str]]
 
 def _missing_files(trial: TrialSpec) -> Iterator[str]:
     """Yield what is wrong with the local files that a trial names."""
-    data = trial.workload.path
+    data, declared = trial.workload.path, DATASETS[trial.workload.dataset]
+    of_hub = declared.hub_name and dataset.hub_name(trial.workload)
     if (
         data
         and not data.startswith("hub:")
-        and (why := _missing(Path(data).expanduser(), folders=False))
+        and not of_hub
+        and (why := _missing(Path(data).expanduser(), folders=declared.folders))
     ):
         yield f"path = {data!r}: {why}."
     tokenizer = trial.tokenizer
