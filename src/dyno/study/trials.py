@@ -452,10 +452,14 @@ def _requested(
     if offline and offline.kind == "latency":
         return offline.batch_size or 8  # as vLLM's; what a workload says is for other loads
     if "num_prompts" in how:
-        return max(how["num_prompts"], 0)
+        asked: int = how["num_prompts"]
+        return max(asked, 0)
     if each := how.get("requests_per_stream"):
-        return max(1, round(each * (load.max_concurrency or 1)))
-    return max(cells["num_prompts"], 0) if "num_prompts" in cells else None
+        return max(1, int(round(each * (load.max_concurrency or 1))))
+    of_workload: int | None = cells.get("num_prompts")
+    if of_workload is None:
+        return None
+    return max(of_workload, 0)
 
 
 def _implied(
