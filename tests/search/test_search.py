@@ -303,6 +303,27 @@ def test_one_failure_misses_a_target_of_none() -> None:
     assert outcome(["failed:0.5"], values, failed=3) == "meets"
 
 
+def test_a_share_of_failed_requests_is_asked_of_the_loads_beside_the_limit() -> None:
+    """Failures jump: 40 requests/s lose none, and 56 one of fifty. The next probes are of these, and of no lower load."""
+    limits = parse(["failed:0.01"])
+    search = Search(limits, 0.1, 1000, whole=False, start=4)
+
+    def probe(level: float, began_s: float) -> Probe:
+        requests = answered(limits, [20.0] * int(10 * level), 1 / level)
+        requests.failed[:: 50 if level > 50 else 10**6] = level > 50
+        return Probe(level, Judge(limits, 0).look(requests, 10.1), False, 10.0, began_s)
+
+    for began, level in enumerate((20.0, 40.0, 56.0, 80.0)):
+        search.add(probe(level, 10.0 * began))
+    tried = []
+    for spent_s in range(40, 160, 10):
+        step = search.next(300.0 - spent_s, spent_s)
+        assert step is not None
+        tried.append(step.level)
+        search.add(probe(step.level, float(spent_s)))
+    assert set(tried[:7]) == {40.0, 56.0} and search.met == 40
+
+
 def test_one_percent_of_failures_can_be_shown() -> None:
     values = list(1 + np.random.default_rng(3).random(2000))
     assert outcome(["failed:0.01"], values) == "meets"
@@ -576,6 +597,42 @@ def test_a_search_ends_with_two_loads_around_the_truth() -> None:
     search, steps = searched(45.3)
     known = search.interval()
     assert known.low <= 45.3 <= known.high < 1.7 * known.low and len(steps) < 40
+
+
+def long_looks(search: Search) -> list[Probe]:
+    return [p for p in search.probes if p.look.now_s >= 60]
+
+
+@pytest.mark.parametrize("truth", [45.3, 1e6])
+def test_an_open_loops_answer_is_seen_for_a_minute_at_last(truth: float) -> None:
+    """Also where every load meets the target: an engine may serve more than it can until its memory is full."""
+    search = Search([P90], 1, 64, whole=False, start=4)
+    spent_s = 0.0
+    while step := search.next(400.0 - spent_s, spent_s):
+        took_s = max(step.least_s, 10.0)
+        seen = msgspec.structs.replace(look(math.log(step.level / truth)), now_s=took_s)
+        search.add(Probe(step.level, seen, step.brief, took_s, spent_s))
+        spent_s += took_s
+    [last] = long_looks(search)
+    assert search.met is not None and last.level >= 0.9 * search.interval().low
+    closed, _ = searched(truth, most=64)
+    assert not long_looks(closed)
+
+
+def test_what_an_open_loops_last_probe_shows_undoes_the_answer() -> None:
+    search = Search([P90], 1, 64, whole=False, start=4)
+    spent_s = 0.0
+    while (step := search.next(600.0 - spent_s, spent_s)) and not long_looks(search):
+        took_s = max(step.least_s, 10.0)
+        margin = math.log(step.level / 45.3)
+        seen = msgspec.structs.replace(
+            look(0.5 if took_s >= 60 else margin, grows=took_s >= 60), now_s=took_s
+        )
+        search.add(Probe(step.level, seen, step.brief, took_s, spent_s))
+        spent_s += took_s
+    [last] = long_looks(search)
+    assert search.interval().low < last.level and search.shown(last.level) == "misses"
+    assert search.next(600.0 - spent_s, spent_s) is not None
 
 
 def test_each_end_near_the_target_is_seen_twice_by_its_probes_or_by_those_of_a_line() -> (

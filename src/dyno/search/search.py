@@ -92,6 +92,7 @@ _NEARBY = 1.0  # log of a load over another
 # of the first long probe; of a short search, these shares
 _LOOK_S, _LOOK_SHARE, _OPEN_LOOK_SHARE = 30.0, 0.125, 0.09
 _LAST_LOOK_S, _LAST_LOOK = 60.0, 0.2  # of the last probe of an open loop
+_PROBES_LATER = 2  # probes for which there is no time left then
 _UNKNOWN_S = 10.0  # that a probe lasts at least, before one has shown it
 
 
@@ -853,8 +854,11 @@ class Search:
         known = self.interval()
         if known.low < known.high:
             met, missed = max(met, known.low), min(missed, known.high)
-        if self._narrow_enough(met, missed):
-            return self._long_look(met, left_s)
+        long_look = self._long_look(met, left_s)
+        later_s = left_s - _PROBES_LATER * self._probe_s()
+        last_chance = later_s < 1.1 * self._last_look_s()
+        if self._narrow_enough(met, missed) or (long_look and last_chance):
+            return long_look
         most_s = self._worth_s(math.log(missed / met), left_s, spent_s)
         pending = [x for x in self._levels if met < x < missed and self._pending(x)]
         if pending and self._probe_s() <= most_s:
@@ -868,7 +872,7 @@ class Search:
         # it may need fewer than expected
         if best is None and missed / met > _WIDE and left_s > self._probe_s():
             best = max(self._gains_again(met, missed, math.inf), default=None)
-        return self._long(best.level, left_s) if best else self._long_look(met, left_s)
+        return self._long(best.level, left_s) if best else long_look
 
     def _last_look_s(self) -> float:
         return min(_LAST_LOOK_S, _LAST_LOOK * (self.budget_s or math.inf))
