@@ -4,7 +4,7 @@
     python bench/searches.py --busy 2    the same beside two busy loops
     python bench/searches.py --only sine --budget 60
 
-Each server is a process of its own. It waits instead of calculating, so that its speed doesn't depend on the machine.
+Each server is a process of its own. It waits instead of calculating, so that its speed hardly depends on the machine.
 It exits with 1 if an answer is wrong.
 """
 
@@ -147,17 +147,18 @@ class Case(NamedTuple):
     name: str
     delay: Delay
     flags: str
-    truth: tuple[float, float]  # the highest load that meets the target is between these
+    # between these, the figure crosses its limit: its timers may be 15 ms late on a busy machine, and never early
+    truth: tuple[float, float]
 
 
 # In a closed loop all its requests are in flight.
 CASES = [
-    Case("50 ms + 20 ms each", _rises, "--target ttft_p50:320", (13, 13.9)),
+    Case("50 ms + 20 ms each", _rises, "--target ttft_p50:320", (12.75, 13.5)),
     # The times of a closed loop are counted by requests: more are sent while it is quick.
-    Case("sine, 20 s", _swings, "--target ttft_p50:300", (24, 36)),
+    Case("sine, 20 s", _swings, "--target ttft_p50:300", (24, 35)),
     Case("15 % take 25 s", _hangs, "--target e2el_p90:500 --to 48", (0, 0)),
     Case("unlimited, 4 s", _unlimited, "--over rate --target ttft_p90:500 --to 16", (math.inf, math.inf)),
-    Case("chat, turns grow", _chats, "--dataset-name chat --turns 5 --target ttft_p50:250", (21.5, 22.5)),
+    Case("chat, turns grow", _chats, "--backend openai-chat --dataset-name chat --turns 5 --target ttft_p50:250", (20.5, 22)),
 ]  # fmt: skip
 
 

@@ -92,6 +92,7 @@ _NEARBY = 1.0  # log of a load over another
 # of the first long probe; of a short search, these shares
 _LOOK_S, _LOOK_SHARE, _OPEN_LOOK_SHARE = 30.0, 0.125, 0.09
 _LAST_LOOK_S, _LAST_LOOK = 60.0, 0.2  # of the last probe of an open loop
+_LONGEST_S = 30.0  # hardly another probe of an open loop lasts as long
 _PROBES_LATER = 2  # probes for which there is no time left then
 _UNKNOWN_S = 10.0  # that a probe lasts at least, before one has shown it
 
@@ -264,7 +265,7 @@ class Search:
     def start_nearby(self, level: float) -> float:
         """Return how many seconds of such a load don't count, by the probes so far."""
         # the last long probe of an open loop is there for what comes late: its queue comes and goes meanwhile
-        longest_s = math.inf if self.whole else self._last_look_s()
+        longest_s = math.inf if self.whole else max(self._last_look_s(), _LONGEST_S)
         near = [
             p.look.profiles
             for p in self.probes
