@@ -14,7 +14,9 @@ from dyno.facts.find import ProbeLook, Weighed
 from dyno.facts.limits import Limit, parse
 from dyno.facts.record import Record
 from dyno.search import start, trend
+from dyno.load.spool import CLOCK, READ, SENT
 from dyno.search.evidence import Variation, clump, doubt_of_meeting, doubt_of_missing
+from dyno.search.follow import Following, FollowTask
 from dyno.search.judge import Judge, together
 from dyno.search.search import Probe, ProbeStep, Search, enough, monotone
 from dyno.search.timeline import ANSWERED, LimitColumn, Requests, Timeline, grows
@@ -499,6 +501,34 @@ def test_what_dyno_cut_off_stays_open_and_what_was_to_be_cancelled_has_no_latenc
     assert requests.end.tolist() == [1.0, math.inf, 1.0, 1.0]
     assert requests.failed.tolist() == [False, False, False, True]
     assert requests.first.tolist() == [0.5] * 4
+
+
+@pytest.mark.parametrize(
+    ("reads", "came_s"),
+    [
+        ([b'data: {"choices":[{"text":" a"}]}\n\n'], 1.0),
+        ([b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n'], math.inf),
+        (
+            [
+                b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n',
+                b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n',
+            ],
+            2.0,
+        ),
+        ([b'data: {"odd": 1}\n\n', b'data: {"odd": 1}\n\n'], 2.0),
+    ],
+)
+def test_the_first_text_is_a_first_token_however_long_the_second_takes(
+    reads: list[bytes], came_s: float
+) -> None:
+    """An engine of two tokens a second has answered in time, although its second token comes after the limit."""
+    step = ProbeStep(1.0, True, 10.0)
+    task = FollowTask("", "openai", [], [P90], 1.0, 64.0, False, step, 60.0)
+    following = Following(task)
+    frames = [(0, CLOCK, 0, 0, 0, b""), (0, SENT, 0, 0, 0, b"")]
+    frames += [(0, READ, (i + 1) * NS_PER_S, 0, 0, read) for i, read in enumerate(reads)]
+    assert list(following.frames(iter(frames))) == frames
+    assert following.timeline.requests().first.tolist() == [came_s]
 
 
 def test_a_first_token_that_came_while_the_answer_continues_is_in_time() -> None:
