@@ -7,7 +7,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from dyno.compare.compare import default_metrics, pairings
-from dyno.facts.comparison import Difference, Pairing
+from dyno.facts.comparison import ANSWERS_CHECK, QUALITY_TEST, Difference, Pairing
 from dyno.facts.entry import Entry
 from dyno.facts.finding import Finding, Verdict
 from dyno.facts.imported import KINDS, Row
@@ -659,8 +659,8 @@ def _most_answers(entries: Sequence[Entry]) -> dict[str, _Answers]:
 def _asked(e: Entry) -> str:
     """Name the test whose answers are compared."""
     if e.kind == "serve":
-        return "Check of answers around the load"
-    return f"Quality test {e.load.only(('task', 'n_shot')).words}".rstrip()
+        return ANSWERS_CHECK
+    return f"{QUALITY_TEST} {e.load.only(('task', 'n_shot')).words}".rstrip()
 
 
 # ---- one paragraph a workload ----
