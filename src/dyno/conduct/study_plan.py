@@ -17,6 +17,7 @@ from dyno.engines.kinds import KINDS, starts
 from dyno.errors import EngineError, StoreError, UsageError
 from dyno.facts.elsewhere import SshSpec
 from dyno.facts.offline import Batch
+from dyno.facts.quality import QualitySpec
 from dyno.facts.rig import Accelerator, Rig
 from dyno.facts.study import Place, PlannedTrial, RigWanted, Study
 from dyno.facts.trial import TrialSpec
@@ -52,8 +53,14 @@ def known() -> Known:
         recipe_problem=steps.problem,
         quality_problem=ask.problem,
         quality_workload=ask.workload,
-        with_slots=slots.for_loads,
+        with_slots=_with_slots,
     )
+
+
+def _with_slots(
+    trials: Sequence[TrialSpec], quality: QualitySpec | None
+) -> list[TrialSpec]:
+    return slots.for_loads(trials, quality, ask.longest(quality) if quality else None)
 
 
 def read(path: Path, given: dict[str, str] | None = None) -> tuple[Study, str]:

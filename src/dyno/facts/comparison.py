@@ -26,6 +26,9 @@ CONFIDENCE = 0.95
 LEAST = 0.005
 LEAST_VARIATION = f"assuming run-to-run variation of at least {percent(LEAST)}"
 ONE_RUN = "by single runs: they know nothing of slow spells that come fewer than ten times in a run"
+# tests whose greedy answers are compared
+ANSWERS_CHECK = "Check of answers around the load"
+QUALITY_TEST = "Quality test"
 
 # How it is known how far a figure may be off. shared: a single run, assumed to vary as the other side's repeats do.
 Basis = Literal[
