@@ -126,7 +126,9 @@ def test_a_mistake_in_words_or_flags_gets_a_line(
 
 
 def test_flags_without_effect_are_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
-    flags = "--trust-remote-code --tokenizer-mode auto --no-stream --no-stream --endpoint v1"
+    flags = (
+        "--trust-remote-code --tokenizer-mode auto --no-stream --no-stream --endpoint v1"
+    )
     assert main(["bench", "serve", *flags.split()]) == 2  # for the endpoint
     first, second, _ = capsys.readouterr().err.splitlines()
     assert first == "dyno: --no-stream has no effect (accepted for compatibility)."

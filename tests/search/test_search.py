@@ -507,7 +507,10 @@ def test_what_dyno_cut_off_stays_open_and_what_was_to_be_cancelled_has_no_latenc
     ("reads", "came_s"),
     [
         ([b'data: {"choices":[{"text":" a"}]}\n\n'], 1.0),
-        ([b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n'], math.inf),
+        (
+            [b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n'],
+            math.inf,
+        ),
         (
             [
                 b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n',

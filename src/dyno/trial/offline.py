@@ -56,7 +56,7 @@ def batch_of(trial: TrialSpec) -> Batch:
     shared = replicas(trial) if o.kind == "throughput" else 1
     if w.num_prompts < shared:
         raise UsageError(
-            f"{w.num_prompts} prompts can't be shared by {shared} replicas. Give at least {shared}."
+            f"{many(w.num_prompts, 'prompt')} can't be shared by {many(shared, 'replica')}. Give at least {shared}."
         )
     return Batch(o.kind, -(-w.num_prompts // shared), longest(trial) or 2048)
 
