@@ -454,8 +454,9 @@ def _requested(
     if "num_prompts" in how:
         asked: int = how["num_prompts"]
         return max(asked, 0)
-    if each := how.get("requests_per_stream"):
-        return max(1, int(round(each * (load.max_concurrency or 1))))
+    each: float = how.get("requests_per_stream", 0)
+    if each:
+        return max(1, round(each * (load.max_concurrency or 1)))
     of_workload: int | None = cells.get("num_prompts")
     if of_workload is None:
         return None

@@ -26,6 +26,7 @@ from dyno.facts.trial import TrialSpec
 from dyno.load.progress import Stop
 from dyno.measure import offline as measured
 from dyno.measure import roofline, telemetry
+from dyno.numbers import many
 from dyno.option import fields, setting_name
 from dyno.probe import rig
 from dyno.probe.telemetry.sampler import Sampler
