@@ -1,6 +1,10 @@
 """Several processes decode a spool as one does, while the load runs or after it, whatever becomes of them."""
 
+import errno
 import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +22,7 @@ from dyno.facts.target import TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.load import decode, decoder
 from dyno.load import spool as spools
-from dyno.load.decoder import Decoders, DecodeTask, SpoolSource, portions, work
+from dyno.load.decoder import Decoders, DecodeTask, SpoolSource, decoded, portions, work
 from dyno.load.protocols import PROTOCOLS
 from dyno.load.settle import Settler, Settling, Sums, planned
 from dyno.load.spool import CLOCK, END, READ, SENT, TIMES, TURN, Spool
@@ -203,6 +207,20 @@ def test_where_no_process_can_be_started_all_is_decoded_here(
     assert shared(spool).same(alone(spool))
 
 
+def test_where_the_disk_has_no_room_for_portions_all_is_decoded_here(
+    spool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> Child:
+        raise OSError("no more processes")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(decoder, "Child", refuse)
+    monkeypatch.setattr(decoder, "_write", full)
+    assert shared(spool).same(alone(spool))
+
+
 def test_a_small_spool_is_not_worth_another_process(spool: Path) -> None:
     assert not decoder.worthwhile(spool)
     assert not decoder.worthwhile(spool.with_name("missing.spool"))
@@ -229,7 +247,7 @@ def tasks(path: Path) -> list[DecodeTask]:
 def follow(task: DecodeTask) -> None:
     """Follow a spool to its present end."""
     try:
-        for _ in work(task, ends):
+        for _ in decoder.follow(task, ends):
             pass
     except Ended:
         pass
@@ -244,7 +262,7 @@ def test_what_a_follower_has_done_is_not_done_again_and_nothing_is_missed(
     for task in tasks(load.path):
         follow(task)
     done = [
-        sum(len(p.numbers) for p, _ in portions(Path(t.results))) for t in tasks(load.path)
+        sum(len(p.numbers) for p, _ in portions(t.files[1])) for t in tasks(load.path)
     ]
     assert all(done) or begun < 3  # the first windows are enough for a portion
     load.steps(begun, EXCHANGES // 8)
@@ -254,7 +272,8 @@ def test_what_a_follower_has_done_is_not_done_again_and_nothing_is_missed(
         list(work(task))
     with Decoders(source(load.path), HOW, 2) as decoders:
         for task, own in zip(tasks(load.path), decoders._tasks, strict=True):
-            Path(task.results).replace(own.results)
+            for file, own_file in zip(task.files, own.files, strict=True):
+                file.replace(own_file)
         result.take(decoders.settled(result.sums, lambda done: None), Settler(HOW, None))
     assert result.same(alone(load.path))
 
@@ -264,15 +283,36 @@ def test_half_a_portion_is_dropped(load: Load) -> None:
     load.steps(0, 4)
     task = tasks(load.path)[0]
     follow(task)
-    results = Path(task.results)
-    whole = len([*portions(results)])
+    _, followed = task.files
+    whole = len([*portions(followed)])
     assert whole
-    os.truncate(results, results.stat().st_size - 5)
-    assert len([*portions(results)]) == whole - 1
+    os.truncate(followed, followed.stat().st_size - 5)
+    assert len([*portions(followed)]) == whole - 1
     load.steps(4, EXCHANGES // 8)
     load.close()
     *_, count = work(task)
     assert count == EXCHANGES // 2
+
+
+@pytest.mark.usefixtures("small_windows")
+def test_what_a_follower_writes_after_it_was_killed_is_ignored(tmp_path: Path) -> None:
+    """A process at idle priority may need seconds for its end, and finish a write."""
+    load = Load(tmp_path / "exchanges.spool")
+    load.steps(0, 3)
+    task = tasks(load.path)[0]
+    follow(task)
+    _, followed = task.files
+    before = followed.read_bytes()
+    load.steps(3, EXCHANGES // 8)
+    follow(task)
+    after = followed.read_bytes()
+    load.close()
+    assert len(after) > len(before)
+    followed.write_bytes(before)
+    *_, count = work(task)
+    followed.write_bytes(after)
+    numbers = [n for p in decoded(task) for n in decoder._column(p.numbers)]
+    assert sorted(numbers) == [*range(0, EXCHANGES, 2)] and count == len(numbers)
 
 
 def ahead(load: Load, then: Callable[[processes.Ahead], None] = lambda _: None) -> Result:
@@ -329,3 +369,59 @@ def test_what_was_decoded_on_another_assumption_is_not_used(load: Load) -> None:
         decoding.begin(0)
         assert decoding.decoders(source(load.path, unasked=[3]), HOW) is None
         assert not [*load.path.parent.glob("*.partial")]
+
+
+def test_of_several_spools_each_is_decoded_by_those_that_fit_it(tmp_path: Path) -> None:
+    loads = [Load(tmp_path / f"exchanges{k}.spool") for k in ("", "-1")]
+    paths = [load.path for load in loads]
+    right, wrong = [source(p, part=k, parts=2) for k, p in enumerate(paths)]
+    result = Result()
+    with processes.Ahead() as decoding:
+        decoding.start(paths, WANTED, "openai", HOW)
+        decoding.begin(0)
+        for load in loads:
+            load.steps(0, EXCHANGES // 8)
+            load.close()
+        decoders = decoding.decoders(right, HOW)
+        assert decoders is not None
+        unfit = msgspec.structs.replace(wrong, unasked=[3])
+        assert decoding.decoders(unfit, HOW) is None
+        with Decoders(unfit, HOW, 1) as others:
+            settled = [
+                *decoders.settled(result.sums, lambda done: None),
+                *others.settled(result.sums, lambda done: None),
+            ]
+        result.take(settled, Settler(HOW, None))
+    assert len(result.lines) == 2 * EXCHANGES
+    assert not [*tmp_path.glob("*.partial")]
+
+
+_DYNO = """
+import sys, time
+from pathlib import Path
+sys.path[:0] = {folders!r}
+from test_decoder import HOW, WANTED, processes
+with processes.Ahead() as decoding:
+    decoding.start([Path({spool!r})], WANTED, "openai", HOW)
+    decoding.begin(0)
+    print("begun", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_where_dyno_is_killed_its_decoders_end_and_leave_no_file(load: Load) -> None:
+    folders = [*map(str, Path(__file__).parents[:2])]
+    code = _DYNO.format(folders=folders, spool=str(load.path))
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as dyno:
+        assert dyno.stdout is not None
+        dyno.stdout.readline()
+        load.steps(0, EXCHANGES // 8)
+        load.close()
+        deadline = time.monotonic() + 20
+        while len(started := psutil.Process(dyno.pid).children(recursive=True)) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        dyno.send_signal(signal.SIGKILL)
+    _, alive = psutil.wait_procs(started, timeout=20)
+    assert not alive
+    assert not [*load.path.parent.glob("*.partial")]

@@ -204,7 +204,8 @@ class Ahead:
             if decoders.fit(source, how):
                 decoders.finish()
                 return decoders
-        self._running.close()  # their files are in the way
+            if decoders.spool == source.path:
+                decoders.close()
         return None
 
 
