@@ -2,6 +2,7 @@
 
 import errno
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from dyno.load import spool as spools
 from dyno.load.decoder import Decoders, DecodeTask, SpoolSource, decoded, portions, work
 from dyno.load.protocols import PROTOCOLS
 from dyno.load.settle import Settler, Settling, Sums, planned
-from dyno.load.spool import CLOCK, END, READ, SENT, TIMES, TURN, Spool
+from dyno.load.spool import CLOCK, END, READ, SENT, SINCE, TIMES, TURN, Spool
 from dyno.trial import processes
 from dyno.workload.spec import WorkloadSpec
 
@@ -197,26 +198,24 @@ def test_what_a_killed_process_has_not_decoded_is_decoded_here(
     assert shared(spool).same(alone(spool))
 
 
+def no_process(*_: object, **__: object) -> Child:
+    raise OSError("no more processes")
+
+
 def test_where_no_process_can_be_started_all_is_decoded_here(
     spool: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object, **__: object) -> Child:
-        raise OSError("no more processes")
-
-    monkeypatch.setattr(decoder, "Child", refuse)
+    monkeypatch.setattr(decoder, "Child", no_process)
     assert shared(spool).same(alone(spool))
 
 
 def test_where_the_disk_has_no_room_for_portions_all_is_decoded_here(
     spool: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object, **__: object) -> Child:
-        raise OSError("no more processes")
-
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(decoder, "Child", refuse)
+    monkeypatch.setattr(decoder, "Child", no_process)
     monkeypatch.setattr(decoder, "_write", full)
     assert shared(spool).same(alone(spool))
 
@@ -261,9 +260,7 @@ def test_what_a_follower_has_done_is_not_done_again_and_nothing_is_missed(
     load.steps(0, begun)
     for task in tasks(load.path):
         follow(task)
-    done = [
-        sum(len(p.numbers) for p, _ in portions(t.files[1])) for t in tasks(load.path)
-    ]
+    done = [sum(len(p.numbers) for p, _ in portions(t.files[1])) for t in tasks(load.path)]
     assert all(done) or begun < 3  # the first windows are enough for a portion
     load.steps(begun, EXCHANGES // 8)
     load.close()
@@ -425,3 +422,130 @@ def test_where_dyno_is_killed_its_decoders_end_and_leave_no_file(load: Load) -> 
     _, alive = psutil.wait_procs(started, timeout=20)
     assert not alive
     assert not [*load.path.parent.glob("*.partial")]
+
+
+class RandomLoad:
+    """A load of anything that a wire may write: reads cut anywhere, with stamps and without, late ones, several
+    chunks in one, requests that are sent again or never answered, a clock that is set, exchanges that end in any order."""
+
+    def __init__(self, path: Path, seed: int) -> None:
+        self.path = path
+        self._random = random.Random(seed)
+        self._writer = Spool(path)
+        self._raw = [answer(n) for n in (1, 3, 9)]
+        self._at_ns = 10**9
+        self._offset_ns = 10**18
+        self._left: dict[int, bytes] = {}  # of each response under way
+        self._next = 0
+        self._sets_clock = seed % 3 == 0
+        self._stamps = seed % 4 != 1
+        self._note_clock()
+
+    def step(self) -> None:
+        chosen = self._random.random()
+        if self._next < EXCHANGES and (chosen < 0.15 or not self._left):
+            self._send(self._next)
+            self._left[self._next] = self._random.choice(self._raw)
+            self._next += 1
+        elif chosen < 0.2:
+            self._note_clock()
+        elif self._left:
+            self._go_on(self._random.choice([*self._left]))
+        if self._random.random() < 0.1:
+            self._writer.flush()
+
+    @property
+    def over(self) -> bool:
+        return self._next == EXCHANGES and not self._left
+
+    def close(self) -> None:
+        self._note_clock()
+        self._writer.flush()
+        self._writer.close()
+
+    def _send(self, number: int) -> None:
+        self._at_ns += self._random.randrange(2_000_000)
+        stamp = TIMES.pack(self._at_ns - self._random.randrange(1_000_000), 0)
+        mark = b"\x01" if self._random.random() < 0.2 else b""
+        self._writer.note(SENT, number, self._at_ns, stamp, mark)
+
+    def _go_on(self, number: int) -> None:
+        left = self._left[number]
+        chosen = self._random.random()
+        if chosen < 0.02 and left in self._raw:
+            self._send(number)
+        elif chosen < 0.04 or not left:
+            reason = b"reset: by peer" if left else b""
+            self._writer.note(END, number, self._at_ns, payload=reason)
+            del self._left[number]
+        else:
+            size = self._random.choice([1, 40, 200, 10_000])
+            self._left[number] = left[size:]
+            self._read(number, left[:size])
+
+    def _read(self, number: int, data: bytes) -> None:
+        late_ns = self._random.choice([0, 20_000, 500_000, 3_000_000])
+        before_ns = self._at_ns
+        self._at_ns += 10_000 + late_ns
+        if not self._stamps:
+            self._writer.note(TURN, 0, before_ns, TIMES.pack(before_ns, 0))
+        stamp = TIMES.pack(*divmod(self._at_ns - late_ns + self._offset_ns, 10**9))
+        if not self._stamps:
+            stamp = TIMES.pack(0, 0)
+        self._writer.note(READ, number, self._at_ns, stamp, data)
+        if len(data) > 100:
+            self._writer.note(SINCE, number, before_ns, TIMES.pack(before_ns, 0))
+
+    def _note_clock(self) -> None:
+        if self._sets_clock and self._random.random() < 0.05:
+            self._offset_ns += self._random.choice([-1, 1]) * 10**8
+        self._writer.note(CLOCK, 0, self._at_ns, TIMES.pack(self._offset_ns, 0))
+
+
+def _one_by_one(path: Path) -> list[bytes]:
+    """Return the lines of the records, decoded by one process, frame by frame."""
+    lines = []
+    settler = Settler(HOW, None)
+    for record in decode.records(spools.frames(path), WANTED, PROTOCOLS["openai"], 0):
+        settler.count(record)
+        settler.clean(record)
+        lines.append(msgspec.json.encode(record) + b"\n")
+    return lines
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_records_of_any_load_are_the_same_bytes_however_they_are_decoded(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose = random.Random(-seed - 1)
+    monkeypatch.setattr(spools, "_WINDOW_BYTES", choose.choice([300, 3_000, 1 << 23]))
+    monkeypatch.setattr(decoder, "PORTION_CHUNKS", choose.choice([3, 30, 1000]))
+    monkeypatch.setattr(decoder, "Child", no_process)
+    load = RandomLoad(tmp_path / "exchanges.spool", seed)
+    shares = choose.choice([1, 2, 3])
+    each = [
+        DecodeTask(
+            source(load.path), rest, shares, str(tmp_path / f"{rest}.partial"), HOW, []
+        )
+        for rest in range(shares)
+    ]
+    followed_at = choose.randrange(400)
+    count = 0
+    while not load.over and count < 1500:
+        if count == followed_at:
+            for task in each:
+                follow(task)
+        load.step()
+        count += 1
+    load.close()
+    for task in each:
+        list(work(task))
+    result = Result()
+    with Decoders(source(load.path), HOW, shares) as decoders:
+        for task, own in zip(each, decoders._tasks, strict=True):
+            for file, own_file in zip(task.files, own.files, strict=True):
+                if file.exists():
+                    file.replace(own_file)
+        result.take(decoders.settled(result.sums, lambda done: None), Settler(HOW, None))
+    assert result.lines == _one_by_one(load.path)
+    assert result.same(alone(load.path))

@@ -181,7 +181,9 @@ class _Gathering:
         return Portion(numbers, places, ends, sizes, lines, self._unsettled, packed, resume)
 
 
-def portions(results: Path, begin: int = 0, to: int | None = None) -> Iterator[tuple[Portion, int]]:
+def portions(
+    results: Path, begin: int = 0, to: int | None = None
+) -> Iterator[tuple[Portion, int]]:
     """Yield the whole portions of a file, each with its end. `to`: those behind it don't count."""
     if not results.exists():
         return

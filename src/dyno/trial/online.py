@@ -353,7 +353,13 @@ def finish(
     try:
         with run.in_hand():
             return _finish(
-                run, tokenizer, keep_raw, only_whole, keys_known, watcher or Watcher(), ahead
+                run,
+                tokenizer,
+                keep_raw,
+                only_whole,
+                keys_known,
+                watcher or Watcher(),
+                ahead,
             )
     except DynoError:
         raise
