@@ -425,8 +425,8 @@ def test_where_dyno_is_killed_its_decoders_end_and_leave_no_file(load: Load) -> 
 
 
 class RandomLoad:
-    """A load of anything that a wire may write: reads cut anywhere, with stamps and without, late ones, several
-    chunks in one, requests that are sent again or never answered, a clock that is set, exchanges that end in any order."""
+    """A load of anything that a wire may write: reads cut anywhere, with stamps and without, late ones, several chunks
+    in one, requests that are sent again or never answered, a clock that is set, exchanges that end in any order."""
 
     def __init__(self, path: Path, seed: int) -> None:
         self.path = path

@@ -42,7 +42,7 @@ from dyno.load.spool import in_blocks, windows
 from dyno.measure import clocks
 
 # of a spool: below that, one process has decoded it before others have started
-SEVERAL_FROM_BYTES = 16 << 20
+SEVERAL_FROM_BYTES = 64 << 20
 PORTION_CHUNKS = 1 << 16
 _WAIT_S = 1.0
 _LOOK_S = 0.1  # of a follower, for more of the spool
