@@ -348,7 +348,7 @@ def _sum_up(path: Path, followed: bool) -> dict[str, float]:
 def _wait_until_done(folder: Path) -> None:
     """Return when followers have written nothing for some seconds."""
     sizes: list[int] = []
-    while len(sizes) < 4 or len({*sizes[-4:]}) > 1 or not sizes[-1]:
+    while len(sizes) < 8 or len({*sizes[-4:]}) > 1:
         time.sleep(1)
         sizes.append(sum(p.stat().st_size for p in folder.glob("*.partial")))
 
