@@ -357,9 +357,16 @@ def finish(
     answers: the words of these are not kept then. `ahead`: what was decoded while the load ran.
     """
     try:
-        return _finish(
-            run, tokenizer, keep_raw, only_whole, keys_known, watcher or Watcher(), ahead
-        )
+        with run.in_hand():
+            return _finish(
+                run,
+                tokenizer,
+                keep_raw,
+                only_whole,
+                keys_known,
+                watcher or Watcher(),
+                ahead,
+            )
     except DynoError:
         raise
     except Exception as e:  # dyno's own mistake: it costs this trial and no other
