@@ -341,6 +341,9 @@ def test_several_loads_and_repeats_are_one_table_and_a_result_each(
     assert len({r["dyno"]["workload_sha256"] for r in results}) == 4
     [study] = (tmp_path / "runs").iterdir()
     assert (study / "report.html").exists()
+    answer, page = done.err.partition("Answer:\n")[2].split("Page: ")
+    assert re.search(r"reaches [\d.,]+ output tokens/s at concurrency \d", answer)
+    assert page.strip().endswith("report.html")
     again = dyno(*words, "--json")  # complete: it begins anew
     assert len(json.loads(again.out)) == 4
     assert len(list((tmp_path / "runs").iterdir())) == 2
@@ -370,6 +373,7 @@ def test_ctrl_c_between_repeats_keeps_what_is_measured_and_says_how_to_resume(
     assert "of 3 trials are measured and kept. Resume with:" in err
     assert " ".join(["dyno", *words]) in err
     assert "confidence" in out or "tok/s" in out  # the table of what there is
+    assert "Answer:" not in err  # of half of a study
     done = dyno(*words)
     assert done.code == 0
     assert "of 3 trials are done" in done.err
