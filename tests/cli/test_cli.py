@@ -959,7 +959,9 @@ def test_the_demo_compares_prints_and_leaves_no_process(
     )
     assert len(list(tmp_path.glob("runs/demo/trials/*/summary.json"))) == 33
     answer = " ".join(done.err.partition("Answer:")[2].split())
-    decided = "The fastest setting with no detectable loss|A loss of quality is detected: TQ2_0"
+    decided = (
+        "The fastest setting with no detectable loss|A loss of quality is detected: TQ2_0"
+    )
     assert re.match(decided, answer), "also where a busy machine makes speeds doubtful"
     assert re.search(
         r"loss of quality[^:]*: TQ2_0 \(.* -\d+ pt against F16, 95 % interval", answer
