@@ -1,12 +1,11 @@
 """Every flag of vLLM's benchmarks is done, passed on, or missing for a reason; and no reason is out of date."""
 
 import argparse
-import json
 
 import pytest
 
 import parity
-from dyno.cli.main import main, parser
+from dyno.cli.main import main, parse
 from dyno.cli.settings import LACKS
 
 # Also flags that newer versions have lost: none may be passed on to an engine, or dropped.
@@ -27,7 +26,7 @@ def _kind(action: argparse.Action) -> str:
 
 
 def _of_vllm() -> set[str]:
-    tables = [*parity.COMMANDS, *parity.NO_COMMAND]
+    tables = [*parity.COMMANDS, *parity.WHOLE_COMMANDS]
     removed = " ".join(parity.TABLE["removed"].values()).split()
     return {flag for command in tables for flag in parity.TABLE[command]} | {*removed}
 
@@ -80,11 +79,22 @@ def test_a_reason_for_a_missing_value_is_about_one_that_is_missing() -> None:
             assert not {*reasons} & {*(parity.actions(command)[flag].choices or ())}
 
 
-def test_a_command_that_is_called_missing_is_missing() -> None:
-    commands = parser().commands()["bench"].commands()
-    assert not {*parity.NO_COMMAND} & {*commands}
-    for command in parity.NO_COMMAND:
-        assert {p.state for p in parity.flags(command)} == {parity.MISSING}
+@pytest.mark.parametrize("command", parity.WHOLE_COMMANDS)
+def test_a_command_that_vllm_does_gets_each_flag_as_it_was_given(command: str) -> None:
+    assert {p.state for p in parity.flags(command)} == {parity.PASSED}
+    for flag in parity.TABLE[command]:
+        o = parse(["bench", command, "--model", "M", flag, "x", "--tensor-parallel-size=2"])
+        assert o.own_args == ["--model", "M", flag, "x", "--tensor-parallel-size=2"]
+
+
+@pytest.mark.parametrize("command", ["sweep", "startup", "mm-processor"])
+def test_a_benchmark_of_vllm_s_that_dyno_lacks_is_refused_with_what_is_nearest(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", command, "serve"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"dyno: `dyno bench` has no command {command!r}: ")
+    assert "Did you mean" not in said
 
 
 def test_a_value_that_only_vllm_takes_is_refused_with_the_reason(
@@ -94,30 +104,3 @@ def test_a_value_that_only_vllm_takes_is_refused_with_the_reason(
     assert (
         capsys.readouterr().err == "dyno: --dataset-name random-mm: dyno sends text only.\n"
     )
-
-
-# Printed by vLLM's own interpreter: the flags of its parsers that are not the engine's, with their defaults.
-ASK = """
-import json, sys
-from vllm.benchmarks import latency, serve, throughput
-from vllm.engine.arg_utils import AsyncEngineArgs
-from vllm.utils.argparse_utils import FlexibleArgumentParser
-engines = AsyncEngineArgs.add_cli_args(FlexibleArgumentParser())._option_string_actions
-out = {}
-for module in (serve, throughput, latency):
-    parser = FlexibleArgumentParser()
-    module.add_cli_args(parser)
-    own = {a.option_strings[0]: a for a in parser._actions if a.option_strings}
-    if module is not serve:
-        own = {f: a for f, a in own.items() if f not in engines}
-    out[module.__name__.rpartition(".")[2]] = {
-        flag: {"default": action.default, "choices": action.choices and sorted(action.choices)}
-        for flag, action in own.items() if flag not in ("-h", "--help")
-    }
-print(json.dumps(out, default=str))
-"""
-
-
-def test_the_question_to_vllm_is_python() -> None:
-    compile(ASK, "ask", "exec")
-    assert json.loads(json.dumps(parity.TABLE)) == parity.TABLE

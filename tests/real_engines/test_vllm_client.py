@@ -97,6 +97,8 @@ class Case(NamedTuple):
     own_fields: tuple[str, ...] = ()
     unordered: bool = False
     requests: int = COUNT
+    warmups: int = 0  # of the requests: those of the two clients have other prompts
+    apart: tuple[str, ...] = ()  # fields that both send, drawn by other generators
 
 
 # {…}: files that `files` writes.
@@ -113,6 +115,16 @@ CASES = {
     "custom, by chat": Case(f"{CUSTOM} --skip-chat-template {CHAT}"),
     "custom, with ids": Case(f"{CUSTOM} --request-id-prefix run7-"),
     "custom, with adapters": Case(f"{CUSTOM} --lora-modules a b c --lora-assignment round-robin"),
+    "custom, all of the file": Case(f"{CUSTOM} --num-prompts -1 --seed 3", requests=20),
+    "custom, 0 prompts": Case(f"{CUSTOM} --num-prompts 0 --disable-shuffle", requests=20),
+    "custom, with warmups": Case(f"{CUSTOM} --num-warmups 3 --disable-shuffle", requests=COUNT + 3, warmups=3),
+    "custom, a name of its own": Case(f"{CUSTOM} --served-model-name other --disable-shuffle"),
+    "custom, a general length": Case(f"{CUSTOM} --output-len 11 --input-len 9 --disable-shuffle"),
+    "custom, a body that goes first": Case(f'{CUSTOM} --temperature 0.5 --extra-body {{{{"temperature":0.1}}}}'),
+    "custom, adapters by chance": Case(f"{CUSTOM} --lora-modules a b c", apart=("model",)),
+    "custom, sampling by chat": Case(
+        f"{CUSTOM} --skip-chat-template {CHAT} --temperature 0 --top-k 3 --logprobs 2 --ignore-eos"
+    ),
     "custom, sampling": Case(
         f"{CUSTOM} --temperature 0.5 --top-p 0.9 --top-k 3 --min-p 0.1 --frequency-penalty 0.2 --presence-penalty 0.3 "
         "--repetition-penalty 1.1 --logprobs 2 --ignore-eos --extra-body {{\"min_tokens\":1}}"
@@ -120,6 +132,16 @@ CASES = {
     "sharegpt": Case("--dataset-name sharegpt --dataset-path {sharegpt} --seed 5"),
     "sharegpt, of one length": Case(
         "--dataset-name sharegpt --dataset-path {sharegpt} --sharegpt-output-len 9 --disable-shuffle"
+    ),
+    "sharegpt, oversampled": Case(
+        "--dataset-name sharegpt --dataset-path {sharegpt} --num-prompts 40 --seed 5", requests=40
+    ),
+    "sharegpt, not oversampled": Case(
+        "--dataset-name sharegpt --dataset-path {sharegpt} --num-prompts 40 --no-oversample", requests=28
+    ),
+    "sharegpt, of one short length": Case(
+        "--dataset-name sharegpt --dataset-path {sharegpt} --sharegpt-output-len 1 --num-prompts 40 --disable-shuffle "
+        "--no-oversample", requests=31
     ),
     "sharegpt, by chat": Case(f"--dataset-name sharegpt --dataset-path {{sharegpt}} {CHAT}"),
     "spec_bench": Case("--dataset-name spec_bench --dataset-path {spec}"),
@@ -135,6 +157,24 @@ CASES = {
         "--speed-bench-category coding --speed-bench-output-len 8 --skip-chat-template"
     ),
     "mt-bench": Case("--dataset-name hf --dataset-path {mt_bench} --hf-name philschmid/mt-bench --disable-shuffle"),
+    "mt-bench, with another length": Case(
+        "--dataset-name hf --dataset-path {mt_bench} --hf-name philschmid/mt-bench --disable-shuffle --output-len 9"
+    ),
+    "gsm8k": Case("--dataset-name hf --dataset-path openai/gsm8k --disable-shuffle --num-prompts 5", requests=5),
+    "gsm8k, to train with": Case(
+        "--dataset-name hf --dataset-path openai/gsm8k --disable-shuffle --num-prompts 5 --hf-split train "
+        "--skip-chat-template", requests=5,
+    ),
+    "humaneval": Case("--dataset-name hf --dataset-path openai/openai_humaneval --disable-shuffle"),
+    "instructcoder": Case("--dataset-name hf --dataset-path likaixin/InstructCoder --disable-shuffle"),
+    "instructcoder, a copy": Case(
+        "--dataset-name hf --dataset-path {edits} --hf-name likaixin/InstructCoder --disable-shuffle"
+    ),
+    "vicuna": Case("--dataset-name hf --dataset-path Aeala/ShareGPT_Vicuna_unfiltered --hf-split train "
+                   f"--disable-shuffle --num-prompts 40 --no-oversample {CHAT}", requests=28),
+    "aimo": Case("--dataset-name hf --dataset-path AI-MO/aimo-validation-aime --disable-shuffle"),
+    "mlperf": Case("--dataset-name hf --dataset-path mgoin/mlperf-inference-llama2-data --disable-shuffle"),
+    "zeta": Case("--dataset-name hf --dataset-path zed-industries/zeta --disable-shuffle"),
     "blazedit": Case("--dataset-name hf --dataset-path vdaita/edit_5k_char --disable-shuffle"),
     "blazedit, small edits": Case(
         "--dataset-name hf --dataset-path vdaita/edit_5k_char --disable-shuffle --blazedit-max-distance 0.3 "
@@ -150,6 +190,11 @@ CASES = {
         "--random-input-len 60 --random-output-len 20 --random-range-ratio 0.4 --random-prefix-len 11 --seed 6",
         generated=True, within=3,
     ),
+    "random, prompts and outputs in ranges": Case(
+        '--random-input-len 60 --random-output-len 20 --random-range-ratio {{"input":0.2,"output":0.5}} --seed 6',
+        generated=True, within=3,
+    ),
+    "random, general lengths": Case("--input-len 30 --output-len 4", generated=True),
     "random, by chat": Case(f"--random-input-len 40 --random-output-len 9 {CHAT}", generated=True),
     "prefix_repetition": Case(
         "--dataset-name prefix_repetition --prefix-repetition-prefix-len 20 --prefix-repetition-suffix-len 10 "
@@ -192,6 +237,15 @@ def files(here: Path) -> dict[str, str]:
         }
         for i in range(30)
     ]  # fmt: skip
+    # vLLM leaves out what is too short or too long; a short answer counts only where its length is meant
+    for prompt, answer in (
+        ("Hi", "A longer answer than that."),
+        ("What is it, then?", "No"),
+        ("word " * 1100, "A short one, as it should be."),
+        ("word " * 900, "word " * 1200),
+    ):
+        turns_of = [{"from": "human", "value": prompt}, {"from": "gpt", "value": answer}]
+        sharegpt.append({"id": "limits", "conversations": turns_of})
     speed = here / "speed"
     for subset in ("qualitative", "throughput_1k"):
         messages = [
@@ -204,6 +258,7 @@ def files(here: Path) -> dict[str, str]:
         for i in range(20)
     ]  # fmt: skip
     _rows(here / "vdaita/edit_5k_char/train.jsonl", code)
+    _hub_sets(here, turns, sharegpt)
     trace = [
         {"timestamp": 20 * i, "input_length": 16 * (i % 3 + 1), "output_length": 3 + i,
          "hash_ids": list(range(i, i + i % 3 + 1))}
@@ -233,9 +288,52 @@ def files(here: Path) -> dict[str, str]:
         ),
         "speed": str(speed),
         "mt_bench": str(_folder(here / "mt-bench", [{"turns": [t]} for t in turns])),
+        "edits": str(here / "likaixin/InstructCoder"),
         "trace": _rows(here / "trace.jsonl", trace),
         "burst": str(burst),
     }
+
+
+def _hub_sets(here: Path, turns: list[str], sharegpt: list[Any]) -> None:
+    """Write small data sets in the columns and folders of those on the Hub."""
+    answer = "It follows from what was said, and so it is {}."
+    numbered = [(i, turn, answer.format(i)) for i, turn in enumerate(turns)]
+    for split in ("train", "test"):
+        rows = [{"question": f"{split}: {q}", "answer": a} for _, q, a in numbered]
+        _rows(here / f"openai/gsm8k/main/{split}-00000-of-00001.jsonl", rows)
+    (here / "openai/gsm8k/README.md").write_text(
+        "---\nconfigs:\n- config_name: main\n  data_files:\n  - split: train\n    path: main/train-*\n"
+        "  - split: test\n    path: main/test-*\n---\n"
+    )
+    code = [
+        {
+            "task_id": f"HumanEval/{i}",
+            "prompt": f"def f{i}(x):",
+            "canonical_solution": "pass",
+        }
+        for i in range(20)
+    ]
+    _rows(here / "openai/openai_humaneval/test.jsonl", code)
+    edits = [
+        {"instruction": q, "input": f"x = {i}", "output": f"x = {i + 1}"}
+        for i, q, _ in numbered
+    ]
+    _rows(here / "likaixin/InstructCoder/train.jsonl", edits)
+    _rows(here / "Aeala/ShareGPT_Vicuna_unfiltered/cleaned_split.jsonl", sharegpt)
+    problems = [
+        {"id": i, "problem": q, "solution": a, "answer": str(i)} for i, q, a in numbered
+    ]
+    _rows(here / "AI-MO/aimo-validation-aime/train.jsonl", problems)
+    asked = [
+        {"system_prompt": f"Be {i}.", "question": q, "output": a} for i, q, a in numbered
+    ]
+    _rows(here / "mgoin/mlperf-inference-llama2-data/train.jsonl", asked)
+    marked = "<|editable_region_start|>\nx = {}\n<|editable_region_end|>"
+    zeta = [
+        {"events": f"User edited line {i}.", "input": f"x = {i}", "output": "# before\n" + marked.format(i)}
+        for i in range(20)
+    ]  # fmt: skip
+    _rows(here / "zed-industries/zeta/train.jsonl", zeta)
 
 
 def _document(path: Path, value: Any) -> str:
@@ -441,7 +539,14 @@ def test_both_clients_send_the_same_requests(
             sorted(each, key=lambda sent: int(sent.body["max_tokens"]))
             for each in (own, theirs)
         )
-    assert len(own) == case.requests
+    assert len(own) == len(theirs) == case.requests
+    assert [set(sent.body) for sent in own[: case.warmups]] == [
+        set(sent.body) for sent in theirs[: case.warmups]
+    ]
+    own, theirs = own[case.warmups :], theirs[case.warmups :]
+    for field in case.apart:
+        drawn = [{sent.body.pop(field) for sent in each} for each in (own, theirs)]
+        assert drawn[0] == drawn[1]
     if case.within:
         pairs = [
             (a.body.pop("tokens"), b.body.pop("tokens"))

@@ -90,7 +90,7 @@ class Parser(argparse.ArgumentParser):
 
     where = ""  # 'module.function' in dyno.cli that adds the flags
     group = False  # it has commands, and does nothing by itself
-    # Values of flags that other tools take and dyno doesn't: flag → value → why.
+    # Values of flags that other tools take and dyno doesn't: flag → value → why. '': commands.
     lacks: Mapping[str, Mapping[str, str]] = {}
     # Flags that dyno doesn't know are the engine's: 'always', or where this flag names one.
     passes_on: str | None = None
@@ -180,6 +180,8 @@ class Parser(argparse.ArgumentParser):
                 return f"{name} {word}: {why}"
             near = get_close_matches(word, known, n=1)
             if not name.startswith("-") and self.commands():
+                if why := self.lacks.get("", {}).get(word):
+                    return f"`{self.prog}` has no command {word!r}: {why}"
                 hint = (
                     f"Did you mean `{self.prog} {near[0]}`?"
                     if near
