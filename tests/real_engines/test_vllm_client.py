@@ -6,6 +6,7 @@ into $DYNO_HOME/test-environments, on first use.
 
 import json
 import os
+import re
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -29,11 +30,21 @@ EXTRAS = (
     "pandas", "datasets", "pyarrow", "dill", "multiprocess", "xxhash", "python-dateutil", "six", "tzdata", "pytz",
 )  # fmt: skip
 COUNT = 12  # prompts of a case
+_EVENT = 'data: {"choices": [{"index": 0, "text": " a", "delta": {"content": " a"}, "finish_reason": %s}]}\n\n'
 _EVENTS = (
-    b'data: {"choices": [{"index": 0, "text": " a", "delta": {"content": " a"}, "finish_reason": "length"}]}\n\n'
-    b'data: {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 1}}\n\n'
-    b"data: [DONE]\n\n"
-)
+    _EVENT % "null" * 2
+    + _EVENT % '"length"'
+    + 'data: {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 3}}\n\n'
+    "data: [DONE]\n\n"
+).encode()
+# counters of speculative decoding, by the number of requests so far
+_METRICS = """\
+vllm:num_requests_running{{engine="0"}} 0
+vllm:spec_decode_num_drafts_total{{engine="0"}} {0}
+vllm:spec_decode_num_draft_tokens_total{{engine="0"}} {3}
+vllm:spec_decode_num_accepted_tokens_total{{engine="0"}} {2}
+vllm:spec_decode_num_accepted_tokens_per_pos_total{{engine="0",position="0"}} {0}
+"""
 
 
 class Sent(NamedTuple):
@@ -49,6 +60,11 @@ class _Handler(BaseHTTPRequestHandler):
     server: "Recorder"
 
     def do_GET(self) -> None:
+        if self.path == "/metrics" and self.server.drafts:
+            counts = [n * self.server.answered for n in range(4)]
+            counts[0] = self.server.answered
+            self._answer(200, _METRICS.format(*counts).encode(), "text/plain")
+            return
         known = self.path == "/v1/models"
         models = {"object": "list", "data": [{"id": "m", "object": "model"}]}
         self._answer(200 if known else 404, json.dumps(models if known else {}).encode())
@@ -58,6 +74,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not self.path.endswith("completions"):
             self._answer(404, b"{}")
             return
+        self.server.answered += 1
         self.server.sent.append(Sent(self.path, body, self.headers.get("x-request-id")))
         self._answer(200, _EVENTS, "text/event-stream")
 
@@ -77,6 +94,8 @@ class Recorder(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.sent: list[Sent] = []
+        self.answered = 0
+        self.drafts = False  # it has metrics, of an engine that drafts
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     @property
@@ -123,7 +142,8 @@ CASES = {
     "custom, a body that goes first": Case(f'{CUSTOM} --temperature 0.5 --extra-body {{{{"temperature":0.1}}}}'),
     "custom, adapters by chance": Case(f"{CUSTOM} --lora-modules a b c", apart=("model",)),
     "custom, sampling by chat": Case(
-        f"{CUSTOM} --skip-chat-template {CHAT} --temperature 0 --top-k 3 --logprobs 2 --ignore-eos"
+        f"{CUSTOM} --skip-chat-template {CHAT} --temperature 0 --top-k 3 --logprobs 2 --ignore-eos",
+        own_fields=("logprobs", "top_logprobs"),
     ),
     "custom, sampling": Case(
         f"{CUSTOM} --temperature 0.5 --top-p 0.9 --top-k 3 --min-p 0.1 --frequency-penalty 0.2 --presence-penalty 0.3 "
@@ -137,7 +157,7 @@ CASES = {
         "--dataset-name sharegpt --dataset-path {sharegpt} --num-prompts 40 --seed 5", requests=40
     ),
     "sharegpt, not oversampled": Case(
-        "--dataset-name sharegpt --dataset-path {sharegpt} --num-prompts 40 --no-oversample", requests=28
+        "--dataset-name sharegpt --dataset-path {sharegpt} --num-prompts 40 --no-oversample", requests=29
     ),
     "sharegpt, of one short length": Case(
         "--dataset-name sharegpt --dataset-path {sharegpt} --sharegpt-output-len 1 --num-prompts 40 --disable-shuffle "
@@ -171,7 +191,7 @@ CASES = {
         "--dataset-name hf --dataset-path {edits} --hf-name likaixin/InstructCoder --disable-shuffle"
     ),
     "vicuna": Case("--dataset-name hf --dataset-path Aeala/ShareGPT_Vicuna_unfiltered --hf-split train "
-                   f"--disable-shuffle --num-prompts 40 --no-oversample {CHAT}", requests=28),
+                   f"--disable-shuffle --num-prompts 40 --no-oversample {CHAT}", requests=29),
     "aimo": Case("--dataset-name hf --dataset-path AI-MO/aimo-validation-aime --disable-shuffle"),
     "mlperf": Case("--dataset-name hf --dataset-path mgoin/mlperf-inference-llama2-data --disable-shuffle"),
     "zeta": Case("--dataset-name hf --dataset-path zed-industries/zeta --disable-shuffle"),
@@ -194,7 +214,7 @@ CASES = {
         '--random-input-len 60 --random-output-len 20 --random-range-ratio {{"input":0.2,"output":0.5}} --seed 6',
         generated=True, within=3,
     ),
-    "random, general lengths": Case("--input-len 30 --output-len 4", generated=True),
+    "random, general lengths": Case("--input-len 30 --output-len 4", generated=True, within=3),
     "random, by chat": Case(f"--random-input-len 40 --random-output-len 9 {CHAT}", generated=True),
     "prefix_repetition": Case(
         "--dataset-name prefix_repetition --prefix-repetition-prefix-len 20 --prefix-repetition-suffix-len 10 "
@@ -208,6 +228,23 @@ CASES = {
         unordered=True,
     ),
 }  # fmt: skip
+
+
+# Result files: name → words. {folder}: each client's own.
+SAVED = {
+    "a concurrency": "--save-result --max-concurrency 4",
+    "a rate": "--save-result --request-rate 200 --burstiness 0.5 --label mine --save-detailed",
+    "a rate and a concurrency": "--save-result --request-rate 200 --max-concurrency 2 --percentile-metrics "
+    "ttft,tpot,itl,e2el,client_queue_time,e2el_including_client_queue --metric-percentiles 50,99.9",
+    "a ramp": "--save-result --ramp-up-strategy linear --ramp-up-start-rps 30 --ramp-up-end-rps 60",
+    "limits and facts": "--save-result --result-filename own.json --goodput ttft:500 e2el:2000 --metadata "
+    "version=1 tp=2",
+    "a file that grows": "--append-result --result-filename all.json",
+    "probes": "--save-result --request-rate 40 --probe-request-rate 50",
+    "a timeline": "--plot-timeline --plot-dataset-stats --result-filename own.json --max-concurrency 1",
+}
+# Keys of vLLM's file that dyno's lacks, for the reason that docs/reference/vllm-bench.md gives.
+LACKING = {"rtfx", "spec_decode_per_position_acceptance_rates"}
 
 
 def _rows(path: Path, rows: list[Any]) -> str:
@@ -449,7 +486,11 @@ def of_vllm(
 ) -> dict[str, list[Sent]]:
     """What vLLM's client sends in each case. One process for all: it takes long to import."""
     jobs = here / "jobs.json"
-    jobs.write_text(json.dumps([words_of(name) for name in CASES]))
+    words = [words_of(name) for name in CASES]
+    words += [
+        saving(name, "vllm", recorder, here) for name in SAVED for _ in range(times(name))
+    ]
+    jobs.write_text(json.dumps(words))
     env = {
         **os.environ,
         "PYTHONPATH": str(extras),
@@ -476,9 +517,25 @@ def of_vllm(
             error = json.loads(line)
             assert not error, f"{name}: {error}"
             sent[name] = recorder.take()
+            recorder.drafts = len(sent) == len(CASES)
+        for line in driver.stdout:
+            assert not json.loads(line), json.loads(line)
         driver.wait(60)
+    recorder.drafts = False
     assert list(sent) == list(CASES), (here / "vllm.log").read_text()[-2000:]
     return sent
+
+
+def times(name: str) -> int:
+    return 2 if "--append-result" in SAVED[name] else 1
+
+
+def saving(name: str, client: str, recorder: Recorder, here: Path) -> list[str]:
+    """Return the words of a command that writes a result file."""
+    common = f"--base-url {recorder.url} --model m/model --tokenizer {here / 'tokenizer'} --disable-tqdm"
+    lengths = "--random-input-len 20 --random-output-len 3 --num-prompts 24"
+    folder = here / "saved" / client / name.replace(" ", "-")
+    return f"{common} {lengths} {SAVED[name]} --result-dir {folder}".split()
 
 
 def as_dynos(sent: Sent, given: list[str]) -> Sent:
@@ -556,6 +613,60 @@ def test_both_clients_send_the_same_requests(
     for field in case.own_fields:
         assert all(sent.body.pop(field) for sent in own)
     assert own == theirs
+
+
+def undated(folder: Path) -> set[str]:
+    """Return the names of a folder's files, without date and time."""
+    return {re.sub(r"\d{8}-\d{6}", "DATE", path.name) for path in folder.iterdir()}
+
+
+def shape(value: Any) -> Any:
+    """Return what kind of value a key has, and how many a list has."""
+    if isinstance(value, list):
+        return [len(value), {str(shape(v)) for v in value if v != []}]
+    return "number" if isinstance(value, int | float) else type(value).__name__
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_result_files_have_vllm_s_names_keys_and_kinds_of_values(
+    name: str,
+    of_vllm: dict[str, list[Sent]],
+    recorder: Recorder,
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(here)
+    recorder.drafts = True
+    more = "--no-correctness-check --ready-check-timeout-sec 0 --runs runs --allow-void"
+    for _ in range(times(name)):
+        assert (
+            main(["bench", "serve", *saving(name, "dyno", recorder, here), *more.split()])
+            == 0
+        )
+    recorder.drafts = False
+    folders = [
+        here / "saved" / client / name.replace(" ", "-") for client in ("vllm", "dyno")
+    ]
+    assert undated(folders[0]) == undated(folders[1])
+    files = [sorted(folder.glob("*.json")) for folder in folders]
+    for theirs, own in zip(*files, strict=True):
+        lines = [
+            [json.loads(x) for x in path.read_text().splitlines()] for path in (theirs, own)
+        ]
+        assert len(lines[0]) == len(lines[1]) == times(name)
+        their, mine = lines[0][-1], lines[1][-1]
+        assert {*their} - {*mine} == LACKING & {*their}
+        assert {*mine} - {*their} == {"dyno"}
+        kinds = [
+            {key: shape(each[key]) for key in their if key in mine}
+            for each in (their, mine)
+        ]
+        assert kinds[0] == kinds[1]
+        for key in ("num_prompts", "completed", "failed", "max_concurrency", "request_rate", "model_id", "label",
+                    "backend", "tokenizer_id", "burstiness", "total_output_tokens", "input_lens", "output_lens",
+                    "spec_decode_acceptance_rate", "spec_decode_acceptance_length", "version", "tp",
+                    "ramp_up_strategy", "ramp_up_start_rps"):  # fmt: skip
+            assert mine.get(key) == their.get(key), key
 
 
 def test_vllm_s_flags_are_those_of_the_table(vllm_python: Path) -> None:

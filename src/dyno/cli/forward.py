@@ -62,7 +62,7 @@ def run(o: argparse.Namespace) -> int:
             f"{program.where} names no Python. Name the one that has vLLM with --engine-python."
         )
     print("vLLM's own benchmark: dyno checks nothing, and keeps no run.", file=sys.stderr)
-    _become(words)
+    return _become(words)
 
 
 def _become(command: list[str]) -> NoReturn:
