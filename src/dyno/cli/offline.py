@@ -344,7 +344,7 @@ def _workload(o: argparse.Namespace) -> WorkloadSpec:
 
 
 def _check_dataset(o: argparse.Namespace, dataset: str) -> None:
-    """Refuse a file, or lengths, that the dataset doesn't take."""
+    """Refuse a file that the dataset doesn't take, and report lengths that change nothing."""
     declared = DATASETS[dataset]
     refuse(
         declared.needs_file and not o.dataset_path,
@@ -354,13 +354,10 @@ def _check_dataset(o: argparse.Namespace, dataset: str) -> None:
         not declared.traits.file and o.dataset_path,
         f"--dataset-name {dataset} needs no file: remove --dataset-path.",
     )
-    if not declared.traits.exact and (
-        o.random_input_len or o.input_len or o.random_prefix_len
-    ):
-        raise UsageError(
-            f"--dataset-name {dataset} has prompts of its own lengths: --input-len and --random-prefix-len are for "
-            "random ones."
-        )
+    lengths = ("--input-len", "--random-input-len", "--random-prefix-len")
+    given = [f for f in lengths if getattr(o, f[2:].replace("-", "_"))]
+    if not declared.traits.exact:  # its prompts have their own, in vLLM, too
+        flags.report_ignored(given)
     if (
         o.dataset_path
         and not declared.hub_name  # perhaps a name in the Hub's cache
