@@ -33,7 +33,6 @@ _BACKENDS = {"vllm": "vllm", "hf": "transformers"}
 _REFUSED = {  # reason → flags
     **settings.REFUSED,
     "only `dyno bench serve` has it.": "--lora-modules --sonnet-input-len --sonnet-output-len --sonnet-prefix-len",
-    "dyno runs transformers unchanged. Remove it.": "--hf-enable-torch-compile",
     settings.GENERATION: "--no-reranker",
 }
 
@@ -83,6 +82,11 @@ def add_throughput(p: Parser) -> None:
     flags.add(g, HfSpec, "hf_name", "hf_subset", "hf_split")
     flags.add_ignored(
         g, "--random-batch-size", nargs=None, reason=settings.EMBEDDINGS_ALONE
+    )
+    flags.add_ignored(
+        g,
+        "--hf-enable-torch-compile",
+        reason="In vLLM it compiles nothing, either: generate() calls the model that isn't compiled.",
     )
     g = p.add_argument_group("procedure")
     flags.add(g, WorkloadSpec, "num_warmups", help="unmeasured prompts first")
