@@ -1,12 +1,15 @@
 """Every flag of vLLM's benchmarks is done, passed on, or missing for a reason; and no reason is out of date."""
 
 import argparse
+import json
+import re
 
 import pytest
 
 import parity
 from dyno.cli.main import main, parse
 from dyno.cli.settings import LACKS
+from dyno.errors import UsageError
 
 # Also flags that newer versions have lost: none may be passed on to an engine, or dropped.
 EVERY = [
@@ -104,3 +107,34 @@ def test_a_value_that_only_vllm_takes_is_refused_with_the_reason(
     assert (
         capsys.readouterr().err == "dyno: --dataset-name random-mm: dyno sends text only.\n"
     )
+
+
+def test_an_object_can_be_given_by_its_keys() -> None:
+    """As vLLM's own parser reads them."""
+    words = (
+        "--extra-body.min_tokens 1 --extra-body.chat_template_kwargs.enable_thinking=false"
+    )
+    o = parse(["bench", "serve", *words.split(), "--chat-template-kwargs.mood", "merry"])
+    assert json.loads(o.extra_body) == {
+        "min_tokens": 1,
+        "chat_template_kwargs": {"enable_thinking": False},
+    }
+    assert json.loads(o.chat_template_kwargs) == {"mood": "merry"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--extra-body.min_tokens", "--extra-body.min_tokens: a value is missing."),
+        (
+            "--extra-body.a 1 --extra-body={}",
+            "--extra-body is given whole and by its keys.",
+        ),
+        ("--request-rate.x 1", "has no flag --request-rate.x"),
+    ],
+)
+def test_keys_of_what_is_no_object_and_keys_beside_it_are_refused(
+    words: str, said: str
+) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        parse(["bench", "serve", *words.split()])
