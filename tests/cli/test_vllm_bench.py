@@ -3,13 +3,20 @@
 import argparse
 import json
 import re
+import shlex
+from pathlib import Path
 
 import pytest
 
 import parity
+from dyno.cli import offline, serve
+from dyno.cli.flags import check_refused
 from dyno.cli.main import main, parse
 from dyno.cli.settings import LACKS
-from dyno.errors import UsageError
+from dyno.errors import DynoError, UsageError
+from dyno.trial.dataset import located
+from dyno.workload.prompts import make
+from dyno.workload.tokenizer import ApproximateTokenizer
 
 # Also flags that newer versions have lost: none may be passed on to an engine, or dropped.
 EVERY = [
@@ -138,3 +145,63 @@ def test_keys_of_what_is_no_object_and_keys_beside_it_are_refused(
 ) -> None:
     with pytest.raises(UsageError, match=re.escape(said)):
         parse(["bench", "serve", *words.split()])
+
+
+# Each line of vLLM's documentation, by what becomes of it with one word changed.
+LINES: dict[str, list[str]] = json.loads(
+    (Path(__file__).parents[1] / "vllm-bench-lines.json").read_text()
+)
+# They are about images, audio, embeddings and reranking, or the Responses API.
+OTHERS = re.compile(
+    r"image|audio|vision|video|whisper|-mm|openai-responses|embeddings|rerank|LLaVA|vllm-chat",
+    re.I,
+)
+
+
+@pytest.mark.parametrize("line", LINES["work"])
+def test_a_line_of_vllm_s_documentation_works_with_one_word_changed(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    o = _parsed(line, tmp_path)
+    if o.words[1] == "serve":
+        [(_, load)] = serve.loads(o)
+        trial = serve.spec(load)[0]
+        assert trial.workload.dataset == o.dataset_name
+    elif o.words[1] != "forward":
+        trial = offline.spec(o)
+        assert trial.engine is not None and trial.engine.kind == "vllm"
+    assert not OTHERS.search(line)
+
+
+@pytest.mark.parametrize("line", LINES["missing"])
+def test_a_line_that_cannot_work_says_why(line: str, tmp_path: Path) -> None:
+    assert OTHERS.search(line)
+    with pytest.raises(DynoError, match=r"dyno |It is for images"):
+        o = _parsed(line, tmp_path)
+        check_refused(o)
+        [(_, load)] = serve.loads(o)
+        workload = serve.spec(load)[0].workload
+        make(located(workload, print, print)[0], ApproximateTokenizer())
+
+
+def _parsed(line: str, folder: Path) -> argparse.Namespace:
+    words = shlex.split(line)
+    assert words[:2] == ["vllm", "bench"]
+    if "--dataset-path" in words or "--dataset_path" in words:
+        place = (
+            next(
+                i
+                for i, w in enumerate(words)
+                if w.startswith("--dataset") and w.endswith("path")
+            )
+            + 1
+        )
+        if words[place].endswith(".json"):
+            file = folder / Path(words[place]).name
+            pictured = "4v" in file.name.lower() or "video" in file.name
+            file.write_text(
+                json.dumps([{"conversations": [], "image": "1.jpg" if pictured else None}])
+            )
+            words[place] = str(file)
+    return parse(words[1:])

@@ -620,9 +620,9 @@ def undated(folder: Path) -> set[str]:
 
 
 def shape(value: Any) -> Any:
-    """Return what kind of value a key has, and how many a list has."""
+    """Return what kind of value a key has, and how many a list has. Times that a busy client doesn't know are null."""
     if isinstance(value, list):
-        return [len(value), {str(shape(v)) for v in value if v != []}]
+        return [len(value), {str(shape(v)) for v in value if v not in ([], None)}]
     return "number" if isinstance(value, int | float) else type(value).__name__
 
 
