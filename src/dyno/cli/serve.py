@@ -622,9 +622,12 @@ def result_file(outcome: "Outcome", detailed: bool) -> dict[str, Any]:
     from dyno.report import result_json
     from dyno.store.rows import read_row
 
-    records = outcome.run.records() if detailed else None
     return result_json.build(
-        outcome.result, outcome.manifest, read_row(outcome.run), records=records
+        outcome.result,
+        outcome.manifest,
+        read_row(outcome.run),
+        records=outcome.run.records(),
+        detailed=detailed,
     )
 
 
@@ -753,7 +756,9 @@ def _headers(o: argparse.Namespace) -> dict[str, str]:
 def _body(o: argparse.Namespace, backend: str) -> dict[str, Any]:
     extra_body = flags.json_object(o.extra_body)
     if o.logprobs is not None:
-        extra_body.setdefault("logprobs", o.logprobs)
+        chat = {"logprobs": True, "top_logprobs": o.logprobs}  # a number is refused there
+        asked = chat if PROTOCOLS[backend].chat else {"logprobs": o.logprobs}
+        extra_body = asked | extra_body
     sampling = {name: value for name in SAMPLING if (value := getattr(o, name)) is not None}
     fields = PROTOCOLS[backend].fields
     if fields is not None and (unknown := sorted({*sampling, *extra_body} - fields)):

@@ -329,7 +329,7 @@ def _engine(index: int, samples: list[Sample], window: Window) -> EngineTelemetr
         )
     )
     counts, restarted = _counted(samples, start, end)
-    drafts, accepted = counts.pop("drafts", 0), counts.get("accepted_tokens")
+    drafts, accepted = counts.get("drafts"), counts.get("accepted_tokens")
     return EngineTelemetry(
         index=index,
         samples=window.count(samples),

@@ -65,6 +65,7 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
     hub_file: str = ""  # its file on the Hub, where none is given
     hub_name: str = ""  # the setting that names a data set of the Hub
     hub_endings: tuple[str, ...] = ()  # of its files that are fetched
+    hub_refused: frozenset[str] = frozenset()  # data sets of the Hub without text
     rate: str = ""  # the setting that is the rate of its requests
     # of an answer, about, where nothing limits it: for an estimate of the time
     answer_tokens: int = 200
