@@ -27,10 +27,16 @@ class Rules:
     order: str = "fcfs"  # shortest, priority, last: which waiting request comes next
     chunk: int | None = None  # tokens of a step; None: a whole prompt is a step of its own
     prefills_at_once: int = 1
-    decode_first: bool = False  # a prompt begins only when no more than half of the slots decode
-    batch: int | None = None  # so many requests are begun together, when the ones before have all ended
+    decode_first: bool = (
+        False  # a prompt begins only when no more than half of the slots decode
+    )
+    batch: int | None = (
+        None  # so many requests are begun together, when the ones before have all ended
+    )
     apart: bool = False  # prompts are processed on another machine
-    kv_tokens: int | None = None  # of the cache: where they are used up, the latest request is preempted
+    kv_tokens: int | None = (
+        None  # of the cache: where they are used up, the latest request is preempted
+    )
     turns: int | None = None  # at most so many streams get a token in a step, in turns
     overhead_ms: float = 0.5
     step_ms: float = 8.0
@@ -54,7 +60,9 @@ class Job:
     arrived: float = 0.0
     priority: int = 0
     scheduled: float | None = None
-    to_process: int = 0  # tokens of the prompt (and after a preemption, of the answer so far)
+    to_process: int = (
+        0  # tokens of the prompt (and after a preemption, of the answer so far)
+    )
     made: list[float] = field(default_factory=list)
     seen: list[float] = field(default_factory=list)
     truth: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KINDS, 0.0))
@@ -324,7 +332,13 @@ def _jobs(load: Load) -> list[Job]:
             prompt = load.long_prompt
         due = 0.0 if load.rate is None else i // load.burst * load.burst / load.rate * 1e3
         jobs.append(
-            Job(i, prompt, rng.randint(*load.output), due, priority=rng.randrange(load.priorities))
+            Job(
+                i,
+                prompt,
+                rng.randint(*load.output),
+                due,
+                priority=rng.randrange(load.priorities),
+            )
         )
     return jobs
 
@@ -349,7 +363,11 @@ def _deliver(job: Job, rules: Rules, rng: random.Random) -> None:
 
 def record_of(job: Job, claims: Sequence[str]) -> Record:
     t = job.truth
-    said = {"queue": t["queue"], "prefill": t["prefill"], "decode": job.made[-1] - job.made[0]}
+    said = {
+        "queue": t["queue"],
+        "prefill": t["prefill"],
+        "decode": job.made[-1] - job.made[0],
+    }
     times = {f"server_{name}_ns": round(said[name] * MS) for name in claims}
     return Record(
         index=job.index,

@@ -49,7 +49,9 @@ class HardwareBound:
         if tokens <= 0:
             return 0.0
         operations = self._loaded.operations(cached + tokens / 2, drawn=1 / tokens)
-        return max(tokens * operations / self._flops, self._read_s(self._loaded.least_bytes))
+        return max(
+            tokens * operations / self._flops, self._read_s(self._loaded.least_bytes)
+        )
 
     def _decode_s(self, prompt: int, cached: int, later: int, streams: float) -> float:
         """Weights are read once a step, each request's own context too; a cached prefix may be shared by all."""

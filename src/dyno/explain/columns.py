@@ -21,7 +21,9 @@ class Columns(NamedTuple):
     due: np.ndarray
     sent: np.ndarray
     connecting: np.ndarray
-    first: np.ndarray  # the first chunk; where its arrival is known within bounds, the middle
+    first: (
+        np.ndarray
+    )  # the first chunk; where its arrival is known within bounds, the middle
     last: np.ndarray
     first_slack: np.ndarray  # half the distance of these bounds
     last_slack: np.ndarray

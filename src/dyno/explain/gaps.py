@@ -300,7 +300,9 @@ def _pauses(
     later[c.starts[c.counts > 0]] = False
     every = np.sort(c.times[later])
 
-    def chunks_of_others(since: np.ndarray, until: np.ndarray, own: np.ndarray) -> np.ndarray:
+    def chunks_of_others(
+        since: np.ndarray, until: np.ndarray, own: np.ndarray
+    ) -> np.ndarray:
         """Return the chunks that each other stream got in between, on average."""
         after = np.searchsorted(every, since, "right")
         inside = np.searchsorted(every, until, "left") - after
@@ -338,9 +340,7 @@ def _chunks_between(
     return between
 
 
-def _waits(
-    c: Columns, begin: np.ndarray, end: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _waits(c: Columns, begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return when prompts were open: from sending to the first token, or as far as the server says that it worked on
     them; and the pauses, after which the server works on what the request had so far."""
     since = np.where(c.queue != NONE, c.sent + c.queue, c.sent)

@@ -116,12 +116,16 @@ def split(
         *_after_first(c, rows, after, claims, bound, d, preemptions, notes),
     ]
     parts = _one_delivery(parts)
+    places = list(ATOMS)
+    parts.sort(key=lambda p: min(map(places.index, p.covers)))
     latency = (c.last - c.due)[rows]
     rest = latency - sum((p.value for p in parts), np.zeros_like(latency))
     about = "what the parts leave, or where a server says more than was measured"
     slack = (c.first_slack + c.last_slack)[rows]
     parts.append(Column((), ("calculated",), about, rest, rest - slack, rest + slack))
-    parts = [p for p in parts if not p.covers or p.value.any() or p.covers == ("client_wait",)]
+    parts = [
+        p for p in parts if not p.covers or p.value.any() or p.covers == ("client_wait",)
+    ]
     return Split(rows, latency, parts, d, notes)
 
 
@@ -181,7 +185,11 @@ def _before_first(
         left = left - claims.queue
         open_atoms.remove("queue")
     room = left if claims.prefill is None else claims.prefill
-    least = None if bound is None else _capped(bound.prefill_ns(c)[rows], room, "prefill", notes)
+    least = (
+        None
+        if bound is None
+        else _capped(bound.prefill_ns(c)[rows], room, "prefill", notes)
+    )
     if least is not None:
         parts.append(_by_bound("prefill_bound", least))
         open_atoms.remove("prefill_bound")
@@ -202,7 +210,12 @@ def _before_first(
     sources: tuple[PartSource, ...] = ("measured",) if len(parts) == 0 else ("calculated",)
     parts.append(
         Column(
-            tuple(open_atoms), sources, about, left, np.maximum(left - slack, 0), left + slack
+            tuple(open_atoms),
+            sources,
+            about,
+            left,
+            np.maximum(left - slack, 0),
+            left + slack,
         )
     )
     return parts
@@ -314,12 +327,12 @@ def _pauses(d: Disturbance, rows: np.ndarray, left: np.ndarray) -> Column:
         for column in (d.pause, d.pause_low, d.pause_high)
     )
     about = "gaps in which the other streams went on, and this one did not catch up"
-    return Column(("preemption",), ("measured",), about, value, np.minimum(low, value), high)
+    return Column(
+        ("preemption",), ("measured",), about, value, np.minimum(low, value), high
+    )
 
 
-def _are_preemptions(
-    pauses: Column, latency: np.ndarray, preemptions: int | None
-) -> bool:
+def _are_preemptions(pauses: Column, latency: np.ndarray, preemptions: int | None) -> bool:
     """Return whether pauses are a part of their own. Few that the server doesn't count may be late deliveries."""
     many = pauses.value.sum() >= _FEW_PAUSES * latency.sum()
     return _narrow(pauses, latency) and (many or preemptions is not None)
@@ -376,8 +389,16 @@ def totals(parts: Sequence[Column], latency: np.ndarray) -> list[Part]:
         mean_ms = total / count / NS_PER_MS
         out.append(
             Part(
-                p.name, p.title, [*p.covers], [*p.sources], p.about, total,
-                min(low, total), max(high, total), mean_ms, share,
+                p.name,
+                p.title,
+                [*p.covers],
+                [*p.sources],
+                p.about,
+                total,
+                min(low, total),
+                max(high, total),
+                mean_ms,
+                share,
             )
         )
     return out
@@ -422,11 +443,16 @@ def _cut_one(
     parts: list[Part], name: str, said: int, requests: int, notes: list[str]
 ) -> list[Part]:
     own = [name] if name in ATOMS else [f"{name}_bound", f"{name}_above"]
-    whole = next((p for p in parts if own[-1] in p.covers and len(p.covers) > len(own)), None)
+    whole = next(
+        (p for p in parts if own[-1] in p.covers and len(p.covers) > len(own)), None
+    )
     if whole is None:
         return parts
     # What is known to be a part of it already: the bound, pauses and stalls.
-    inside = {"prefill": ("prefill_bound",), "decode": ("decode_bound", "stall", "preemption")}
+    inside = {
+        "prefill": ("prefill_bound",),
+        "decode": ("decode_bound", "stall", "preemption"),
+    }
     known = [p for p in parts if p is not whole and {*p.covers} & {*inside.get(name, ())}]
     mine = said - sum(p.total_ns for p in known)
     if mine < 0 or mine > whole.total_ns * (1 + _CLAIM_SLACK):
@@ -457,6 +483,14 @@ def _piece(
     share = whole.share * total / whole.total_ns if whole.total_ns else 0.0
     half = (whole.high_ns - whole.low_ns) // 2 if "claimed" not in sources else 0
     return Part(
-        "+".join(covers), title_of(covers), covers, sources, about, total,
-        max(total - half, 0), total + half, total / max(requests, 1) / NS_PER_MS, share,
+        "+".join(covers),
+        title_of(covers),
+        covers,
+        sources,
+        about,
+        total,
+        max(total - half, 0),
+        total + half,
+        total / max(requests, 1) / NS_PER_MS,
+        share,
     )

@@ -310,8 +310,9 @@ def _host(samples: list[Sample], window: Window) -> HostTelemetry:
 
 COUNTED = (
     "preemptions", "prefix_queried_tokens", "prefix_hit_tokens", "output_tokens", "drafted_tokens", "accepted_tokens",
-    "drafts",
+    "drafts", "timed_requests",
 )  # fmt: skip
+TIMED = ("queue_s", "prefill_s", "decode_s")  # counted in seconds
 
 
 def _engine(index: int, samples: list[Sample], window: Window) -> EngineTelemetry:
@@ -329,6 +330,7 @@ def _engine(index: int, samples: list[Sample], window: Window) -> EngineTelemetr
         )
     )
     counts, restarted = _counted(samples, start, end)
+    times = _increases(samples, start, end, TIMED) or {}
     drafts, accepted = counts.pop("drafts", 0), counts.get("accepted_tokens")
     return EngineTelemetry(
         index=index,
@@ -344,25 +346,36 @@ def _engine(index: int, samples: list[Sample], window: Window) -> EngineTelemetr
         else length.mean(*steady),
         restarted=restarted,
         **counts,
+        **times,
     )
 
 
 def _counted(samples: list[Sample], start: int, end: int) -> tuple[dict[str, int], bool]:
     """Return increases from the last sample before the load to the first after it; {} if one is missing or dropped."""
+    increases = _increases(samples, start, end, COUNTED)
+    if increases is None:
+        return {}, True
+    return {name: round(value) for name, value in increases.items()}, False
+
+
+def _increases(
+    samples: list[Sample], start: int, end: int, names: Sequence[str]
+) -> dict[str, float] | None:
+    """Return by how much counters increased; {} without samples around the load. None: one dropped."""
     first = max((i for i, s in enumerate(samples) if s.at_ns <= start), default=None)
     last = min((i for i, s in enumerate(samples) if s.at_ns >= end), default=None)
     if first is None or last is None or last <= first:
-        return {}, False
+        return {}
     around = samples[first : last + 1]
-    counts = {}
-    for name in COUNTED:
+    increases = {}
+    for name in names:
         if name not in around[-1].values:
             continue
         values = _readings(around, name)
         if any(b < a for a, b in pairwise(values)):
-            return {}, True
-        counts[name] = round(values[-1] - values[0])
-    return counts, False
+            return None
+        increases[name] = values[-1] - values[0]
+    return increases
 
 
 def _readings(samples: Sequence[Sample], name: str) -> list[float]:
