@@ -5,10 +5,11 @@ import random
 
 import numpy as np
 import pytest
-from schedulers import Load, Rules, Simulated, simulate, true_part
 
 from dyno.explain.columns import columns
-from dyno.explain.split import Column, Split, split, totals
+from dyno.explain.split import Column, Split, split
+from dyno.explain.totals import totals
+from schedulers import Load, Rules, Simulated, simulate, true_part
 
 WITHIN = 0.05  # of the truth
 WIDEST = 0.15  # of the latency: bounds

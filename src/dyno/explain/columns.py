@@ -15,7 +15,7 @@ NONE = -1  # of a time that the server doesn't report
 class Columns(NamedTuple):
     """All requests of a run that were sent, in the order of sending. Times are ns since the load began."""
 
-    index: np.ndarray
+    number: np.ndarray  # of the request in its workload
     completed: np.ndarray  # with at least one chunk: these are explained
     failed: np.ndarray
     due: np.ndarray

@@ -172,7 +172,8 @@ def _values(each: Explained, atoms: Sequence[str]) -> np.ndarray:
 def _weights(each: Explained, per: Per) -> np.ndarray:
     if per == "request":
         return np.ones(len(each.split.rows))
-    return each.columns.output[each.split.rows].astype(float)
+    tokens: np.ndarray = each.columns.output[each.split.rows].astype(float)
+    return tokens
 
 
 def _is_in(covers: Sequence[str], atoms: Sequence[str]) -> bool:

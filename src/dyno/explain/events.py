@@ -51,7 +51,7 @@ class Happenings:
         row = int(self._split.rows[place])
         parts = {p.name: float(p.value[place]) / NS_PER_MS for p in self._split.parts}
         return RequestParts(
-            index=int(c.index[row]),
+            index=int(c.number[row]),
             due_s=seconds(int(c.due[row])),
             sent_s=seconds(int(c.sent[row])),
             first_s=seconds(int(c.first[row])),
@@ -105,11 +105,11 @@ class Happenings:
         begin, end = gaps.begin[i], gaps.end[i]
         if gaps.pause[i] >= 2:
             return "pause", "paused while the other streams went on (preempted?)"
-        mine = np.arange(len(c.index)) == row
+        mine = np.arange(len(c.number)) == row
         done = (c.first > begin) & (c.first <= end) & ~mine
         if done.any():
             longest = int(np.argmax(np.where(done, c.prompt, -1)))
-            text = f"a prefill of {many(int(c.prompt[longest]), 'token')} (request {c.index[longest]})"
+            text = f"a prefill of {many(int(c.prompt[longest]), 'token')} (request {c.number[longest]})"
             if done.sum() > 1:
                 text = f"{many(int(done.sum()), 'prefill')} of {many(int(c.prompt[done].sum()), 'token')}, the longest {text[2:]}"
             return "prefill", text

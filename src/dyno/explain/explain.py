@@ -6,7 +6,8 @@ from typing import NamedTuple
 from dyno.explain.bounds import HardwareBound
 from dyno.explain.columns import Columns, columns
 from dyno.explain.events import Happenings
-from dyno.explain.split import Split, split, totals, with_histograms
+from dyno.explain.split import Split, split
+from dyno.explain.totals import totals, with_histograms
 from dyno.facts.explanation import Explanation
 from dyno.facts.record import ClientFacts, Record
 from dyno.facts.telemetry import Sample, TelemetrySummary

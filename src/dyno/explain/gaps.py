@@ -5,7 +5,7 @@ how long a step takes with as many streams. By how much the other gaps are longe
 the other streams went on, and after which this one did not catch up: the server had put this request aside.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -55,7 +55,8 @@ class Gaps(NamedTuple):
 
     @property
     def length(self) -> np.ndarray:
-        return (self.end - self.begin).astype(float)
+        length: np.ndarray = (self.end - self.begin).astype(float)
+        return length
 
     def only(self, chosen: np.ndarray) -> "Gaps":
         return Gaps(*(column[chosen] for column in self))
@@ -85,7 +86,8 @@ class Steps(NamedTuple):
         return np.maximum(low, 0), np.clip(likely, low, high), high
 
     def usual(self, streams: np.ndarray) -> np.ndarray:
-        return np.interp(streams, self.streams, self.median)
+        usual: np.ndarray = np.interp(streams, self.streams, self.median)
+        return usual
 
     def _slope(self) -> float:
         """Return by how much a further stream prolongs a step."""
@@ -112,7 +114,7 @@ class Disturbance(NamedTuple):
 
 def disturbance(c: Columns) -> Disturbance:
     gaps, rate = find_gaps(c)
-    size = len(c.index)
+    size = len(c.number)
     length = gaps.length
     steps, quiet = settled_steps(gaps, rate)
     hit = ~quiet & ~gaps.paused
@@ -172,8 +174,8 @@ _Stalls = tuple[np.ndarray, np.ndarray, np.ndarray, tuple[float, float]]
 
 def _unknown_stalls(gaps: Gaps, hit: np.ndarray, c: Columns) -> _Stalls:
     """Return bounds alone: none of these gaps, or all of them."""
-    most = np.bincount(gaps.row, np.where(hit, gaps.length, 0), len(c.index))
-    none = np.zeros(len(c.index))
+    most = np.bincount(gaps.row, np.where(hit, gaps.length, 0), len(c.number))
+    none = np.zeros(len(c.number))
     return none, none, most, (0.0, float(most[c.completed].sum()))
 
 
@@ -185,7 +187,7 @@ def _stalls(
     c: Columns,
 ) -> _Stalls:
     """Return each request's excess over its steps, with bounds, and bounds of the sum. `bounds`: of each gap's steps."""
-    size = len(c.index)
+    size = len(c.number)
     length = gaps.length
 
     def by_request(values: np.ndarray) -> np.ndarray:
@@ -236,7 +238,7 @@ def _joined(c: Columns) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
     inner = np.ones(len(c.times), dtype=bool)
     inner[(c.starts + c.counts - 1)[c.counts > 0]] = False
     place = np.flatnonzero(inner)
-    row = np.repeat(np.arange(len(c.index)), c.counts)[place]
+    row = np.repeat(np.arange(len(c.number)), c.counts)[place]
     begin, end = c.times[place], c.times[place + 1]
     length = end - begin
     if not len(length):
@@ -329,12 +331,13 @@ def _chunks_between(
     """Return the chunks that a request got in between. One search serves all requests, each at a place of its own."""
     zero = int(c.times.min())
     width = (int(c.times.max()) - zero) // 1000 + 2
-    rows = np.repeat(np.arange(len(c.index)), c.counts)
+    rows = np.repeat(np.arange(len(c.number)), c.counts)
     keys = rows * width + (c.times - zero) // 1000
 
-    def place(at: np.ndarray, side: str) -> np.ndarray:
+    def place(at: np.ndarray, side: Literal["left", "right"]) -> np.ndarray:
         wanted = row * width + (at - zero) // 1000
-        return np.searchsorted(keys, wanted, "left" if side == "left" else "right")
+        places: np.ndarray = np.searchsorted(keys, wanted, side)
+        return places
 
     between: np.ndarray = np.maximum(place(until, "left") - place(since, "right"), 0)
     return between

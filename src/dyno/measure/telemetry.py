@@ -345,8 +345,10 @@ def _engine(index: int, samples: list[Sample], window: Window) -> EngineTelemetr
         if drafts and accepted is not None
         else length.mean(*steady),
         restarted=restarted,
+        queue_s=times.get("queue_s"),
+        prefill_s=times.get("prefill_s"),
+        decode_s=times.get("decode_s"),
         **counts,
-        **times,
     )
 
 

@@ -92,7 +92,7 @@ def bounds_text(part: Part, requests: int) -> str:
 def _one(each: Explained, number_: int) -> list[RequestParts]:
     from dyno.errors import UsageError
 
-    places = each.columns.index[each.split.rows].tolist()
+    places = each.columns.number[each.split.rows].tolist()
     if number_ not in places:
         raise UsageError(
             f"--request {number_}: no completed request of this run has this number."

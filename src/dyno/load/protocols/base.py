@@ -44,7 +44,7 @@ def reported_ns(milliseconds: Any) -> int | None:
     """Return a time that a server reports; None: it is not a number, or not one of a request's length."""
     if type(milliseconds) not in (int, float) or not 0 <= milliseconds <= _LONGEST_MS:
         return None
-    return round(milliseconds * NS_PER_MS)
+    return round(float(milliseconds) * NS_PER_MS)
 
 
 class StreamReading(msgspec.Struct):
