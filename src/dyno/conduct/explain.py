@@ -5,29 +5,20 @@ from pathlib import Path
 
 from dyno.conduct.read import Source, read
 from dyno.errors import UsageError
-from dyno.explain.bounds import hardware_bound
 from dyno.explain.difference import difference
-from dyno.explain.explain import Explained, RunFacts, explain
+from dyno.explain.explain import Explained
 from dyno.facts.explanation import Difference
 from dyno.facts.imported import Row
 from dyno.measure.pairs import groups, pair
 from dyno.measure.points import load_of
 from dyno.probe.telemetry.sampler import read as read_samples
+from dyno.store.explained import explained
 from dyno.store.run import Run
 
 
 def explain_run(run: Run, title: str = "") -> Explained:
-    manifest, result = run.manifest(), run.result()
-    bound = hardware_bound(
-        manifest.model,
-        manifest.trial.engine,
-        manifest.target,
-        manifest.peaks,
-        result.telemetry,
-    )
     samples = read_samples(run.telemetry_path)[0] if run.telemetry_path.exists() else []
-    facts = RunFacts(str(run.path), title, run.client(), bound, result.telemetry, samples)
-    return explain(run.records(), facts)
+    return explained(run, title, samples)
 
 
 def explain_word(word: str, runs: Path) -> Iterator[Explained]:

@@ -4,16 +4,29 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from dyno.explain.columns import Columns
+from dyno.explain.columns import NONE, Columns
 from dyno.explain.gaps import Disturbance
 from dyno.explain.split import Split
-from dyno.facts.explanation import Event, RequestParts
+from dyno.facts.explanation import (
+    Event,
+    EventKind,
+    Lane,
+    Neighbourhood,
+    RequestParts,
+    Segment,
+)
 from dyno.facts.record import ClientFacts
 from dyno.facts.telemetry import Sample
 from dyno.numbers import count, duration, many, percent
 from dyno.units import NS_PER_MS, NS_PER_S, seconds
 
 SLOWEST = 10
+NEIGHBOURS = 25
+MOST_STRETCHES = 20  # of one request in a timeline
+WAITED, BEFORE_FIRST = "client's wait", "until the first token"
+QUEUED, PREFILL, DECODE = "queue and network", "prefill", "decode"
+HELD_UP, PAUSED = "long gap", "pause"
+STRETCHES = (WAITED, BEFORE_FIRST, QUEUED, PREFILL, DECODE, HELD_UP, PAUSED)
 MOST = 4  # events of one request
 _LONG = 2.0  # times its steps: a gap that is an event
 _LONG_NS = 20 * NS_PER_MS
@@ -40,10 +53,55 @@ class Happenings:
             (s.at_ns - zero, s.values) for s in telemetry if s.source == "engine"
         ]
         self._every = np.sort(c.times)
+        # The server says when it began to work on a prompt.
+        self._timed = any(
+            "prefill_above" in p.covers and p.sources == ("claimed",) for p in split.parts
+        )
 
     def slowest(self, most: int = SLOWEST) -> list[RequestParts]:
         order = np.argsort(-self._split.latency, kind="stable")[:most]
         return [self.request(int(place)) for place in order]
+
+    def neighbourhoods(self, most: int = SLOWEST) -> list[Neighbourhood]:
+        order = np.argsort(-self._split.latency, kind="stable")[:most]
+        return [self._neighbourhood(int(place)) for place in order]
+
+    def _neighbourhood(self, place: int) -> Neighbourhood:
+        """Return a request with those that were open at the same time, and sent nearest to it."""
+        c = self._c
+        row = int(self._split.rows[place])
+        open_then = (c.sent < c.last[row]) & (c.last > c.sent[row])
+        near = np.flatnonzero(open_then & c.completed)
+        nearest = near[np.argsort(np.abs(near - row), kind="stable")][:NEIGHBOURS]
+        lanes = [self._lane(int(each)) for each in np.sort(nearest)]
+        return Neighbourhood(self.request(place), lanes)
+
+    def _lane(self, row: int) -> Lane:
+        c = self._c
+        segments = [
+            Segment(what, _short_s(begin), _short_s(end))
+            for what, begin, end in self._stretches(row)
+            if end > begin
+        ]
+        return Lane(int(c.number[row]), int(c.prompt[row]), int(c.output[row]), segments)
+
+    def _stretches(self, row: int) -> Iterator[tuple[str, int, int]]:
+        """Yield what a request did, one after the other. What the server doesn't tell apart is one stretch."""
+        c, gaps, d = self._c, self._split.disturbance.gaps, self._split.disturbance
+        due, sent, first, last = (int(t[row]) for t in (c.due, c.sent, c.first, c.last))
+        yield WAITED, due, sent
+        prefill = int(c.prefill[row])
+        begun = max(first - prefill, sent) if self._timed and prefill != NONE else first
+        yield (QUEUED if self._timed else BEFORE_FIRST), sent, begun
+        yield PREFILL, begun, first
+        at = first
+        mine = np.flatnonzero(gaps.row == row)
+        for i in mine[gaps.length[mine] > _LONG * d.step[mine]][:MOST_STRETCHES].tolist():
+            begin, end = int(gaps.begin[i]), int(gaps.end[i])
+            yield DECODE, at, begin
+            yield (PAUSED if gaps.pause[i] >= 2 else HELD_UP), begin, end
+            at = end
+        yield DECODE, at, last
 
     def request(self, place: int) -> RequestParts:
         """Return one of the explained requests, by its place in the split."""
@@ -82,10 +140,10 @@ class Happenings:
         done = (c.first > sent) & (c.first < first)
         if not done.any():
             return
+        tokens = many(int(c.prompt[done].sum()), "token")
         text = (
-            f"{many(int(running.sum()), 'request')} generated and {count(int(ahead.sum()))} waited when it was sent; "
-            f"{many(int(done.sum()), 'prompt')} of {many(int(c.prompt[done].sum()), 'token')} got "
-            f"{'its' if done.sum() == 1 else 'their'} first token before it"
+            f"when it was sent, {many(int(running.sum()), 'request')} generated and {count(int(ahead.sum()))} waited; "
+            f"{many(int(done.sum()), 'prompt')} of {tokens} came before it"
         )
         yield Event("queue", seconds(int(sent)), seconds(int(first - sent)), text)
 
@@ -100,31 +158,34 @@ class Happenings:
             begin, end = int(gaps.begin[i]), int(gaps.end[i])
             yield Event(kind, seconds(begin), seconds(end - begin), text)
 
-    def _gap(self, row: int, i: int, d: Disturbance):  # type: ignore[no-untyped-def]
+    def _gap(self, row: int, i: int, d: Disturbance) -> tuple[EventKind, str]:
+        """Say what else happened during a gap."""
         c, gaps = self._c, d.gaps
         begin, end = gaps.begin[i], gaps.end[i]
         if gaps.pause[i] >= 2:
             return "pause", "paused while the other streams went on (preempted?)"
-        mine = np.arange(len(c.number)) == row
-        done = (c.first > begin) & (c.first <= end) & ~mine
-        if done.any():
-            longest = int(np.argmax(np.where(done, c.prompt, -1)))
-            text = f"a prefill of {many(int(c.prompt[longest]), 'token')} (request {c.number[longest]})"
-            if done.sum() > 1:
-                text = f"{many(int(done.sum()), 'prefill')} of {many(int(c.prompt[done].sum()), 'token')}, the longest {text[2:]}"
-            return "prefill", text
-        waiting = (c.sent < end) & (c.first > begin) & ~mine
-        between = np.searchsorted(self._every, end, "left") - np.searchsorted(
-            self._every, begin, "right"
-        )
-        if not between and gaps.streams[i] > 1:
+        others = np.arange(len(c.number)) != row
+        done = np.flatnonzero((c.first > begin) & (c.first <= end) & others)
+        if len(done):
+            return "prefill", self._prefills(done)
+        waiting = np.flatnonzero((c.sent < end) & (c.first > begin) & others)
+        after = np.searchsorted(self._every, begin, "right")
+        heard = np.searchsorted(self._every, end, "left") > after
+        if not heard and gaps.streams[i] > 1:
             return "silence", f"no chunk of any of {many(int(gaps.streams[i]), 'stream')}"
-        if waiting.any():
-            return (
-                "stall",
-                f"{many(int(waiting.sum()), 'prompt')} of {many(int(c.prompt[waiting].sum()), 'token')} waited",
-            )
+        if len(waiting):
+            tokens = many(int(c.prompt[waiting].sum()), "token")
+            return "stall", f"{many(len(waiting), 'prompt')} of {tokens} waited"
         return "silence", "no chunk, and no other prompt was open"
+
+    def _prefills(self, rows: np.ndarray) -> str:
+        c = self._c
+        longest = rows[int(np.argmax(c.prompt[rows]))]
+        one = f"prefill of {many(int(c.prompt[longest]), 'token')} (request {c.number[longest]})"
+        if len(rows) == 1:
+            return f"a {one}"
+        tokens = many(int(c.prompt[rows].sum()), "token")
+        return f"{many(len(rows), 'prefill')} of {tokens}, the longest a {one}"
 
     def _client_delays(self, row: int) -> Iterator[Event]:
         """Yield dyno's own delays: a collection, a busy machine. They delay sending, and no measured arrival."""
@@ -166,3 +227,7 @@ class Happenings:
         if full:
             text = f"the KV cache was {percent(max(share for _, share in full))} full"
             yield Event("preemption", seconds(full[0][0]), 0.0, text)
+
+
+def _short_s(ns: int) -> float:
+    return round(seconds(ns), 5)

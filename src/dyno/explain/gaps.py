@@ -1,8 +1,8 @@
 """The time between tokens, by what other requests did meanwhile.
 
 A gap between two chunks of a stream is quiet if no other request waited for its first token during it. Quiet gaps show
-how long a step takes with as many streams. By how much the other gaps are longer is the stall. A pause is a gap in which
-the other streams went on, and after which this one did not catch up: the server had put this request aside.
+how long a step takes with as many streams. By how much the other gaps are longer is the stall. A pause is a gap in
+which the other streams went on, and after which this one did not catch up: the server had put this request aside.
 """
 
 from typing import Literal, NamedTuple
@@ -186,7 +186,7 @@ def _stalls(
     steps: Steps,
     c: Columns,
 ) -> _Stalls:
-    """Return each request's excess over its steps, with bounds, and bounds of the sum. `bounds`: of each gap's steps."""
+    """Return each request's excess over its steps, with bounds, and bounds of the sum. `bounds`: of a gap's steps."""
     size = len(c.number)
     length = gaps.length
 
@@ -288,8 +288,8 @@ def _pauses(
     known: np.ndarray,
     active: _Active,
 ) -> np.ndarray:
-    """Return how sure it is that a gap is a pause: that other streams went on, and this one stayed behind them. One that
-    is only delivered late catches up; a stall that others saw earlier or later, they have had too. `known`: pauses that
+    """Return how sure it is that a gap is a pause: that other streams went on, and this one stayed behind. One that is
+    only delivered late catches up; a stall that others saw earlier or later, they have had too. `known`: pauses that
     `active` leaves out."""
     row, begin, end = gaps
     pause = np.zeros(len(row), dtype=np.int8)

@@ -307,7 +307,8 @@ def _capped(least: np.ndarray, room: np.ndarray, what: str, notes: list[str]) ->
             f"{percent(beyond)} of the requests were faster than the bound of {what}: the peaks or the model's shape "
             "are not those of this engine."
         )
-    return np.clip(whole, 0, np.maximum(room, 0))
+    least_ns: np.ndarray = np.clip(whole, 0, np.maximum(room, 0))
+    return least_ns
 
 
 def _network(trips: Sequence[int], left: np.ndarray) -> tuple[Column, np.ndarray]:

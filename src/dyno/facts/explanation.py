@@ -68,6 +68,30 @@ class RequestParts(msgspec.Struct, frozen=True):
     events: list[Event] = []
 
 
+class Segment(msgspec.Struct, frozen=True, array_like=True):
+    """A stretch of a request's time. Seconds since the load began."""
+
+    what: str  # waited in dyno, queue, prefill, …, in words
+    begin_s: float
+    end_s: float
+
+
+class Lane(msgspec.Struct, frozen=True):
+    """One request in a timeline."""
+
+    number: int
+    prompt_tokens: int
+    output_tokens: int
+    segments: list[Segment]
+
+
+class Neighbourhood(msgspec.Struct, frozen=True):
+    """A request, among those that were sent next to it."""
+
+    request: RequestParts
+    lanes: list[Lane]  # in the order of sending; the request's own is among them
+
+
 class Explanation(msgspec.Struct, frozen=True):
     """The parts of a run. Those of its requests may be coarser: what a server reports of all requests together splits
     no single one."""

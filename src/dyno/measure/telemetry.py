@@ -14,7 +14,7 @@ import numpy as np
 from dyno.facts.engine import EngineFacts
 from dyno.facts.record import ClientFacts
 from dyno.facts.rig import Accelerator, Rig
-from dyno.facts.summary import CancelSummary, Steady
+from dyno.facts.summary import CancelSummary, Steady, Summary
 from dyno.facts.telemetry import (
     AcceleratorTelemetry,
     EngineTelemetry,
@@ -157,6 +157,24 @@ def summarize(
         absent=absent,
         notes=notes,
     )
+
+
+_COUNTS_DIFFER = 0.01  # of the requests of a histogram and of the load
+
+
+def queue_share(s: Summary, sampled: TelemetrySummary | None) -> float | None:
+    """Return the share of the latency, from due to the last token, that requests spent in the server's queue: by each
+    answer, else by its histogram. None: it says neither."""
+    latency = s.latencies.get("response_e2el")
+    queue_ms = s.server_queue_ms
+    if queue_ms is None and sampled is not None and s.completed:
+        queue_s, counted = sampled.total("queue_s"), sampled.total("timed_requests")
+        if queue_s is not None and counted:
+            near = abs(counted - s.completed) <= max(1, _COUNTS_DIFFER * s.completed)
+            queue_ms = 1000 * queue_s / counted if near else None
+    if queue_ms is None or latency is None or not latency.mean:
+        return None
+    return queue_ms / latency.mean
 
 
 def with_generated(

@@ -41,8 +41,8 @@ def _head(e: Explanation) -> str:
     left_out = f"; {count(e.left_out)} had no token" if e.left_out else ""
     title = f" ({e.title})" if e.title else ""
     return (
-        f"{e.run}{title}: {many(e.requests, 'request')}{failed}{left_out}. Mean latency {number(e.mean_ms)} ms, from due "
-        "to the last token."
+        f"{e.run}{title}: {many(e.requests, 'request')}{failed}{left_out}. Mean latency {number(e.mean_ms)} ms, from "
+        "due to the last token."
     )
 
 
@@ -141,7 +141,7 @@ def difference_text(d: Difference) -> str:
     table = terminal(text_table(titles, rows, right=(1, 2, 3, 4, 5), keep=(0, 3)))
     basis = {
         "repeats": "Intervals are from the repeats.",
-        "requests": "Intervals are from the requests of a single run each: they leave out what differs from run to run.",
+        "requests": "Intervals are from the requests of one run each: they leave out what differs from run to run.",
     }[d.by]
     per = f"Per {d.per}; points are percent of the latency of {d.a}. {basis}"
     notes = [line for note in d.notes for line in wrapped(note, "Note: ", "  ")]

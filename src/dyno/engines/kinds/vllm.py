@@ -32,7 +32,7 @@ from dyno.engines.kinds.base import (
 from dyno.engines.kinds.recipe import OF_OTHER_TORCH, TORCH_CPU, Recipe
 from dyno.engines.kinds.routes import Cards, answer, first_text, json_object, whole_number
 from dyno.errors import UsageError
-from dyno.facts.engine import EngineSpec, valued
+from dyno.facts.engine import EngineSpec, before, valued
 from dyno.facts.offline import OPTIONS, Batch
 from dyno.facts.rig import Rig
 from dyno.facts.target import known
@@ -298,6 +298,17 @@ _RECIPES = {
 }
 
 
+_TIMES = "--enable-per-request-metrics"  # read in the sources of 0.32 and 0.33
+_NO_STATS = "--disable-log-stats"  # with which it refuses to start
+
+
+def _times(spec: EngineSpec, version: str | None) -> list[str]:
+    """Return the flag by which each answer has its times in the queue, until the first token and until the last."""
+    if version is None or before(version, "0.32") or {_TIMES, _NO_STATS} & {*spec.args}:
+        return []
+    return [_TIMES]
+
+
 class Vllm(EngineKind):
     name = "vllm"
     title = "vLLM"
@@ -444,7 +455,7 @@ class Vllm(EngineKind):
         own += ["--host", spec.host, "--port", str(port)]
         settings = with_dtype(spec)
         own += self.flags(settings, program.version, leave=("draft_model", "draft_tokens"))
-        return own + _speculation(spec, program.version)
+        return [*own, *_speculation(spec, program.version), *_times(spec, program.version)]
 
     def worker(
         self, spec: EngineSpec, program: Program, port: int, batch: Batch
