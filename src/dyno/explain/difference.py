@@ -16,7 +16,9 @@ from dyno.units import NS_PER_MS
 _BATCHES = 20  # consecutive requests of a run, added up: neighbours are alike
 _LEAST = 40  # requests, from which their batches say something
 _TOKENS_DIFFER = 0.02  # from this share on, time is compared per output token
-_NAMED = 0.1  # of the change: parts that the sentence names
+# Parts that the sentence names: of the change, and of the latency in percent.
+_NAMED = 0.1
+_LEAST_POINTS = 0.5
 _CONFIDENCE = 0.975
 By = Literal["repeats", "requests"]
 Per = Literal["request", "output token"]
@@ -188,36 +190,34 @@ def _sentence(
     names: tuple[str, str], whole: PartChange, parts: Sequence[PartChange], per: Per
 ) -> str:
     a, b = names
-    unit = f"{number(whole.b_ms)} instead of {number(whole.a_ms)} ms per {per}"
-    if (
-        whole.low_ms is not None
-        and whole.high_ms is not None
-        and whole.low_ms <= 0 <= whole.high_ms
-    ):
-        low, high = (
-            100 * x / whole.a_ms if whole.a_ms else 0.0
-            for x in (whole.low_ms, whole.high_ms)
-        )
-        return (
-            f"No difference detected between {a} and {b}: {unit}, a change of {number(whole.points)} % "
-            f"({number(low)} to {number(high)})."
-        )
-    way = "slower" if whole.change_ms > 0 else "faster"
+    unit = f"per {per} ({number(whole.b_ms)} instead of {number(whole.a_ms)} ms)"
+    if _is_open(whole):
+        limits = (100 * ms / whole.a_ms for ms in (whole.low_ms or 0, whole.high_ms or 0))
+        low, high = (f"{limit:+.1f}" for limit in limits)
+        return f"No difference detected between {a} and {b} {unit}: {low} to {high} % with 95 % confidence."
     share = percent(abs(whole.points) / 100)
-    sure = "" if whole.low_ms is not None else " (how sure is unknown: too few requests)"
-    named = [p for p in parts if abs(p.points) >= max(_NAMED * abs(whole.points), 0.5)]
+    change = f"is {share} slower" if whole.change_ms > 0 else f"takes {share} less time"
+    sure = "" if whole.low_ms is not None else "; too few requests say how sure that is"
+    least = max(_NAMED * abs(whole.points), _LEAST_POINTS)
+    named = [p for p in parts if abs(p.points) >= least]
     named.sort(key=lambda p: -abs(p.points))
-    words = [_named(p, way, i == 0) for i, p in enumerate(named[:3])]
+    words = [_named(p, whole, i == 0) for i, p in enumerate(named[:3])]
     reasons = f": {', '.join(words)}" if words else ""
-    return f"{b} is {share} {way} than {a}, {unit}{sure}{reasons}."
+    return f"{b} {change} than {a} {unit}{reasons}{sure}."
 
 
-def _named(part: PartChange, way: str, first: bool) -> str:
-    points = number(abs(round(part.points, 1)))
-    with_it = (part.change_ms > 0) == (way == "slower")
-    unit = " points" if first else ""
+def _is_open(whole: PartChange) -> bool:
+    """Return whether the change may as well be none."""
+    low, high = whole.low_ms, whole.high_ms
+    return low is not None and high is not None and whole.a_ms > 0 and low <= 0 <= high
+
+
+def _named(part: PartChange, whole: PartChange, first: bool) -> str:
+    points = f"{abs(part.points):.1f}".removesuffix(".0")
+    unit = " points of it" if first else ""
+    same = (part.change_ms > 0) == (whole.change_ms > 0)
     return (
         f"{points}{unit} in {part.title}"
-        if with_it
-        else f"{points}{unit} the other way in {part.title}"
+        if same
+        else f"{points} the other way in {part.title}"
     )

@@ -142,8 +142,8 @@ class Happenings:
             return
         tokens = many(int(c.prompt[done].sum()), "token")
         text = (
-            f"when it was sent, {many(int(running.sum()), 'request')} generated and {count(int(ahead.sum()))} waited; "
-            f"{many(int(done.sum()), 'prompt')} of {tokens} came before it"
+            f"{many(int(done.sum()), 'prompt')} of {tokens} got their first token before it; when it was sent, "
+            f"{count(int(running.sum()))} requests generated and {count(int(ahead.sum()))} waited"
         )
         yield Event("queue", seconds(int(sent)), seconds(int(first - sent)), text)
 

@@ -103,7 +103,7 @@ class Disturbance(NamedTuple):
     stall_low: np.ndarray
     stall_high: np.ndarray
     stall_total: tuple[float, float]  # bounds of the sum, narrower than the sums of bounds
-    stall_known: bool  # False: too few quiet gaps
+    unknown: Literal["", "few", "apart"]  # why stalls aren't known; '': they are
     pause: np.ndarray
     pause_low: np.ndarray
     pause_high: np.ndarray
@@ -119,15 +119,14 @@ def disturbance(c: Columns) -> Disturbance:
     steps, quiet = settled_steps(gaps, rate)
     hit = ~quiet & ~gaps.paused
     step = np.full(len(length), float(np.median(length)) if len(length) else 0.0)
-    in_step = steps is not None
+    unknown: Literal["", "few", "apart"] = "few" if hit.any() else ""
+    stall, low, high, total = _unknown_stalls(gaps, hit, c)
     if steps is not None:
         bounds = tuple(gaps.chunks * each for each in steps.at(gaps.streams))
         step = bounds[1]
-        in_step = wait_together(gaps, hit, length - step)
-    if steps is not None and in_step:
-        stall, low, high, total = _stalls(gaps, hit, bounds, steps, c)
-    else:
-        stall, low, high, total = _unknown_stalls(gaps, hit, c)
+        unknown = "" if wait_together(gaps, hit, length - step) else "apart"
+        if not unknown:
+            stall, low, high, total = _stalls(gaps, hit, bounds, steps, c)
 
     def pauses(level: int, steps_less: int) -> np.ndarray:
         inside = np.where(gaps.pause >= level, length - steps_less * step, 0)
@@ -139,9 +138,9 @@ def disturbance(c: Columns) -> Disturbance:
         stall_low=low,
         stall_high=high,
         stall_total=total,
-        stall_known=in_step or not hit.any(),
+        unknown=unknown,
         pause=pauses(2, 1),
-        pause_low=pauses(3, 2) if in_step else np.zeros(size),
+        pause_low=np.zeros(size) if unknown else pauses(3, 2),
         pause_high=_UNSEEN * pauses(1, 0),
         streams=_mean_streams(gaps, size),
         gaps=gaps,

@@ -88,10 +88,12 @@ class Split(NamedTuple):
 
 
 _TO_THE_FIRST = ("network", "queue", "prefill_bound", "prefill_above", "first_delivery")
-_NO_STALLS = (
-    "Stalls by other prefills can't be told from decoding: too few gaps without a waiting prompt show how long a step "
-    "takes."
-)
+_NO_STALLS = "Stalls by other prefills can't be told from decoding: {}."
+_WHY = {
+    "few": "too few gaps without a waiting prompt show how long a step takes",
+    "apart": "streams don't wait together, so their gaps don't show the engine's steps",
+    "": "steps vary so much that the bounds would be wider than 15 % of the latency",
+}
 
 
 class _Claims(NamedTuple):
@@ -268,7 +270,7 @@ class _Requests(NamedTuple):
         stall = _stall(self.d, self.rows, left)
         about = "from the first token to the last, without the parts above"
         if not _narrow(stall, self.latency):
-            self.notes.append(_NO_STALLS)
+            self.notes.append(_NO_STALLS.format(_WHY[self.d.unknown]))
             covers = (*decode, "stall", *others)
             return [
                 Column(covers, ("calculated",), about, left, left - slack, left + slack)

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
+from dyno.errors import UsageError
 from dyno.explain.explain import Explained
+from dyno.explain.split import title_of
 from dyno.facts.explanation import Difference, Explanation, Part, PartChange, RequestParts
 from dyno.numbers import UNKNOWN, count, many, number, percent
 from dyno.report.table import terminal, text_table
@@ -90,8 +92,6 @@ def bounds_text(part: Part, requests: int) -> str:
 
 
 def _one(each: Explained, number_: int) -> list[RequestParts]:
-    from dyno.errors import UsageError
-
     places = each.columns.number[each.split.rows].tolist()
     if number_ not in places:
         raise UsageError(
@@ -101,8 +101,6 @@ def _one(each: Explained, number_: int) -> list[RequestParts]:
 
 
 def _requests(requests: Sequence[RequestParts]) -> Iterator[str]:
-    from dyno.explain.split import title_of
-
     for r in requests:
         yield (
             f"  request {r.index}: {number(r.latency_ms)} ms, due at {number(r.due_s)} s, "
