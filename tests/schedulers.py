@@ -86,6 +86,9 @@ class Scheduler:
         self.elsewhere_free = 0.0
         self.finished: list[Job] = []
         self._turn = 0
+        # of the last step: the share of its time that is a stall, and for whom
+        self._stalled = 0.0
+        self._beside: list[Job] = []
 
     def add(self, job: Job, now: float) -> None:
         job.arrived = now
@@ -126,6 +129,7 @@ class Scheduler:
         mixed = self.rules.chunk is not None
         decode = self._decode_work() if mixed or not prefill else []
         if not prefill and not decode:
+            self._beside = []
             return None
         tokens = sum(n for _, n in prefill)
         end = now + self._cost(len(decode), tokens)
@@ -207,12 +211,18 @@ class Scheduler:
     def _account(self, now: float, end: float, decode: list[Job], tokens: int) -> None:
         r = self.rules
         plain = r.overhead_ms + r.step_ms + len(decode) * r.stream_ms
-        whole = end - now
-        stalled = min(tokens * r.token_ms / (plain + tokens * r.token_ms), 1) * whole
-        for job in self.decoding:
-            kind = whole if tokens and not decode else stalled if tokens else 0.0
-            job.truth["stall"] += kind
-            job.truth["decode"] += whole - kind
+        self._stalled = 0.0
+        if tokens:
+            whole = plain + tokens * r.token_ms
+            self._stalled = tokens * r.token_ms / whole if decode else 1.0
+        self._beside = list(self.decoding)
+        self.lengthen(end - now)
+
+    def lengthen(self, by: float) -> None:
+        """Count so much of the last step's time for those that decode or wait beside it."""
+        for job in self._beside:
+            job.truth["stall"] += self._stalled * by
+            job.truth["decode"] += (1 - self._stalled) * by
 
     def _token(self, job: Job, end: float) -> None:
         if job.preempted_at is not None:
