@@ -27,10 +27,20 @@ GROUP = "Where the time went"
 _SHOWN = 0.001  # share from which a part has a place in a bar
 _BAR = 26  # pixels
 _COLOURS = {
-    "client_wait": "#8B5A2B", "connection": "#B9A15A", "network": GREY, "queue": "#D55E00", "prefill_bound": "#6BAED6",
-    "prefill_above": "#0072B2", "first_delivery": "#999999", "decode_bound": "#74C69D", "decode_above": "#009E73",
-    "stall": "#E69F00", "preemption": "#CC79A7", "later_delivery": "#BBBBBB", "rest": "#444444",
-}  # fmt: skip
+    "client_wait": "#8B5A2B",
+    "connection": "#B9A15A",
+    "network": GREY,
+    "queue": "#D55E00",
+    "prefill_bound": "#6BAED6",
+    "prefill_above": "#0072B2",
+    "first_delivery": "#999999",
+    "decode_bound": "#74C69D",
+    "decode_above": "#009E73",
+    "stall": "#E69F00",
+    "preemption": "#CC79A7",
+    "later_delivery": "#BBBBBB",
+    "rest": "#444444",
+}
 # A part of several takes the colour of the first of these that it has.
 _LEADING = ("queue", "decode_above", "prefill_above", "network", "later_delivery")
 
@@ -64,9 +74,13 @@ def parts(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         title=None, labelExpr="bars[datum.value]", labelLimit=expr("room * 0.3")
     )
     tooltip = [
-        tip("series", "Series"), tip("part", "Part"), tip("shown", "Time"), tip("bounds", "Bounds"),
-        tip("source", "Source"), tip("about", "How"),
-    ]  # fmt: skip
+        tip("series", "Series"),
+        tip("part", "Part"),
+        tip("shown", "Time"),
+        tip("bounds", "Bounds"),
+        tip("source", "Source"),
+        tip("about", "How"),
+    ]
     where = {
         "x": alt.X(
             "from:Q",
@@ -92,10 +106,16 @@ def _rows(place: int, entry: Entry) -> Iterator[Row]:
             continue
         row = base.entry_row(entry)
         row |= {
-            "bar": place, "part": part.title, "colour": _colour(part), "source": ", ".join(part.sources),
-            "about": part.about, "shown": f"{number(part.mean_ms)} ms, {percent(part.share)}",
-            "bounds": _bounds(part), "ms_from": base.short(done_ms), "share_from": base.short(100 * done),
-        }  # fmt: skip
+            "bar": place,
+            "part": part.title,
+            "colour": _colour(part),
+            "source": ", ".join(part.sources),
+            "about": part.about,
+            "shown": f"{number(part.mean_ms)} ms, {percent(part.share)}",
+            "bounds": _bounds(part),
+            "ms_from": base.short(done_ms),
+            "share_from": base.short(100 * done),
+        }
         done_ms += part.mean_ms
         done += part.share
         row |= {"ms_to": base.short(done_ms), "share_to": base.short(100 * done)}
@@ -121,9 +141,14 @@ def _colour(part: Part) -> str:
 # ---- one request among its neighbours ----
 
 _OF_STRETCHES = {
-    WAITED: "#8B5A2B", BEFORE_FIRST: GREY, QUEUED: FAILURE, PREFILL: PALETTE[0], DECODE: PALETTE[2],
-    HELD_UP: PALETTE[1], PAUSED: PALETTE[3],
-}  # fmt: skip
+    WAITED: "#8B5A2B",
+    BEFORE_FIRST: GREY,
+    QUEUED: FAILURE,
+    PREFILL: PALETTE[0],
+    DECODE: PALETTE[2],
+    HELD_UP: PALETTE[1],
+    PAUSED: PALETTE[3],
+}
 _ITEMS = 1500  # of a trial, about
 
 
@@ -161,8 +186,11 @@ def slowest(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         title="Requests, in the order of sending", labels=False, ticks=False, grid=False
     )
     tooltip = [
-        tip("number", "Request"), tip("tokens", "Tokens"), tip("what", "Part"), tip("shown", "Time"),
-    ]  # fmt: skip
+        tip("number", "Request"),
+        tip("tokens", "Tokens"),
+        tip("what", "Part"),
+        tip("shown", "Time"),
+    ]
     where = {
         "x": alt.X(
             "begin:Q",
