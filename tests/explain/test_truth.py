@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dyno.explain.columns import columns
-from dyno.explain.split import Column, Split, split
+from dyno.explain.split import PartColumn, Split, split
 from dyno.explain.totals import totals
 from schedulers import Load, Rules, Simulated, simulate, true_part
 
@@ -106,7 +106,7 @@ def test_each_part_is_true_or_within_bounds(mix: str, claims: tuple[str, ...]) -
     latency_ms = s.latency.sum() / 1e6
     *parts, rest = totals(s.parts, s.latency)
     assert abs(rest.share) < WITHIN
-    assert parts, "something is told apart"
+    assert parts, "no part"
     for part in parts:
         truth, value = run.truth(part.covers), part.total_ns / 1e6
         low, high = part.low_ns / 1e6, part.high_ns / 1e6
@@ -134,7 +134,7 @@ def test_parts_of_single_requests_are_true_or_within_bounds(mix: str) -> None:
         assert (np.abs(part.value / 1e6 - truth) <= WIDEST * latency_ms).all(), part.title
 
 
-def _right(part: Column, truth: np.ndarray) -> np.ndarray:
+def _right(part: PartColumn, truth: np.ndarray) -> np.ndarray:
     near = np.abs(part.value / 1e6 - truth) <= WITHIN * truth
     right: np.ndarray = near | (
         (part.low / 1e6 - 1e-3 <= truth) & (truth <= part.high / 1e6 + 1e-3)
@@ -154,7 +154,7 @@ def test_parts_add_up_to_the_latency_to_the_nanosecond(
     assert sum(p.total_ns for p in totals(s.parts, s.latency)) == measured
 
 
-def test_queue_and_prefill_are_one_part_unless_the_server_tells_them_apart() -> None:
+def test_queue_and_prefill_are_one_part_unless_the_server_separates_them() -> None:
     silent, speaking = (
         explained(simulate(Rules(slots=4), Load(), claims)) for claims in ((), ALL)
     )
@@ -165,7 +165,7 @@ def test_queue_and_prefill_are_one_part_unless_the_server_tells_them_apart() -> 
     assert any(p.covers == ("queue",) for p in speaking.parts)
 
 
-def test_stalls_are_told_from_decoding_only_where_delivery_keeps_pace() -> None:
+def test_stalls_are_separated_from_decoding_only_where_delivery_is_in_time() -> None:
     """Chunks that come half a second late say nothing about what ran when they were made."""
     prompt, late = (
         explained(simulate(Rules(delivery=delivery), Load()))
@@ -173,7 +173,7 @@ def test_stalls_are_told_from_decoding_only_where_delivery_keeps_pace() -> None:
     )
     assert any(p.covers == ("stall",) for p in prompt.parts)
     assert not any(p.covers == ("stall",) for p in late.parts)
-    assert any("can't be told from decoding" in note for note in late.notes)
+    assert any("can't be separated from decoding" in note for note in late.notes)
 
 
 def test_a_server_that_reports_more_than_was_measured_is_not_believed() -> None:

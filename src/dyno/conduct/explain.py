@@ -7,7 +7,7 @@ from dyno.conduct.read import Source, read
 from dyno.errors import UsageError
 from dyno.explain.difference import difference
 from dyno.explain.explain import Explained
-from dyno.facts.explanation import Difference
+from dyno.facts.explanation import PartDifference
 from dyno.facts.imported import Row
 from dyno.measure.pairs import groups, pair
 from dyno.measure.points import load_of
@@ -53,7 +53,7 @@ def _runs(source: Source) -> list[Row]:
     )
 
 
-def explain_two(words: tuple[str, str], runs: Path) -> list[Difference]:
+def explain_two(words: tuple[str, str], runs: Path) -> list[PartDifference]:
     """Compare two sides, load by load."""
     a, b = (_runs(read(word, runs, samples=False)) for word in words)
     pairs = pair(groups(a), groups(b))

@@ -8,7 +8,7 @@ import numpy as np
 
 from dyno.explain.explain import Explained
 from dyno.explain.split import title_of
-from dyno.facts.explanation import ATOMS, Difference, Part, PartChange
+from dyno.facts.explanation import ATOMS, Part, PartChange, PartDifference
 from dyno.measure.statistics import quantile, welch_df
 from dyno.numbers import number, percent
 from dyno.units import NS_PER_MS
@@ -32,7 +32,7 @@ class _Mean(NamedTuple):
 
 def difference(
     a: Sequence[Explained], b: Sequence[Explained], names: tuple[str, str]
-) -> Difference:
+) -> PartDifference:
     """Compare two sides of one load; each may have several repeats."""
     by: By = "repeats" if min(len(a), len(b)) > 1 else "requests"
     per = _per(a, b)
@@ -44,7 +44,7 @@ def difference(
     if rest.a_ms or rest.b_ms:
         changes.append(rest)
     whole = _with_points(whole, base)
-    return Difference(
+    return PartDifference(
         a=names[0],
         b=names[1],
         per=per,
@@ -78,18 +78,16 @@ def _per(a: Sequence[Explained], b: Sequence[Explained]) -> Per:
 
 
 def _common(sides: Sequence[Sequence[Part]]) -> list[list[str]]:
-    """Return groups of atoms that are told apart on all sides, in the order of ATOMS."""
-    group = {atom: {atom} for atom in ATOMS}
-    for part in (part for side in sides for part in side if part.covers):
-        joined = set().union(*(group[atom] for atom in part.covers))
-        group.update(dict.fromkeys(joined, joined))
-    seen = {atom for side in sides for part in side for atom in part.covers}
-    out: list[list[str]] = []
-    for atom in ATOMS:
-        together = [each for each in ATOMS if each in group[atom] and each in seen]
-        if together and together not in out:
-            out.append(together)
-    return out
+    """Return groups of atoms that are separated on all sides, in the order of ATOMS."""
+    covers = [{*part.covers} for side in sides for part in side if part.covers]
+    groups: list[set[str]] = []
+    for atoms in covers:
+        touched = [group for group in groups if group & atoms]
+        groups = [group for group in groups if group not in touched]
+        groups.append(atoms.union(*touched))
+    places = list(ATOMS)
+    in_order = [sorted(group, key=places.index) for group in groups]
+    return sorted(in_order, key=lambda group: places.index(group[0]))
 
 
 def _change(

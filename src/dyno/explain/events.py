@@ -8,8 +8,8 @@ from dyno.explain.columns import NONE, Columns
 from dyno.explain.gaps import Disturbance
 from dyno.explain.split import Split
 from dyno.facts.explanation import (
-    Event,
-    EventKind,
+    Incident,
+    IncidentKind,
     Lane,
     Neighbourhood,
     RequestParts,
@@ -86,7 +86,7 @@ class Happenings:
         return Lane(int(c.number[row]), int(c.prompt[row]), int(c.output[row]), segments)
 
     def _stretches(self, row: int) -> Iterator[tuple[str, int, int]]:
-        """Yield what a request did, one after the other. What the server doesn't tell apart is one stretch."""
+        """Yield what a request did, one after the other. What the server doesn't separate is one stretch."""
         c, gaps, d = self._c, self._split.disturbance.gaps, self._split.disturbance
         due, sent, first, last = (int(t[row]) for t in (c.due, c.sent, c.first, c.last))
         yield WAITED, due, sent
@@ -94,14 +94,14 @@ class Happenings:
         begun = max(first - prefill, sent) if self._timed and prefill != NONE else first
         yield (QUEUED if self._timed else BEFORE_FIRST), sent, begun
         yield PREFILL, begun, first
-        at = first
+        decoding = first
         mine = np.flatnonzero(gaps.row == row)
         for i in mine[gaps.length[mine] > _LONG * d.step[mine]][:MOST_STRETCHES].tolist():
             begin, end = int(gaps.begin[i]), int(gaps.end[i])
-            yield DECODE, at, begin
+            yield DECODE, decoding, begin
             yield (PAUSED if gaps.pause[i] >= 2 else HELD_UP), begin, end
-            at = end
-        yield DECODE, at, last
+            decoding = end
+        yield DECODE, decoding, last
 
     def request(self, place: int) -> RequestParts:
         """Return one of the explained requests, by its place in the split."""
@@ -121,7 +121,7 @@ class Happenings:
             events=self._events(row),
         )
 
-    def _events(self, row: int) -> list[Event]:
+    def _events(self, row: int) -> list[Incident]:
         events = [
             *self._before(row),
             *self._gaps(row, self._split.disturbance),
@@ -131,7 +131,7 @@ class Happenings:
         longest = sorted(events, key=lambda e: -e.length_s)[:MOST]
         return sorted(longest, key=lambda e: e.at_s)
 
-    def _before(self, row: int) -> Iterator[Event]:
+    def _before(self, row: int) -> Iterator[Incident]:
         """Yield what was ahead of it when it was sent."""
         c = self._c
         sent, first = c.sent[row], c.first[row]
@@ -145,9 +145,9 @@ class Happenings:
             f"{many(int(done.sum()), 'prompt')} of {tokens} got their first token before it; when it was sent, "
             f"{count(int(running.sum()))} requests generated and {count(int(ahead.sum()))} waited"
         )
-        yield Event("queue", seconds(int(sent)), seconds(int(first - sent)), text)
+        yield Incident("queue", seconds(int(sent)), seconds(int(first - sent)), text)
 
-    def _gaps(self, row: int, d: Disturbance) -> Iterator[Event]:
+    def _gaps(self, row: int, d: Disturbance) -> Iterator[Incident]:
         gaps = d.gaps
         mine = np.flatnonzero(gaps.row == row)
         length = gaps.length[mine]
@@ -156,14 +156,14 @@ class Happenings:
         for i in longest.tolist():
             kind, text = self._gap(row, i, d)
             begin, end = int(gaps.begin[i]), int(gaps.end[i])
-            yield Event(kind, seconds(begin), seconds(end - begin), text)
+            yield Incident(kind, seconds(begin), seconds(end - begin), text)
 
-    def _gap(self, row: int, i: int, d: Disturbance) -> tuple[EventKind, str]:
+    def _gap(self, row: int, i: int, d: Disturbance) -> tuple[IncidentKind, str]:
         """Say what else happened during a gap."""
         c, gaps = self._c, d.gaps
         begin, end = gaps.begin[i], gaps.end[i]
         if gaps.pause[i] >= 2:
-            return "pause", "paused while the other streams went on (preempted?)"
+            return "pause", "paused while the other streams progressed (preempted?)"
         others = np.arange(len(c.number)) != row
         done = np.flatnonzero((c.first > begin) & (c.first <= end) & others)
         if len(done):
@@ -187,7 +187,7 @@ class Happenings:
         tokens = many(int(c.prompt[rows].sum()), "token")
         return f"{many(len(rows), 'prefill')} of {tokens}, the longest a {one}"
 
-    def _client_delays(self, row: int) -> Iterator[Event]:
+    def _client_delays(self, row: int) -> Iterator[Incident]:
         """Yield dyno's own delays: a collection, a busy machine. They delay sending, and no measured arrival."""
         if self._client is None:
             return
@@ -195,20 +195,20 @@ class Happenings:
         begin = max(due // _TICK_NS - 1, 0)
         ticks = self._client.ticks_late_ns[begin : last // _TICK_NS + 1]
         if ticks and max(ticks) >= _CLIENT_LATE_NS:
-            at = begin + ticks.index(max(ticks))
+            tick = begin + ticks.index(max(ticks))
             late = seconds(max(ticks))
-            yield Event(
+            yield Incident(
                 "client",
-                seconds(at * _TICK_NS),
+                seconds(tick * _TICK_NS),
                 late,
                 f"dyno's own loop was late by {duration(late)}",
             )
 
-    def _metrics(self, row: int) -> Iterator[Event]:
+    def _metrics(self, row: int) -> Iterator[Incident]:
         """Yield what the engine's metrics say of that time."""
         begin, end = int(self._c.sent[row]), int(self._c.last[row])
-        before = [values for at, values in self._engine if at <= begin][-1:]
-        inside = [(at, values) for at, values in self._engine if begin < at <= end]
+        before = [values for at_ns, values in self._engine if at_ns <= begin][-1:]
+        inside = [(at_ns, values) for at_ns, values in self._engine if begin < at_ns <= end]
         counted = [
             v["preemptions"]
             for v in (*before, *(v for _, v in inside))
@@ -218,15 +218,15 @@ class Happenings:
             text = (
                 f"the engine counted {many(round(counted[-1] - counted[0]), 'preemption')}"
             )
-            yield Event("preemption", seconds(begin), seconds(end - begin), text)
+            yield Incident("preemption", seconds(begin), seconds(end - begin), text)
         full = [
-            (at, v["kv_used_share"])
-            for at, v in inside
+            (at_ns, v["kv_used_share"])
+            for at_ns, v in inside
             if v.get("kv_used_share", 0) >= _CACHE_FULL
         ]
         if full:
             text = f"the KV cache was {percent(max(share for _, share in full))} full"
-            yield Event("preemption", seconds(full[0][0]), 0.0, text)
+            yield Incident("preemption", seconds(full[0][0]), 0.0, text)
 
 
 def _short_s(ns: int) -> float:

@@ -13,7 +13,7 @@ from dyno.facts.record import ClientFacts, Record
 from dyno.facts.telemetry import Sample, TelemetrySummary
 
 
-class RunFacts(NamedTuple):
+class RunContext(NamedTuple):
     """What is known of a run besides its records."""
 
     run: str
@@ -33,7 +33,7 @@ class Explained(NamedTuple):
     happenings: Happenings
 
 
-def explain(records: Iterable[Record], facts: RunFacts) -> Explained:
+def explain(records: Iterable[Record], facts: RunContext) -> Explained:
     c = columns(records)
     telemetry, client = facts.telemetry, facts.client
     preempted = telemetry.total("preemptions") if telemetry is not None else None

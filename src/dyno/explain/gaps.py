@@ -2,7 +2,7 @@
 
 A gap between two chunks of a stream is quiet if no other request waited for its first token during it. Quiet gaps show
 how long a step takes with as many streams. By how much the other gaps are longer is the stall. A pause is a gap in
-which the other streams went on, and after which this one did not catch up: the server had put this request aside.
+which the other streams progressed, and after which this one did not catch up: the server had put this request aside.
 """
 
 from typing import Literal, NamedTuple
@@ -24,7 +24,7 @@ _MARGINS = (1, 4, 16, 64)
 _FAR = 4
 # A pause: the gap is so many times as long as usual, …
 _PAUSE_TIMES = 1.5
-# … the others went on by so many chunks each, and by that share of these the stream is behind them in the end.
+# … the others progressed by so many chunks each, and by that share of these the stream is behind them in the end.
 _PERHAPS = (1.0, 0.3)
 _LIKELY = (2.0, 0.5)
 _SURE = (5.0, 0.8)
@@ -36,7 +36,7 @@ _TOGETHER_AT_LEAST = 0.6
 _LITTLE = 0.02
 
 
-class Gaps(NamedTuple):
+class StreamGaps(NamedTuple):
     """All gaps between chunks of one stream, one after the other. Chunks that came together end one gap."""
 
     row: np.ndarray  # of the request
@@ -58,8 +58,8 @@ class Gaps(NamedTuple):
         length: np.ndarray = (self.end - self.begin).astype(float)
         return length
 
-    def only(self, chosen: np.ndarray) -> "Gaps":
-        return Gaps(*(column[chosen] for column in self))
+    def only(self, chosen: np.ndarray) -> "StreamGaps":
+        return StreamGaps(*(column[chosen] for column in self))
 
 
 class Steps(NamedTuple):
@@ -71,7 +71,7 @@ class Steps(NamedTuple):
     error: np.ndarray
     noise: float  # standard deviation of a quiet step, as a share of its length
 
-    def at(self, streams: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def bounds(self, streams: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the length of a step with so many streams: at least, likely and at most."""
         inside = np.clip(streams, self.streams[0], self.streams[-1])
         known = np.interp(inside, self.streams, self.mean)
@@ -108,7 +108,7 @@ class Disturbance(NamedTuple):
     pause_low: np.ndarray
     pause_high: np.ndarray
     streams: np.ndarray  # mean over the request's gaps
-    gaps: Gaps
+    gaps: StreamGaps
     step: np.ndarray  # likely length of each gap without the others
 
 
@@ -122,7 +122,7 @@ def disturbance(c: Columns) -> Disturbance:
     unknown: Literal["", "few", "apart"] = "few" if hit.any() else ""
     stall, low, high, total = _unknown_stalls(gaps, hit, c)
     if steps is not None:
-        bounds = tuple(gaps.chunks * each for each in steps.at(gaps.streams))
+        bounds = tuple(gaps.chunks * each for each in steps.bounds(gaps.streams))
         step = bounds[1]
         unknown = "" if wait_together(gaps, hit, length - step) else "apart"
         if not unknown:
@@ -148,7 +148,7 @@ def disturbance(c: Columns) -> Disturbance:
     )
 
 
-def wait_together(gaps: Gaps, hit: np.ndarray, excess: np.ndarray) -> bool:
+def wait_together(gaps: StreamGaps, hit: np.ndarray, excess: np.ndarray) -> bool:
     """Return whether the streams of a gap that is longer than its steps waited, too."""
     length = gaps.length
     long = excess > (_LONG - 1) * (length - excess)
@@ -163,7 +163,7 @@ def wait_together(gaps: Gaps, hit: np.ndarray, excess: np.ndarray) -> bool:
     return float((excess[chosen] * share).sum()) >= _TOGETHER_AT_LEAST * whole
 
 
-def _mean_streams(gaps: Gaps, size: int) -> np.ndarray:
+def _mean_streams(gaps: StreamGaps, size: int) -> np.ndarray:
     counts = np.maximum(np.bincount(gaps.row, minlength=size), 1)
     return np.bincount(gaps.row, gaps.streams, size) / counts
 
@@ -171,7 +171,7 @@ def _mean_streams(gaps: Gaps, size: int) -> np.ndarray:
 _Stalls = tuple[np.ndarray, np.ndarray, np.ndarray, tuple[float, float]]
 
 
-def _unknown_stalls(gaps: Gaps, hit: np.ndarray, c: Columns) -> _Stalls:
+def _unknown_stalls(gaps: StreamGaps, hit: np.ndarray, c: Columns) -> _Stalls:
     """Return bounds alone: none of these gaps, or all of them."""
     most = np.bincount(gaps.row, np.where(hit, gaps.length, 0), len(c.number))
     none = np.zeros(len(c.number))
@@ -179,7 +179,7 @@ def _unknown_stalls(gaps: Gaps, hit: np.ndarray, c: Columns) -> _Stalls:
 
 
 def _stalls(
-    gaps: Gaps,
+    gaps: StreamGaps,
     hit: np.ndarray,
     bounds: tuple[np.ndarray, ...],
     steps: Steps,
@@ -215,12 +215,12 @@ def _stalls(
 # ---- gaps ----
 
 
-def find_gaps(c: Columns) -> tuple[Gaps, float]:
+def find_gaps(c: Columns) -> tuple[StreamGaps, float]:
     """Return the gaps, and how often in a ns of quiet a wait begins."""
     row, begin, end, chunks = _joined(c)
     middle = (begin + end) // 2
     pause = np.zeros(len(row), dtype=np.int8)
-    # Where several are paused at once, only a second look knows how many streams went on.
+    # Where several are paused at once, only a second look knows how many streams progressed.
     for _ in range(2):
         active = _Active(c, begin[pause >= 2], end[pause >= 2])
         pause = _pauses(c, (row, begin, end), pause >= 2, active)
@@ -228,7 +228,7 @@ def find_gaps(c: Columns) -> tuple[Gaps, float]:
     streams = np.maximum(active.count(middle), 1)
     waits = _waits(c, begin[pause >= 2], end[pause >= 2])
     waiting, since = _touched(begin, end, waits)
-    gaps = Gaps(row, begin, end, chunks, streams, waiting, since, pause)
+    gaps = StreamGaps(row, begin, end, chunks, streams, waiting, since, pause)
     return gaps, _rate(*waits)
 
 
@@ -242,9 +242,9 @@ def _joined(c: Columns) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
     length = end - begin
     if not len(length):
         return row, begin, end, length
-    apart = length >= _TOGETHER * length.mean()
-    apart |= np.diff(row, prepend=-1) > 0  # the first gap of each stream
-    heads = np.flatnonzero(apart)
+    alone = length >= _TOGETHER * length.mean()
+    alone |= np.diff(row, prepend=-1) > 0  # the first gap of each stream
+    heads = np.flatnonzero(alone)
     tails = np.append(heads[1:], len(length)) - 1
     return row[heads], begin[heads], end[tails], tails - heads + 1
 
@@ -261,9 +261,9 @@ class _Active:
         self._firsts = np.concatenate([[0], np.cumsum(self._first.astype(float))])
         self._lasts = np.concatenate([[0], np.cumsum(self._last.astype(float))])
 
-    def count(self, at: np.ndarray) -> np.ndarray:
-        begun = np.searchsorted(self._first, at, "right")
-        ended = np.searchsorted(self._last, at, "left")
+    def count(self, moments: np.ndarray) -> np.ndarray:
+        begun = np.searchsorted(self._first, moments, "right")
+        ended = np.searchsorted(self._last, moments, "left")
         count: np.ndarray = begun - ended
         return count
 
@@ -273,11 +273,11 @@ class _Active:
         mean: np.ndarray = (self._until(end) - self._until(begin)) / over
         return mean
 
-    def _until(self, at: np.ndarray) -> np.ndarray:
-        begun = np.searchsorted(self._first, at, "right")
-        ended = np.searchsorted(self._last, at, "right")
-        since = begun * at - self._firsts[begun]
-        until: np.ndarray = since - (ended * at - self._lasts[ended])
+    def _until(self, moments: np.ndarray) -> np.ndarray:
+        begun = np.searchsorted(self._first, moments, "right")
+        ended = np.searchsorted(self._last, moments, "right")
+        since = begun * moments - self._firsts[begun]
+        until: np.ndarray = since - (ended * moments - self._lasts[ended])
         return until
 
 
@@ -287,7 +287,7 @@ def _pauses(
     known: np.ndarray,
     active: _Active,
 ) -> np.ndarray:
-    """Return how sure it is that a gap is a pause: that other streams went on, and this one stayed behind. One that is
+    """Return how sure it is that a gap is a pause: other streams progressed, and this one stayed behind. One that is
     only delivered late catches up; a stall that others saw earlier or later, they have had too. `known`: pauses that
     `active` leaves out."""
     row, begin, end = gaps
@@ -333,8 +333,8 @@ def _chunks_between(
     rows = np.repeat(np.arange(len(c.number)), c.counts)
     keys = rows * width + (c.times - zero) // 1000
 
-    def place(at: np.ndarray, side: Literal["left", "right"]) -> np.ndarray:
-        wanted = row * width + (at - zero) // 1000
+    def place(moments: np.ndarray, side: Literal["left", "right"]) -> np.ndarray:
+        wanted = row * width + (moments - zero) // 1000
         places: np.ndarray = np.searchsorted(keys, wanted, side)
         return places
 
@@ -376,7 +376,7 @@ def _rate(since: np.ndarray, until: np.ndarray) -> float:
 # ---- quiet steps ----
 
 
-def settled_steps(gaps: Gaps, rate: float) -> tuple[Steps | None, np.ndarray]:
+def settled_steps(gaps: StreamGaps, rate: float) -> tuple[Steps | None, np.ndarray]:
     """Return the steps, and which gaps are quiet: so long after the last wait that its end shows in no gap any more. A
     stream that is delivered late shows it late."""
     quiet = ~gaps.waiting & ~gaps.paused
@@ -388,13 +388,13 @@ def settled_steps(gaps: Gaps, rate: float) -> tuple[Steps | None, np.ndarray]:
         if steps is None:
             return quiet_steps(gaps.only(mine), rate), mine
         near = gaps.only(mine & ~far)
-        likely = float((near.chunks * steps.at(near.streams)[1]).sum())
+        likely = float((near.chunks * steps.bounds(near.streams)[1]).sum())
         if float(near.length.sum()) <= (1 + _KNOWN_WITHIN) * max(likely, 1.0):
             return quiet_steps(gaps.only(mine), rate), mine
     return None, quiet
 
 
-def quiet_steps(gaps: Gaps, rate: float) -> Steps | None:
+def quiet_steps(gaps: StreamGaps, rate: float) -> Steps | None:
     """Return how long steps take, by these gaps. None: too few. `rate`: at which waits begin."""
     # Streams of one step have one gap: as many of them as there are streams make a step.
     parts = gaps.chunks / gaps.streams

@@ -40,7 +40,7 @@ _WORDS = (
 )
 
 
-class Column(NamedTuple):
+class PartColumn(NamedTuple):
     """One part of each request, ns, with its bounds."""
 
     covers: tuple[str, ...]
@@ -82,13 +82,13 @@ def title_of(covers: Sequence[str]) -> str:
 class Split(NamedTuple):
     rows: np.ndarray  # of the requests, in the columns
     latency: np.ndarray
-    parts: list[Column]  # the rest is the last one
+    parts: list[PartColumn]  # the rest is the last one
     disturbance: Disturbance
     notes: list[str]
 
 
 _TO_THE_FIRST = ("network", "queue", "prefill_bound", "prefill_above", "first_delivery")
-_NO_STALLS = "Stalls by other prefills can't be told from decoding: {}."
+_NO_STALLS = "Stalls by other prefills can't be separated from decoding: {}."
 _WHY = {
     "few": "too few gaps without a waiting prompt show how long a step takes",
     "apart": "streams don't wait together, so their gaps don't show the engine's steps",
@@ -135,12 +135,12 @@ def split(
     rest = latency - sum((p.value for p in parts), np.zeros_like(latency))
     slack = (c.first_slack + c.last_slack)[rows]
     about = "what the parts leave, or where a server says more than was measured"
-    parts.append(Column((), ("calculated",), about, rest, rest - slack, rest + slack))
+    parts.append(PartColumn((), ("calculated",), about, rest, rest - slack, rest + slack))
     return Split(rows, latency, parts, requests.d, notes)
 
 
-def _exact(atom: str, value: np.ndarray, about: str) -> Column:
-    return Column((atom,), ("measured",), about, value, value, value)
+def _exact(atom: str, value: np.ndarray, about: str) -> PartColumn:
+    return PartColumn((atom,), ("measured",), about, value, value, value)
 
 
 # ---- what the server says ----
@@ -192,11 +192,11 @@ class _Requests(NamedTuple):
         latency: np.ndarray = (self.c.last - self.c.due)[self.rows]
         return latency
 
-    def before_first(self, round_trips_ns: Sequence[int]) -> list[Column]:
+    def before_first(self, round_trips_ns: Sequence[int]) -> list[PartColumn]:
         """Return the parts from sending to the first token."""
         claims = self.claims
         left = (self.c.first - self.c.sent)[self.rows]
-        parts: list[Column] = []
+        parts: list[PartColumn] = []
         if claims.queue is not None:
             parts.append(_claimed(("queue",), claims.queue))
             left = left - claims.queue
@@ -212,10 +212,10 @@ class _Requests(NamedTuple):
         about = "from sent to the first token, without the parts above"
         slack = self.c.first_slack[self.rows]
         low = np.maximum(left - slack, 0)
-        return [*parts, Column(covers, sources, about, left, low, left + slack)]
+        return [*parts, PartColumn(covers, sources, about, left, low, left + slack)]
 
-    def _prefill(self, left: np.ndarray) -> tuple[list[Column], np.ndarray]:
-        """Return prefill as far as the bound and the server tell it apart, and what is left."""
+    def _prefill(self, left: np.ndarray) -> tuple[list[PartColumn], np.ndarray]:
+        """Return prefill as far as the bound and the server separate it, and what is left."""
         claim, parts = self.claims.prefill, []
         atoms = ["prefill_bound", "prefill_above"]
         above = claim
@@ -232,10 +232,10 @@ class _Requests(NamedTuple):
             left = left - above
         return parts, left
 
-    def after_first(self, preemptions: int | None) -> list[Column]:
+    def after_first(self, preemptions: int | None) -> list[PartColumn]:
         """Return the parts from the first token to the last."""
         left = (self.c.last - self.c.first)[self.rows]
-        parts: list[Column] = []
+        parts: list[PartColumn] = []
         delivery: tuple[str, ...] = ("later_delivery",)
         if self.claims.decode is not None:
             parts.append(self._later_delivery(left - self.claims.decode))
@@ -255,17 +255,17 @@ class _Requests(NamedTuple):
             aside = ("preemption",)
         return [*parts, *self._stalls_and_decode(left, decode, (*aside, *delivery))]
 
-    def _later_delivery(self, delivered: np.ndarray) -> Column:
+    def _later_delivery(self, delivered: np.ndarray) -> PartColumn:
         slack = self.c.last_slack[self.rows]
         about = "from the first token to the last as measured, without the time that the server reports"
         sources: tuple[PartSource, ...] = ("measured", "claimed")
         low, high = delivered - slack, delivered + slack
-        return Column(("later_delivery",), sources, about, delivered, low, high)
+        return PartColumn(("later_delivery",), sources, about, delivered, low, high)
 
     def _stalls_and_decode(
         self, left: np.ndarray, decode: tuple[str, ...], others: tuple[str, ...]
-    ) -> list[Column]:
-        """Return stalls, and decoding with what can't be told from it; one part where stalls can't be."""
+    ) -> list[PartColumn]:
+        """Return stalls, and decoding with what can't be separated from it; one part where stalls can't be."""
         slack = self.c.last_slack[self.rows]
         stall = _stall(self.d, self.rows, left)
         about = "from the first token to the last, without the parts above"
@@ -273,12 +273,12 @@ class _Requests(NamedTuple):
             self.notes.append(_NO_STALLS.format(_WHY[self.d.unknown]))
             covers = (*decode, "stall", *others)
             return [
-                Column(covers, ("calculated",), about, left, left - slack, left + slack)
+                PartColumn(covers, ("calculated",), about, left, left - slack, left + slack)
             ]
         least, most = stall.sums
         whole = int(left.sum())
         sources: tuple[PartSource, ...] = ("calculated",) if most else ("measured",)
-        rest = Column(
+        rest = PartColumn(
             (*decode, *others),
             sources,
             about,
@@ -290,14 +290,14 @@ class _Requests(NamedTuple):
         return [stall, rest]
 
 
-def _claimed(atoms: Sequence[str], value: np.ndarray) -> Column:
+def _claimed(atoms: Sequence[str], value: np.ndarray) -> PartColumn:
     about = "the server says so in each answer"
-    return Column(tuple(atoms), ("claimed",), about, value, value, value)
+    return PartColumn(tuple(atoms), ("claimed",), about, value, value, value)
 
 
-def _by_bound(atom: str, value: np.ndarray) -> Column:
+def _by_bound(atom: str, value: np.ndarray) -> PartColumn:
     about = "the least that the hardware's peaks allow (roofline)"
-    return Column((atom,), ("calculated",), about, value, value, value)
+    return PartColumn((atom,), ("calculated",), about, value, value, value)
 
 
 def _capped(least: np.ndarray, room: np.ndarray, what: str, notes: list[str]) -> np.ndarray:
@@ -313,28 +313,30 @@ def _capped(least: np.ndarray, room: np.ndarray, what: str, notes: list[str]) ->
     return least_ns
 
 
-def _network(trips: Sequence[int], left: np.ndarray) -> tuple[Column, np.ndarray]:
+def _network(trips: Sequence[int], left: np.ndarray) -> tuple[PartColumn, np.ndarray]:
     """Return a round trip for each request, as measured beside the load, and what it leaves."""
     likely, least, most = (
         np.minimum(left, round(float(np.quantile(trips, q)))) for q in (0.5, 0.0, 1.0)
     )
     about = "a round trip, measured before and after the load"
-    part = Column(("network",), ("measured",), about, likely, least, most)
+    part = PartColumn(("network",), ("measured",), about, likely, least, most)
     return part, left - likely
 
 
-def _pauses(d: Disturbance, rows: np.ndarray, left: np.ndarray) -> Column:
+def _pauses(d: Disturbance, rows: np.ndarray, left: np.ndarray) -> PartColumn:
     value, low, high = (
         np.minimum(np.rint(column[rows]).astype(np.int64), left)
         for column in (d.pause, d.pause_low, d.pause_high)
     )
-    about = "gaps in which the other streams went on, and this one did not catch up"
-    return Column(
+    about = "gaps in which the other streams progressed, and this one did not catch up"
+    return PartColumn(
         ("preemption",), ("measured",), about, value, np.minimum(low, value), high
     )
 
 
-def _are_preemptions(pauses: Column, latency: np.ndarray, preemptions: int | None) -> bool:
+def _are_preemptions(
+    pauses: PartColumn, latency: np.ndarray, preemptions: int | None
+) -> bool:
     """Return whether pauses are a part of their own. Few that the server doesn't count may be late deliveries."""
     if preemptions == 0 or not _counts(pauses, latency):
         return False
@@ -342,12 +344,12 @@ def _are_preemptions(pauses: Column, latency: np.ndarray, preemptions: int | Non
     return _narrow(pauses, latency) and (many or preemptions is not None)
 
 
-def _counts(pauses: Column, latency: np.ndarray) -> bool:
+def _counts(pauses: PartColumn, latency: np.ndarray) -> bool:
     counts: bool = pauses.high.sum() > _NO_PAUSES * latency.sum()
     return counts
 
 
-def _stall(d: Disturbance, rows: np.ndarray, left: np.ndarray) -> Column:
+def _stall(d: Disturbance, rows: np.ndarray, left: np.ndarray) -> PartColumn:
     value, low, high = (
         np.minimum(np.rint(column[rows]).astype(np.int64), left)
         for column in (d.stall, d.stall_low, d.stall_high)
@@ -356,23 +358,25 @@ def _stall(d: Disturbance, rows: np.ndarray, left: np.ndarray) -> Column:
     least, most = (round(bound) for bound in d.stall_total)
     about = "gaps while another prompt was open, as far as they are longer than gaps without one"
     bounds = min(least, total), max(min(most, int(left.sum())), total)
-    return Column(("stall",), ("measured", "calculated"), about, value, low, high, bounds)
+    return PartColumn(
+        ("stall",), ("measured", "calculated"), about, value, low, high, bounds
+    )
 
 
-def _narrow(part: Column, latency: np.ndarray) -> bool:
+def _narrow(part: PartColumn, latency: np.ndarray) -> bool:
     """Return whether the bounds of a part are near enough to print it."""
     low, high = part.sums
     return high - low <= WIDEST * int(latency.sum())
 
 
-def _one_delivery(parts: list[Column]) -> list[Column]:
+def _one_delivery(parts: list[PartColumn]) -> list[PartColumn]:
     """Join first and later delivery where both are measured: what the last token took is the part of the latency."""
     first = next((p for p in parts if "first_delivery" in p.covers), None)
     later = next((p for p in parts if p.covers == ("later_delivery",)), None)
     if first is None or later is None or "prefill_above" in first.covers:
         return parts
     value = first.value + later.value
-    joined = Column(
+    joined = PartColumn(
         (*first.covers, *later.covers),
         ("measured", "claimed"),
         "from sent to the last token as measured, without the time that the server reports",

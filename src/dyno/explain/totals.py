@@ -4,15 +4,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dyno.explain.split import CLAIM_SLACK, Column, title_of
-from dyno.facts.explanation import ATOMS, Part, PartSource
+from dyno.explain.split import CLAIM_SLACK, PartColumn, title_of
+from dyno.facts.explanation import Part, PartSource
 from dyno.facts.telemetry import EngineTelemetry
 from dyno.units import NS_PER_MS, NS_PER_S
 
 _COUNTS_DIFFER = 0.01  # of a histogram's requests and those of the load
 
 
-def totals(parts: Sequence[Column], latency: np.ndarray) -> list[Part]:
+def totals(parts: Sequence[PartColumn], latency: np.ndarray) -> list[Part]:
     whole = int(latency.sum())
     count = max(len(latency), 1)
     out = []
@@ -73,33 +73,37 @@ def _cut(
     return parts
 
 
+# What is known to be a part of a histogram's time already: the bound, pauses and stalls.
+_INSIDE = {
+    "queue": set[str](),
+    "prefill": {"prefill_bound"},
+    "decode": {"decode_bound", "stall", "preemption"},
+}
+_OWN = {
+    "queue": ("queue",),
+    "prefill": ("prefill_bound", "prefill_above"),
+    "decode": ("decode_bound", "decode_above", "stall", "preemption"),
+}
+_MAIN = {"queue": "queue", "prefill": "prefill_above", "decode": "decode_above"}
+
+
 def _cut_one(
     parts: list[Part], name: str, said: int, requests: int, notes: list[str]
 ) -> list[Part]:
-    own = [name] if name in ATOMS else [f"{name}_bound", f"{name}_above"]
-    whole = next(
-        (p for p in parts if own[-1] in p.covers and len(p.covers) > len(own)), None
-    )
-    if whole is None:
+    whole = next((p for p in parts if _MAIN[name] in p.covers), None)
+    if whole is None or {*whole.covers} <= {*_OWN[name]}:
         return parts
-    # What is known to be a part of it already: the bound, pauses and stalls.
-    inside = {
-        "prefill": ("prefill_bound",),
-        "decode": ("decode_bound", "stall", "preemption"),
-    }
-    known = [p for p in parts if p is not whole and {*p.covers} & {*inside.get(name, ())}]
-    mine = said - sum(p.total_ns for p in known)
-    if mine < 0 or mine > whole.total_ns * (1 + CLAIM_SLACK):
+    known = sum(p.total_ns for p in parts if p is not whole and {*p.covers} & _INSIDE[name])
+    mine = said - known
+    if not 0 <= mine <= whole.total_ns * (1 + CLAIM_SLACK):
         notes.append(
             f"The server's histogram of {name} doesn't fit what was measured: it is not used."
         )
         return parts
     mine = min(mine, whole.total_ns)
-    covers = [atom for atom in own if atom in whole.covers]
-    if name == "decode" and "stall" in whole.covers:
-        covers.append("stall")
+    covers = [atom for atom in whole.covers if atom in _OWN[name]]
     left = [atom for atom in whole.covers if atom not in covers]
-    about = f"the server says so of all requests together ({name})"
+    about = f"the server reports it of all requests together ({name})"
     cut = _piece(whole, covers, ["claimed"], about, mine, requests)
     rest = _piece(whole, left, ["calculated"], whole.about, whole.total_ns - mine, requests)
     place = parts.index(whole)

@@ -1,6 +1,6 @@
 """Where the time of requests went: parts that add up to their latency. METHOD.md defines each part and its error.
 
-A part covers one or several of ATOMS. It covers several where they can't be told apart, and then its title says so.
+A part covers one or several of ATOMS. It covers several where they can't be separated, and then its title says so.
 """
 
 from typing import Literal
@@ -26,7 +26,9 @@ ATOMS = {
 REST = "rest"
 # measured: by dyno's own times. claimed: the server says so. calculated: from the hardware's peaks, or from other gaps.
 PartSource = Literal["measured", "claimed", "calculated"]
-EventKind = Literal["prefill", "stall", "pause", "silence", "client", "preemption", "queue"]
+IncidentKind = Literal[
+    "prefill", "stall", "pause", "silence", "client", "preemption", "queue"
+]
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -44,10 +46,10 @@ class Part(msgspec.Struct, frozen=True):
     share: float  # of the latency of all requests
 
 
-class Event(msgspec.Struct, frozen=True):
+class Incident(msgspec.Struct, frozen=True):
     """Something else that happened while a request was open."""
 
-    kind: EventKind
+    kind: IncidentKind
     at_s: float  # since the load began
     length_s: float
     text: str
@@ -65,7 +67,7 @@ class RequestParts(msgspec.Struct, frozen=True):
     output_tokens: int
     latency_ms: float  # from due to the last token
     parts_ms: dict[str, float]  # by the part's name; the rest among them
-    events: list[Event] = []
+    events: list[Incident] = []
 
 
 class Segment(msgspec.Struct, frozen=True, array_like=True):
@@ -134,7 +136,7 @@ class PartChange(msgspec.Struct, frozen=True):
     points: float  # of the change of the latency, in percent of A's latency
 
 
-class Difference(msgspec.Struct, frozen=True):
+class PartDifference(msgspec.Struct, frozen=True):
     a: str
     b: str
     per: Literal["request", "output token"]

@@ -5,7 +5,13 @@ from collections.abc import Iterator, Sequence
 from dyno.errors import UsageError
 from dyno.explain.explain import Explained
 from dyno.explain.split import title_of
-from dyno.facts.explanation import Difference, Explanation, Part, PartChange, RequestParts
+from dyno.facts.explanation import (
+    Explanation,
+    Part,
+    PartChange,
+    PartDifference,
+    RequestParts,
+)
 from dyno.numbers import UNKNOWN, count, many, number, percent
 from dyno.report.table import terminal, text_table
 from dyno.screen import styled, wrapped
@@ -125,7 +131,7 @@ def _requests(requests: Sequence[RequestParts]) -> Iterator[str]:
 # ---- two sides ----
 
 
-def difference_text(d: Difference) -> str:
+def difference_text(d: PartDifference) -> str:
     rows = [_change_row(p, d) for p in d.parts if abs(p.points) >= 0.05 or not p.covers]
     rows.append(_change_row(d.change, d))
     titles = [
@@ -146,7 +152,7 @@ def difference_text(d: Difference) -> str:
     return "\n".join([*wrapped(d.sentence), "", *table, "", *wrapped(per), *notes])
 
 
-def _change_row(p: PartChange, d: Difference) -> list[str]:
+def _change_row(p: PartChange, d: PartDifference) -> list[str]:
     interval = UNKNOWN
     if p.low_ms is not None and p.high_ms is not None:
         interval = f"{number(p.low_ms, digits=3)} to {number(p.high_ms, digits=3)}"

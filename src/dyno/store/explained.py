@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from dyno.explain.bounds import hardware_bound
-from dyno.explain.explain import Explained, RunFacts, explain
-from dyno.explain.split import Column
+from dyno.explain.explain import Explained, RunContext, explain
+from dyno.explain.split import PartColumn
 from dyno.facts.record import Record
 from dyno.facts.telemetry import Sample
 from dyno.store.run import Run
@@ -16,7 +16,7 @@ PARTS = {
     "run": ("VARCHAR", "folder of the run; the same in every table"),
     "part": (
         "VARCHAR",
-        "what it covers: queue, or queue+prefill_above where these can't be told apart",
+        "what it covers: queue, or queue+prefill_above where these can't be separated",
     ),
     "title": ("VARCHAR", "the same in words"),
     "source": ("VARCHAR", "measured, claimed (by the server), calculated"),
@@ -47,7 +47,7 @@ def explained(
     bound = hardware_bound(
         manifest.model, trial.engine, manifest.target, manifest.peaks, result.telemetry
     )
-    facts = RunFacts(str(run.path), title, run.client(), bound, result.telemetry, samples)
+    facts = RunContext(str(run.path), title, run.client(), bound, result.telemetry, samples)
     return explain(run.records() if records is None else records, facts)
 
 
@@ -73,7 +73,9 @@ def request_rows(each: Explained) -> Iterator[dict[str, Any]]:
         yield from _of_requests(each.explanation.run, numbers, part)
 
 
-def _of_requests(run: str, numbers: list[int], part: Column) -> Iterator[dict[str, Any]]:
+def _of_requests(
+    run: str, numbers: list[int], part: PartColumn
+) -> Iterator[dict[str, Any]]:
     columns = (part.value, part.low, part.high)
     values = zip(numbers, *((c / NS_PER_MS).tolist() for c in columns), strict=True)
     for number, ms, low_ms, high_ms in values:

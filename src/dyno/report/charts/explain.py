@@ -167,7 +167,7 @@ def slowest(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         "Each bar is a request that was open at the same time; ▶ marks the chosen one. Long gaps are gaps of more than "
         "twice a step."
     )
-    words = [[_words(each) for each in e.slowest] for e in trials.entries]
+    words = [[_request_words(each) for each in e.slowest] for e in trials.entries]
     drawing.params = [constant("requests_words", words)]
     trials.add_to(drawing, "requests_words[trial][pick]")
     ranks = {i: f"{'the slowest' if not i else f'number {i + 1}'}" for i in range(most)}
@@ -205,12 +205,12 @@ def slowest(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     }
     mark = {**vega.TEXT, "text": "▶", "align": "right", "dx": -3, "fontSize": 12}
     chosen = [when("datum.number == datum.chosen"), when("datum.what == datum.first_what")]
-    at = {"x": alt.X("begin:Q"), "y": alt.Y("middle:Q")}
+    beside = {"x": alt.X("begin:Q"), "y": alt.Y("middle:Q")}
     middle = let("middle", "datum.lane + 0.5")
     yield drawing.chart(
         [
             unit({"type": "rect", "clip": True}, where, params=[vega.zoom()]),
-            unit(mark, at, *chosen, middle),
+            unit(mark, beside, *chosen, middle),
         ]
     )
 
@@ -233,6 +233,6 @@ def _lanes(each: Neighbourhood) -> Row:
     return row
 
 
-def _words(each: Neighbourhood) -> str:
+def _request_words(each: Neighbourhood) -> str:
     r = each.request
     return f"request {r.index}: {number(r.latency_ms)} ms"
