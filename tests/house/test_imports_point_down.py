@@ -34,6 +34,7 @@ ROWS: list[set[str]] = [
     {"facts"},
     {"engines"},
     {"measure"},
+    {"explain"},
     {"checks"},
     {"compare"},
     {"study", "load", "probe", "results", "store"},

@@ -60,6 +60,10 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "runs": ("runs.add", "list, show, tag, delete and pack runs and studies"),
         "report": ("report.add", "make a page, Markdown, CSV or pictures of results"),
         "compare": ("compare.add", "test whether two results really differ"),
+        "explain": (
+            "explain.add",
+            "split the latency of requests into parts: where the time went",
+        ),
         "audit": ("audit.add", "check any tool's results for errors"),
         "import": ("audit.add_import", "store other tools' results beside the runs"),
         "sql": ("sql.add", "query all runs and studies with SQL"),

@@ -326,6 +326,9 @@ class Summary(msgspec.Struct, frozen=True):
         int, "events without text before the first text of an answer, without the role"
     ] = 0
     probes: ProbeSummary | None = None  # where some were sent: --probe-request-rate
+    server_queue_ms: Annotated[
+        float | None, "mean time in the server's queue, where each answer reports it"
+    ] = None
 
     @property
     def events(self) -> int:

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from dyno.facts.record import ABORTED, ABORTS
+from dyno.units import NS_PER_MS
 from dyno.workload.request import Request
 
 # What decoding an event may raise: it is not JSON, not of the expected form, not text, or nested without end.
@@ -26,6 +27,24 @@ class Asked(msgspec.Struct, frozen=True):
     ignore_eos: bool = False
     sampling: dict[str, Any] = {}  # temperature, top_p, top_k, min_p, seed … where given
     extra_body: dict[str, Any] = {}
+
+
+class ServerTimes(msgspec.Struct, frozen=True, gc=False):
+    """What a server says of the time that it spent on a request. None: it doesn't say so."""
+
+    queue_ns: int | None = None  # before it began to work on it
+    prefill_ns: int | None = None  # from there to the first token
+    decode_ns: int | None = None  # from the first token to the last
+
+
+_LONGEST_MS = 1e9  # of a time that a server reports: eleven days
+
+
+def reported_ns(milliseconds: Any) -> int | None:
+    """Return a time that a server reports; None: it is not a number, or not one of a request's length."""
+    if type(milliseconds) not in (int, float) or not 0 <= milliseconds <= _LONGEST_MS:
+        return None
+    return round(float(milliseconds) * NS_PER_MS)
 
 
 class StreamReading(msgspec.Struct):
@@ -47,6 +66,7 @@ class StreamReading(msgspec.Struct):
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     output_tokens: int | None = None
+    times: ServerTimes | None = None
     finish_reason: str | None = None
     model: str | None = None
     done: bool = False
