@@ -80,7 +80,7 @@ def add(p: Parser) -> None:
     )
     g = p.add_argument_group("server")
     target_flags(g)
-    flags.add(g, TrialSpec, "reset_cache", "correctness_check")
+    flags.add(g, TrialSpec, "reset_cache", "correctness_check", "stream")
     settings.add_engine(p.add_argument_group("engine settings (with --engine)"))
     _workload_flags(p.add_argument_group("prompts"))
     load = p.add_argument_group("load")

@@ -289,6 +289,11 @@ class Summary(msgspec.Struct, frozen=True):
     # completed, of several chunks, every one of them seen
     at_once: Annotated[int, "requests whose chunks all arrived together"]
     client: ClientSummary
+    whole: Annotated[int, "completed requests whose answer came in one piece"] = 0
+    results: Annotated[
+        int | None, "vectors or scores in completed answers; null: they have text"
+    ] = None
+    result_throughput: Annotated[float | None, "the same, per second"] = None
     # where there are several
     replicas: Annotated[list[ReplicaSummary], "figures of each copy of the server"] = []
     bounds: Annotated[

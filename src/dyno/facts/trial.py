@@ -68,6 +68,14 @@ class TrialSpec(msgspec.Struct, frozen=True):
             added="--chat-template-kwargs",
         ),
     ] = {}
+    stream: Annotated[
+        bool,
+        Option(
+            "--no-streaming",
+            help="ask for each answer in one piece: it has no first token, and no TTFT, TPOT and ITL "
+            "(study: stream = false)",
+        ),
+    ] = True
     request_id_prefix: Annotated[
         str | None,
         Option(
@@ -154,6 +162,11 @@ class TrialSpec(msgspec.Struct, frozen=True):
     client: ClientSpec = ClientSpec()
     # dyno starts it, or, of the kind openai, knows what the server should be
     engine: EngineSpec | None = None
+
+    @property
+    def api(self) -> str:
+        """Return what its requests and answers are like: its backend, and the form of its answers."""
+        return self.target.backend if self.stream else f"{self.target.backend}/whole"
 
     @property
     def replays(self) -> bool:

@@ -8,7 +8,7 @@ import msgspec
 
 from dyno.facts.record import ABORTS
 from dyno.load import decode, http1
-from dyno.load.protocols import PROTOCOLS, Asked
+from dyno.load.protocols import PROTOCOLS, Asked, protocol_of
 from dyno.workload.request import Answers, Request, Turn
 
 _HOLE = "dyno: the prompt"  # stands for the prompt while the rest of a body is encoded
@@ -88,7 +88,7 @@ class TurnScript(msgspec.Struct, tag=True):
 
     @property
     def chat(self) -> bool:
-        return PROTOCOLS[self.backend].chat
+        return protocol_of(self.backend).chat
 
     def collector(self, exchange: int) -> "AnswerCollector | None":
         return (
@@ -169,7 +169,7 @@ class AnswerCollector:
         if not self.reads:
             return self._text
         response = self._head + b"".join(self.reads)
-        protocol = PROTOCOLS[self._backend]
+        protocol = protocol_of(self._backend)
         head = http1.head(response)
         rest = "" if head is None else protocol.read(decode.events(response, head)).answer
         return self._text + _encode(rest)[1:-1]
@@ -197,14 +197,14 @@ def make(
     id_prefix: str | None = None,
 ) -> Script:
     """Make the script. `head`: of each request, to the value of its content length. `id_prefix`: of their numbers."""
-    protocol = PROTOCOLS[backend]
+    protocol = protocol_of(backend)
     wholes = []
     turns = []
     for number, request in enumerate(requests):
         if isinstance(request, Turn):
             turns.append(request)
         else:
-            body = _encode(protocol.body(request, asked))
+            body = protocol.encode(protocol.body(request, asked))
             wholes.append(http1.payload(head, body, _id_line(id_prefix, number)))
     if not turns:
         return PromptScript(wholes)
@@ -241,7 +241,7 @@ def _id_line(prefix: str | None, number: int) -> bytes:
 def _body(
     turn: Turn, backend: str, asked: Asked, answers: Answers, followed: bool
 ) -> TurnBody:
-    protocol = PROTOCOLS[backend]
+    protocol = protocol_of(backend)
     whole = protocol.body(Request(_HOLE, turn.prompt_tokens, turn.output_tokens), asked)
     hole = (
         _encode({"role": "user", "content": _HOLE})

@@ -55,6 +55,9 @@ class Counting:
         if r.error is not None:
             r.chunk_tokens = None
             return
+        if r.results is not None:
+            r.output_tokens = 0
+            return
         if claim is None or not self._possible(r, claim):
             r.output_tokens, r.tokens_by = self._counted(r)
             r.tokens_other = claim

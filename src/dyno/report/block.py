@@ -32,6 +32,8 @@ _COPIED = (
     "duration_s", "total_input_tokens", "total_output_tokens", "request_throughput", "request_goodput",
     "output_throughput", "peak_output_throughput", "peak_concurrency", "total_token_throughput",
 )  # fmt: skip
+# of answers in one piece, which have no first token and no gaps between tokens
+_WHOLE_LATENCIES = ("e2el",)
 _INDENT = " " * 8
 
 
@@ -40,16 +42,20 @@ def block(
 ) -> str:
     """Return the block of a served run. `answers`: in the history of conversations."""
     s = result.served
+    absent = _absent(s)
     lines = [f"{' Serving Benchmark Result ':=^50}"]
     lines.append(_copied_figure(METRICS["completed"], s))
     lines.append(_failed(s.failed))
     lines += _copied_load(trial)
     for name in _COPIED:
-        if name != "request_goodput" or trial.goodput_ms:
+        if name not in absent and (name != "request_goodput" or trial.goodput_ms):
             lines.append(_copied_figure(METRICS[name], s))
+    if s.results is not None:
+        lines.append(_copied("Total input sequences:", s.results))
+        lines.append(_copied("Input sequence throughput (seq/s):", s.result_throughput))
     if s.probes is not None:
         lines += _probes(s.probes)
-    for key in metrics:
+    for key in metrics if not s.whole else _WHOLE_LATENCIES:
         lines += _distribution(KEYS[key], s)
     if s.reasoning_tokens is not None:
         lines += _reasoning(s)
@@ -67,6 +73,13 @@ def block(
     lines.append("=" * 50)
     lines += verdict_lines(result)
     return "\n".join(lines)
+
+
+def _absent(s: Summary) -> tuple[str, ...]:
+    """Return the figures that answers of this kind don't have."""
+    if s.results is not None:
+        return ("total_output_tokens", "output_throughput", "peak_output_throughput")
+    return ("peak_output_throughput",) if s.whole else ()
 
 
 def _copied_load(trial: TrialSpec) -> Iterator[str]:
@@ -90,7 +103,8 @@ def _own(result: Result, load: LoadSpec) -> Iterator[str]:
     """Yield the lines that dyno adds to vLLM's block."""
     s = result.served
     yield from _incomplete(s)
-    yield labelled("Output tokens counted by:", ", ".join(s.tokens_by) or UNKNOWN)
+    if s.results is None:
+        yield labelled("Output tokens counted by:", ", ".join(s.tokens_by) or UNKNOWN)
     if s.steady is not None:
         yield from _steady(s.steady, s.bounds.get("steady_output_throughput"))
     if s.reuse is not None and s.reuse.possible_tokens:
@@ -167,6 +181,8 @@ def _schedule(s: Summary, load: LoadSpec) -> Iterator[str]:
     if not load.closed_loop:
         for stem in ("response_ttft", "response_e2el"):
             d = s.latencies[stem]
+            if d.empty and s.whole:
+                continue
             yield labelled(
                 f"Mean {LATENCIES[stem].words} (ms):", _value(d.mean, d.bounds.get("mean"))
             )

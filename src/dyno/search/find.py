@@ -276,7 +276,7 @@ class Finder:
         graph = Graph.from_requests(requests)
         task = FollowTask(
             spool=str(run.spool_path),
-            backend=trial.target.backend,
+            api=trial.api,
             lengths=[PlannedLength(r.prompt_tokens, r.output_tokens) for r in requests],
             limits=self.spec.limits,
             least=self.search.least,

@@ -16,7 +16,7 @@ from dyno.facts.target import TargetFacts
 from dyno.facts.trial import TrialSpec
 from dyno.http import Client, Route, Url
 from dyno.load import http1, plan, script
-from dyno.load.protocols import PROTOCOLS
+from dyno.load.protocols import PROTOCOLS, protocol_of
 from dyno.load.sessions import Graph
 from dyno.load.wire import Traffic
 from dyno.option import setting_name
@@ -107,7 +107,7 @@ def make_prompts(
         else f"{most}{spec.num_prompts or 'all'} prompts"
     )
     watcher.phase(f"Generating {what} ({spec.dataset}{source})")
-    chat = PROTOCOLS[trial.target.backend].chat
+    chat = protocol_of(trial.api).chat
     work = make_work(spec, tokenizer, client, model, chat, trial.chat_template_kwargs)
     _check_template(trial, work, chat)
     if work.template == "missing":
@@ -117,14 +117,14 @@ def make_prompts(
     for reason, number in work.dropped.items():
         watcher.phase(str(Dropped(reason, number)))
     _check_times(trial.load, work)
-    _check_bodies(work.requests, trial.target.backend)
-    _check_prompts(work.requests, trial.target.backend)
+    _check_bodies(work.requests, trial)
+    _check_prompts(work.requests, trial)
     return Prompts(work, tokenizer if tokenizer.counted_by == "tokenizer" else None, file)
 
 
-def _check_prompts(requests: Sequence[Request], backend: str) -> None:
+def _check_prompts(requests: Sequence[Request], trial: TrialSpec) -> None:
     """Refuse prompts of a form that the backend can't send."""
-    protocol = PROTOCOLS[backend]
+    protocol, backend = protocol_of(trial.api), trial.target.backend
     if not protocol.takes_token_ids and any(isinstance(r.prompt, list) for r in requests):
         raise UsageError(
             f"The dataset has token ids as prompts, which {setting_name('--backend')} {backend} can't send. Use "
@@ -175,8 +175,8 @@ def _check_template(trial: TrialSpec, work: Workload, chat: bool) -> None:
         )
 
 
-def _check_bodies(requests: Sequence[Request], backend: str) -> None:
-    fields = PROTOCOLS[backend].fields
+def _check_bodies(requests: Sequence[Request], trial: TrialSpec) -> None:
+    fields, backend = protocol_of(trial.api).fields, trial.target.backend
     used = {
         key
         for request in requests
@@ -307,9 +307,10 @@ def _traffic(
     asked = asked_of(trial, session.target.model)
     routes = [Route(Url(url), spec, headers) for url in spec.urls]
     host = next((value for name, value in headers.items() if name.lower() == "host"), None)
+    protocol = protocol_of(trial.api)
     head = {
-        "content-type": "application/json",
-        "accept": "text/event-stream",
+        "content-type": protocol.content_type,
+        "accept": "text/event-stream" if protocol.streams else "application/json",
         "accept-encoding": "identity",
     }
     head |= {
@@ -328,7 +329,7 @@ def _traffic(
         fronts=fronts,
         script=script.make(
             requests,
-            spec.backend,
+            trial.api,
             asked,
             whole + http1.head_before_length(head),
             answers,

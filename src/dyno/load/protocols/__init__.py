@@ -1,6 +1,8 @@
 """The protocols, by the name that --backend takes."""
 
-from dyno.load.protocols.base import Asked, StreamReading, WireProtocol
+from functools import cache
+
+from dyno.load.protocols.base import Asked, InOnePiece, StreamReading, WireProtocol
 from dyno.load.protocols.llamacpp import Completion
 from dyno.load.protocols.openai import Chat, Completions, TransformersCompletions
 from dyno.load.protocols.tgi import GenerateStream
@@ -14,4 +16,20 @@ PROTOCOLS: dict[str, WireProtocol] = {
     "transformers": TransformersCompletions(),
 }
 
-__all__ = ["PROTOCOLS", "Asked", "StreamReading", "WireProtocol"]
+
+@cache
+def protocol_of(api: str) -> WireProtocol:
+    """Return the protocol of a trial's API: a backend, or BACKEND/whole for answers in one piece."""
+    backend, _, form = api.partition("/")
+    protocol = PROTOCOLS[backend]
+    return InOnePiece(protocol) if form and protocol.streams else protocol
+
+
+__all__ = [
+    "PROTOCOLS",
+    "Asked",
+    "InOnePiece",
+    "StreamReading",
+    "WireProtocol",
+    "protocol_of",
+]

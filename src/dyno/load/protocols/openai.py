@@ -9,9 +9,13 @@ from dyno.load.plain import PlainEvents, TextShape, shape_of
 from dyno.load.protocols.base import (
     UNREADABLE,
     Asked,
+    CallParts,
     StreamReading,
+    WireProtocol,
     finish,
     garbage,
+    note_one_text,
+    read_object,
     settle_silent,
     several_choices,
     stream_error,
@@ -47,6 +51,7 @@ class _Choice(msgspec.Struct, gc=False):
     index: int | None = 0
     text: str | None = None
     delta: _Delta | None = None
+    message: _Delta | None = None  # of an answer in one piece
     finish_reason: Any = None  # SGLang: perhaps an object
     token_ids: Any = None  # vLLM's, where they are asked for
     logprobs: Any = None
@@ -70,10 +75,11 @@ _RUNS = 4  # attempts to read many events of a stream at once
 class _EventReader:
     """Takes the events of a stream one by one."""
 
-    __slots__ = ("_last_silent_end", "_so_far", "_tokens", "reading")
+    __slots__ = ("_calls", "_last_silent_end", "_so_far", "_tokens", "reading")
 
     def __init__(self) -> None:
         self.reading = StreamReading([], [])
+        self._calls = CallParts()
         # the event with the finish reason, where it has no text
         self._last_silent_end: int | None = None
         # so far, by the usage, token ids or log probabilities of each event
@@ -115,6 +121,7 @@ class _EventReader:
 
     def close(self) -> StreamReading:
         settle_silent(self.reading, self._last_silent_end)
+        self.reading.calls = self._calls.calls()
         _note_tokens(self.reading, self._so_far)
         return self.reading
 
@@ -151,9 +158,43 @@ class _EventReader:
         if thought := delta.reasoning_content or delta.reasoning:
             self.reading.thoughts[end] = len(thought)
             text = thought if not text else thought + text
-        if delta.tool_calls and not text:
-            text = _called(delta.tool_calls)
+        if delta.tool_calls:
+            self._calls.add(delta.tool_calls)
+            if not text:
+                text = _called(delta.tool_calls)
         return text
+
+
+def _read_object(body: bytes) -> StreamReading:
+    reading = StreamReading([], [])
+    answer = read_object(body, _decode, reading)
+    if answer is None:
+        return reading
+    choices = answer.choices or []
+    if len(choices) > 1:
+        return several_choices(reading, 1)
+    for choice in choices:
+        _note_message(reading, choice)
+    if answer.usage is not None:
+        _note_usage(reading, answer.usage)
+    reading.model = answer.model
+    return reading
+
+
+def _note_message(reading: StreamReading, choice: _Choice) -> None:
+    """Note the one text of an answer in one piece, its reasoning before it."""
+    text, thought = choice.text or "", ""
+    if (message := choice.message) is not None:
+        text = message.content or ""
+        thought = message.reasoning_content or message.reasoning or ""
+        calls = CallParts()
+        calls.add(message.tool_calls or [])
+        reading.calls = calls.calls()
+        if reading.calls and not text:
+            text = _called(message.tool_calls or [])
+    if choice.finish_reason:
+        finish(reading, choice.finish_reason)
+    note_one_text(reading, text, thought)
 
 
 def _read_events(events: list[tuple[int, bytes]]) -> StreamReading:
@@ -281,13 +322,18 @@ def _called(calls: list[Any]) -> str:
 def _common(request: Request, asked: Asked) -> dict[str, Any]:
     body: dict[str, Any] = {
         "model": asked.model,
-        "stream": True,
-        "stream_options": {"include_usage": True},
+        **_streaming(asked.stream),
         **asked.sampling,
     }
     if asked.ignore_eos:
         body["ignore_eos"] = True
     return body
+
+
+def _streaming(stream: bool) -> dict[str, Any]:
+    if not stream:
+        return {"stream": False}
+    return {"stream": True, "stream_options": {"include_usage": True}}
 
 
 def _messages(request: Request) -> list[dict[str, Any]]:
@@ -300,13 +346,13 @@ def _messages(request: Request) -> list[dict[str, Any]]:
     ]
 
 
-class Completions:
+class Completions(WireProtocol):
     path = "/v1/completions"
     takes_token_ids = True
     takes_stop = True
-    chat = False
-    text_key: str | None = "text"
-    fields: frozenset[str] | None = None
+    text_key = "text"
+    whole = True
+    read_whole = staticmethod(_read_object)
 
     def body(self, request: Request, asked: Asked) -> dict[str, Any]:
         return {
@@ -322,13 +368,12 @@ class Completions:
         return _read_plain(raw, start, "text")
 
 
-class Chat:
+class Chat(WireProtocol):
     path = "/v1/chat/completions"
-    takes_token_ids = False
-    takes_stop = False
     chat = True
-    text_key: str | None = "content"
-    fields: frozenset[str] | None = None
+    text_key = "content"
+    whole = True
+    read_whole = staticmethod(_read_object)
 
     def body(self, request: Request, asked: Asked) -> dict[str, Any]:
         body = {
@@ -345,15 +390,11 @@ class Chat:
         return _read_plain(raw, start, "content")
 
 
-class TransformersCompletions:
+class TransformersCompletions(WireProtocol):
     """`transformers serve` refuses fields that OpenAI doesn't have; the rest goes into a generation_config."""
 
     path = "/v1/completions"
-    takes_token_ids = False
-    takes_stop = False
-    chat = False
-    text_key: str | None = "text"
-    fields: frozenset[str] | None = None  # it refuses what it doesn't know by itself
+    text_key = "text"
 
     def body(self, request: Request, asked: Asked) -> dict[str, Any]:
         sampling = dict(asked.sampling)
@@ -377,9 +418,6 @@ class TransformersCompletions:
             "generation_config": json.dumps(config),
             **asked.extra_body,
         }
-
-    def read_plain(self, raw: bytes, start: int) -> StreamReading | None:
-        return None  # the transformers library itself takes far longer for a chunk
 
     def read(self, events: list[tuple[int, bytes]]) -> StreamReading:
         reading = _read_events(events)
