@@ -286,6 +286,12 @@ CHECKS = (
             "For prompts of an exact length, give --tokenizer (a folder with tokenizer.json, or a Hub name)."),
     }, server=tokens.input_length, row=tokens.input_length, needs=[where(of_fixed_lengths, TOKENS, REQUESTS, LENGTHS)]),
     Check({
+        "tokens.media": ("note; doubt above 50 %",
+            "The server counts other tokens for images than the model's rule.",
+            "If it counts too few, the images may not reach the model: ask it what an image shows. Else its image "
+            "processor has other settings; --image-tokens names the rule."),
+    }, server=tokens.media),
+    Check({
         "tokens.by_tokenizer": ("note", "The server reports no usage; dyno tokenized the text.",
             "Counts may differ from the server's by a few tokens per answer."),
         "tokens.by_chunks": ("doubt", "The server reports no usage and there is no tokenizer: chunks were counted.",

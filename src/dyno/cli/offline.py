@@ -32,10 +32,10 @@ PERCENTILES = [10.0, 25.0, 50.0, 75.0, 90.0, 99.0]  # those that vLLM writes
 _BACKENDS = {"vllm": "vllm", "hf": "transformers"}
 _REFUSED = {  # reason → flags
     **settings.REFUSED,
+    **settings.OFFLINE_REFUSED,
     "only `dyno bench serve` has it.": "--lora-modules --sonnet-input-len --sonnet-output-len --sonnet-prefix-len",
     "dyno uses vLLM's synchronous engine; `dyno bench serve` measures the other one. Remove it.": "--async-engine",
     "dyno runs transformers unchanged. Remove it.": "--hf-enable-torch-compile",
-    settings.GENERATION: "--no-reranker",
 }
 
 _THROUGHPUT = """examples:
@@ -118,7 +118,7 @@ def add_latency(p: Parser) -> None:
 def _add_engine(p: Parser, examples: str) -> None:
     p.epilog = examples + _NOTE + settings.PASSED_ON + exit_codes.describe(exit_codes.VOID)
     p.passes_on = "always"
-    p.lacks = settings.LACKS
+    p.lacks = settings.OFFLINE_LACKS
     p.set_defaults(port=None)
     *others, last = (kind.name for kind in KINDS.values() if kind.offline)
     listed = f"{', '.join(others)} or {last}"

@@ -46,7 +46,6 @@ _FOR_ENGINE = ("--trust-remote-code", "--tokenizer-mode", "--skip-tokenizer-init
 _REFUSED = {  # reason → flags
     **settings.REFUSED,
     "write --dataset-name sharegpt --dataset-path FILE.": "--dataset",
-    settings.GENERATION: "--no-reranker",
     "start a server that has the adapter and name it with --lora-modules.": "--lora-path",
 }
 
@@ -66,7 +65,6 @@ The API key is read from OPENAI_API_KEY and written to no file.
 
 def add(p: Parser) -> None:
     p.passes_on = "--engine"
-    p.lacks = settings.LACKS
     p.description = (
         "Put a server under a known load, measure it, and check the measurement. With --engine dyno starts "
         "the server, verifies that it serves what was asked for, and stops it."
@@ -320,7 +318,14 @@ def _result_flags(g: argparse._ArgumentGroup) -> None:
         g, "--no-stream", reason="It is about how vLLM loads a dataset of the Hub."
     )
     flags.add_ignored(
-        g, "--random-batch-size", nargs=None, reason=settings.EMBEDDINGS_ALONE
+        g,
+        "--enable-multimodal-chat",
+        reason="dyno sends images as parts of a chat's message in any case.",
+    )
+    flags.add_ignored(
+        g,
+        "--custom-ensure-client-side-data",
+        reason="dyno sends the bytes of a file in any case.",
     )
     flags.add_ignored(
         g, "--use-beam-search", reason="vLLM's client reads it and sends nothing, too."
@@ -677,7 +682,8 @@ def _workload(
     from dyno.load.plan import prompts_needed
 
     dataset = DATASETS[o.dataset_name]
-    output_len = o.output_len or (o.random_output_len if dataset.traits.exact else None)
+    drawn = "output_len" in dataset.needs and not dataset.lengths
+    output_len = o.output_len or (o.random_output_len if drawn else None)
     work = settings.workload(
         o, dataset.name, 1, o.input_len or o.random_input_len, output_len
     )

@@ -109,6 +109,11 @@ class Record(msgspec.Struct):
     reasoning_tokens: Annotated[
         int | None, "output tokens that are reasoning; null: none known"
     ] = None
+    media: Annotated[int, "images, sounds and videos in the request"] = 0
+    media_tokens: Annotated[
+        int | None, "their tokens by the model's rule; null: none known"
+    ] = None
+    audio_s: Annotated[float, "length of the sounds in the request"] = 0.0
     text: str = ""
     calls: Annotated[list[ToolCall], "tool calls in the answer"] = []
     results: Annotated[int | None, "vectors or scores in an answer without text"] = None

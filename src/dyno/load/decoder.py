@@ -96,7 +96,17 @@ class SpoolRecords:
         record = decode.marked(record, self._mixed)
         if source.clock:
             clocks.move_here(record, source.clock, source.zero_ns or 0)
-        record.group = self._own[record.index % len(self._own)].group
+        planned = self._own[record.index % len(self._own)]
+        record.group = planned.group
+        if planned.media_count:
+            record.media = planned.media_count
+            record.media_tokens = planned.media_tokens
+            record.audio_s = planned.audio_s
+        if record.results is not None and record.results != planned.results:
+            record.error = record.error or "results"
+            record.error_detail = record.error_detail or (
+                f"the answer has {record.results} results, but {planned.results} were asked for"
+            )
         record.index = self._number(record.index)
         if self._graph:
             record.session = self._graph.session_of(record.index)

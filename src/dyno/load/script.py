@@ -252,9 +252,10 @@ def _body(
     recorded = None
     if protocol.chat:
         messages = turn.messages or [{"role": "user", "content": turn.prompt}]
-        own = b",".join(map(_encode, messages))
+        own = b",".join(map(_encode, protocol.messages(messages)[0]))
         if answers == "recorded":
-            recorded = _encode(turn.answer or {"role": "assistant", "content": ""})
+            answer = turn.answer or {"role": "assistant", "content": ""}
+            recorded = b",".join(map(_encode, protocol.messages([answer])[0]))
     else:
         own = _encode(turn.prompt)[1:-1]
         if answers == "recorded":

@@ -121,7 +121,7 @@ def _reasoning_tokens(r: Record) -> int | None:
 
 def prompt_is_odd(r: Record) -> bool:
     """Return whether the server's count of prompt tokens is impossible."""
-    most = _PROMPT_TIMES * r.prompt_tokens_planned + _PROMPT_MORE
+    most = _PROMPT_TIMES * r.prompt_tokens_planned + _PROMPT_MORE * (1 + r.media)
     prompt = r.prompt_tokens
     cached = r.cached_tokens
     if prompt is not None and not 0 <= prompt <= most:

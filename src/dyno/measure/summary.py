@@ -14,6 +14,7 @@ from dyno.facts.summary import (
     CancelSummary,
     ClientSummary,
     Counts,
+    MediaSummary,
     ProbeSummary,
     ReplaySummary,
     ReplicaSummary,
@@ -175,6 +176,8 @@ class Tally(Summed):
         n["odd_prompts"] += odd
         n["input"] += counting.input_tokens(r)
         n["planned_input"] += r.prompt_tokens_planned
+        if r.media:
+            self._add_media(r)
         n["wanted"] += r.output_tokens_wanted
         n["output"] += r.output_tokens or 0
         if r.tokens_other is not None:
@@ -193,6 +196,35 @@ class Tally(Summed):
             n["cached"] += r.cached_tokens
             n["cached_known"] += 1
         self._add_times(r)
+
+    def _add_media(self, r: Record) -> None:
+        n = self._n
+        n["media"] += r.media
+        n["audio_ns"] += ns(r.audio_s)
+        n["with_media"] += 1
+        n["media_tokens"] += r.media_tokens or 0
+        n["media_unknown"] += r.media_tokens is None
+        if r.prompt_tokens is not None and not counting.prompt_is_odd(r):
+            n["media_counted"] += 1
+            n["media_prompts"] += r.prompt_tokens
+            n["media_texts"] += r.prompt_tokens_planned - (r.media_tokens or 0)
+
+    def _media(self, over: float) -> MediaSummary | None:
+        n = self._n
+        if not n["media"]:
+            return None
+        all_counted = n["media_counted"] == n["with_media"]
+        audio_s = seconds(n["audio_ns"])
+        return MediaSummary(
+            items=n["media"],
+            requests=n["with_media"],
+            item_throughput=n["media"] / over,
+            text_tokens=n["media_texts"] if all_counted else None,
+            prompt_tokens=n["media_prompts"] if all_counted else None,
+            ruled_tokens=None if n["media_unknown"] else n["media_tokens"],
+            audio_s=audio_s,
+            rtfx=audio_s / over if audio_s else None,
+        )
 
     def _add_failed(self, r: Record) -> None:
         received = r.output_tokens if r.output_tokens is not None else len(r.chunk_ns)
@@ -381,6 +413,7 @@ class Tally(Summed):
             wait=self._wait(),
             at_once=n["at_once"],
             whole=n["whole"],
+            media=self._media(over),
             results=n["results"] if n["results"] else None,
             result_throughput=n["results"] / over if n["results"] else None,
             client=self._client(client),

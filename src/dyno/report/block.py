@@ -10,6 +10,7 @@ from dyno.facts.spread import Distribution, Latency, Spread
 from dyno.facts.summary import (
     ClassSummary,
     ClientSummary,
+    MediaSummary,
     ProbeSummary,
     ReplaySummary,
     Result,
@@ -55,6 +56,8 @@ def block(
         lines.append(_copied("Input sequence throughput (seq/s):", s.result_throughput))
     if s.probes is not None:
         lines += _probes(s.probes)
+    if s.media is not None:
+        lines += _media(s.media)
     for key in metrics if not s.whole else _WHOLE_LATENCIES:
         lines += _distribution(KEYS[key], s)
     if s.reasoning_tokens is not None:
@@ -73,6 +76,19 @@ def block(
     lines.append("=" * 50)
     lines += verdict_lines(result)
     return "\n".join(lines)
+
+
+def _media(m: MediaSummary) -> Iterator[str]:
+    yield f"{'Images and Sounds':-^50}"
+    yield labelled("Images, videos and sounds:", m.items)
+    yield labelled("  per second:", m.item_throughput)
+    if m.rtfx is not None:
+        yield labelled("Sound (s):", m.audio_s)
+        yield labelled("RTFx (seconds of sound per second):", m.rtfx)
+    if m.media_tokens is not None:
+        yield labelled("Their tokens, by the server:", m.media_tokens)
+    if m.ruled_tokens is not None:
+        yield labelled(f"  by the rule of {m.rule}:", m.ruled_tokens)
 
 
 def _absent(s: Summary) -> tuple[str, ...]:

@@ -26,7 +26,13 @@ from dyno.facts.engine import Remark
 from dyno.facts.finding import verdict
 from dyno.facts.record import ClientFacts, Record
 from dyno.facts.rig import Roofline
-from dyno.facts.summary import ProbeSummary, Result, Summary, Unfrozen
+from dyno.facts.summary import (
+    MediaSummary,
+    ProbeSummary,
+    Result,
+    Summary,
+    Unfrozen,
+)
 from dyno.facts.telemetry import SamplerSpec, TelemetrySummary
 from dyno.facts.trial import TrialSpec
 from dyno.http import Url
@@ -319,6 +325,7 @@ def manifest_of(session: Session, prepared: Prepared) -> Manifest:
         answers=work.histories,
         dropped=work.dropped,
         template=work.template,
+        media=prepared.media,
     )
 
 
@@ -397,7 +404,9 @@ def _finish(
     if sums.reuse is not None:
         reuse = sums.reuse.summary(run.requests())
         summary = msgspec.structs.replace(summary, reuse=reuse)
-    summary = msgspec.structs.replace(summary, probes=_probes(run, trial))
+    summary = msgspec.structs.replace(
+        summary, probes=_probes(run, trial), media=_media(summary, manifest)
+    )
     shares = _roofline(manifest, summary, sampled)
     findings = examine(_evidence(run, manifest, client, summary, sampled, shares))
     result = Result(summary, findings, verdict(findings), sampled, roofline=shares)
@@ -406,6 +415,14 @@ def _finish(
     if run.whole:
         _drop_raw_unless(run, keep=keep_raw and not wordless)
     return Outcome(run, manifest, result)
+
+
+def _media(summary: Summary, manifest: Manifest) -> MediaSummary | None:
+    """Return the figures of images, sounds and videos, with what was known of them before the load."""
+    if summary.media is None or manifest.media is None:
+        return summary.media
+    facts = msgspec.structs.asdict(manifest.media)
+    return msgspec.structs.replace(summary.media, **facts)
 
 
 def _probes(run: Run, trial: TrialSpec) -> ProbeSummary | None:

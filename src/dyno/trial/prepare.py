@@ -12,6 +12,7 @@ from dyno.engines.launch import public_spec, spec_secrets
 from dyno.errors import UsageError
 from dyno.facts.load import LoadSpec
 from dyno.facts.study import Place
+from dyno.facts.summary import MediaFacts
 from dyno.facts.target import TargetFacts
 from dyno.facts.trial import TrialSpec
 from dyno.http import Client, Route, Url
@@ -20,15 +21,24 @@ from dyno.load.protocols import PROTOCOLS, protocol_of
 from dyno.load.sessions import Graph
 from dyno.load.wire import Traffic
 from dyno.option import setting_name
-from dyno.trial import dataset, weights
+from dyno.trial import dataset, media, weights
 from dyno.trial.session import Session, asked_of, fewest_tokens
 from dyno.trial.watcher import Watcher
 from dyno.workload.datasets import DATASETS
 from dyno.workload.prompts import make, within
-from dyno.workload.request import Answers, DataFile, Dropped, Request, ToolRequest, Turn
+from dyno.workload.request import (
+    Answers,
+    BatchRequest,
+    DataFile,
+    Dropped,
+    Request,
+    ToolRequest,
+    Turn,
+)
 from dyno.workload.spec import Workload, WorkloadSpec
 from dyno.workload.tokenizer import Tokenizer, chat_template, choose
 
+_MEDIA = {"image": "images", "video": "videos", "audio": "sounds"}
 _MOST_RPS = 100_000  # a replay that is faster is a mistake
 _PROBED_S, _MOST_PROBES = 24 * 3600, 1_000_000  # as long, and as many, as probes are sent
 
@@ -41,7 +51,7 @@ class Prompts(NamedTuple):
 
     @property
     def lengths(self) -> list[int]:
-        return [r.prompt_tokens + r.output_tokens for r in self.workload.requests]
+        return [_length(r) for r in self.workload.requests]
 
     def within(self, context: int | None, watcher: Watcher) -> "Prompts":
         """Cut sessions where they outgrow the context."""
@@ -50,6 +60,12 @@ class Prompts(NamedTuple):
             reason, number = [*work.dropped.items()][-1]
             watcher.phase(f"Left out {number:,} {reason}")
         return self._replace(workload=work)
+
+
+def _length(request: Request) -> int:
+    """Return how many tokens of context a request needs: of several texts, each has its own."""
+    texts = len(request.inputs) if isinstance(request, BatchRequest) else 1
+    return request.prompt_tokens // (texts or 1) + request.output_tokens
 
 
 class Prepared(NamedTuple):
@@ -61,6 +77,7 @@ class Prepared(NamedTuple):
     sent_before: str | None = None
     place: Place | None = None  # in a study
     test_requests: int = 0  # sent before the load, and not counted
+    media: MediaFacts | None = None  # where requests have some
 
 
 def prepare(
@@ -83,11 +100,13 @@ def prepare(
             prompts = make_prompts(trial, session.watcher, client, session.target.model)
         finally:
             client.close()
+    media_facts, work = media.counted(prompts.workload, trial, session)
+    prompts = prompts._replace(workload=work)
     prompts = prompts.within(session.target.max_model_len, session.watcher)
     check_context(prompts.lengths, session.target, trace=trial.workload.traits.trace)
     count = trial.workload.num_prompts or len(prompts.workload.requests)
     trial = replace(trial, workload=replace(trial.workload, num_prompts=count))
-    return Prepared(trial, prompts, place=place, test_requests=tests)
+    return Prepared(trial, prompts, place=place, test_requests=tests, media=media_facts)
 
 
 def make_prompts(
@@ -109,6 +128,8 @@ def make_prompts(
     watcher.phase(f"Generating {what} ({spec.dataset}{source})")
     chat = protocol_of(trial.api).chat
     work = make_work(spec, tokenizer, client, model, chat, trial.chat_template_kwargs)
+    if protocol_of(trial.api).output == "scores":
+        work = _without_outputs(work)
     _check_template(trial, work, chat)
     if work.template == "missing":
         watcher.phase(
@@ -122,13 +143,37 @@ def make_prompts(
     return Prompts(work, tokenizer if tokenizer.counted_by == "tokenizer" else None, file)
 
 
+def _without_outputs(work: Workload) -> Workload:
+    """Return the workload for a model that writes no text."""
+    none = [
+        [replace(request, output_tokens=0) for request in part]
+        for part in (work.requests, work.warmups)
+    ]
+    return replace(work, requests=none[0], warmups=none[1])
+
+
 def _check_prompts(requests: Sequence[Request], trial: TrialSpec) -> None:
     """Refuse prompts of a form that the backend can't send."""
     protocol, backend = protocol_of(trial.api), trial.target.backend
+    if protocol.output == "text" and any(isinstance(r, BatchRequest) for r in requests):
+        scoring = ", ".join(
+            name for name, known in PROTOCOLS.items() if known.output == "scores"
+        )
+        raise UsageError(
+            f"The dataset {trial.workload.dataset} has requests of several texts, which "
+            f"{setting_name('--backend')} {backend} can't send. Use one of {scoring}."
+        )
     if not protocol.takes_token_ids and any(isinstance(r.prompt, list) for r in requests):
         raise UsageError(
             f"The dataset has token ids as prompts, which {setting_name('--backend')} {backend} can't send. Use "
             f"{_protocols_of_token_ids()}, or a dataset of texts."
+        )
+    kinds = {medium.kind for r in requests for medium in getattr(r, "media", ())}
+    if lacking := sorted(kinds - protocol.media):
+        able = [name for name, known in PROTOCOLS.items() if known.media.issuperset(kinds)]
+        raise UsageError(
+            f"The dataset {trial.workload.dataset} has {_MEDIA[lacking[0]]}, which {setting_name('--backend')} "
+            f"{backend} can't send. Use {' or '.join(able)}."
         )
     if not protocol.chat and any(map(_needs_chat, requests)):
         raise UsageError(
@@ -224,6 +269,8 @@ def longest(trial: TrialSpec) -> int:
     if not w.traits.exact:
         return 0
     output = int((w.output_len or 1) * (1 + w.range_ratio_output))
+    if protocol_of(trial.api).output == "scores":
+        output = 0
     return w.prefix_len + int(w.input_len * (1 + w.range_ratio_input)) + output
 
 

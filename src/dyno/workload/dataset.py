@@ -57,6 +57,7 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
     file_optional: bool = False  # its file is named by another setting, or comes with dyno
     offline: bool = False  # `dyno bench throughput` has it
     lengths: tuple[LengthFlag, ...] = ()
+    lengths_of: str = ""  # the data set whose flags for lengths it has, too
     # setting → vLLM's default of its flag, where it is not that of all
     flag_defaults: dict[str, Any] = {}
     hub_file: str = ""  # its file on the Hub, where none is given

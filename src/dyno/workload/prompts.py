@@ -15,8 +15,16 @@ from msgspec import structs
 from dyno.errors import WorkloadError
 from dyno.option import setting_name
 from dyno.workload.datasets import DATASETS
+from dyno.workload.media import contents
 from dyno.workload.prefixes import BLOCK
-from dyno.workload.request import Dropped, Request, Templating, Turn
+from dyno.workload.request import (
+    Dropped,
+    MediaRequest,
+    MediaTurn,
+    Request,
+    Templating,
+    Turn,
+)
 from dyno.workload.spec import TrafficClass, Workload, WorkloadSpec
 from dyno.workload.synthetic import synthesize
 from dyno.workload.tokenizer import Tokenizer
@@ -373,6 +381,16 @@ def _as_turn(request: Request, session: int) -> Turn:
     ]
     if messages:
         messages.append({"role": "user", "content": request.prompt})
+    if isinstance(request, MediaRequest):
+        return MediaTurn(
+            request.prompt,
+            request.prompt_tokens,
+            request.output_tokens,
+            session=session,
+            messages=[{"role": "user", "content": contents(request.prompt, request.media)}],
+            media=request.media,
+            media_tokens=request.media_tokens,
+        )
     return Turn(
         request.prompt,
         request.prompt_tokens,

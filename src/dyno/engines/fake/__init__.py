@@ -40,6 +40,7 @@ FAULTS = {
     "trailer": "the last chunk has a trailer field",
     "silent": "every second token has no text, and the last one comes with the finish reason, as from vLLM",
     "short": "half the requested tokens, then an end token",
+    "blind": "each image counts as 2 tokens, whatever its size",
     "deaf": "a client that goes away is not noticed: generation continues",
     "die": "the whole server exits",
 }
@@ -59,6 +60,8 @@ class FakeSpec(msgspec.Struct, frozen=True):
     # it reports blocks of 16 words that earlier prompts and their answers began with
     prefix_cache: bool = False
     bodies: bool = False  # its log has the head and body of each request, too
+    # rule for the tokens of images: see facts/vision.py
+    image_tokens: str = "qwen2-vl"
     profiler: bool = False  # it has vLLM's routes that start and stop a profiler
     faults: dict[str, int] = {}  # kind → it strikes every Nth request
 

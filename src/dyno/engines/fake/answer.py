@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from dyno.engines.fake import FakeSpec
+from dyno.engines.fake import FakeSpec, prompts
 
 # Pieces that aren't sent: something to do instead.
 RESET, STALL, CLOSE = b"\0reset", b"\0stall", b"\0close"
@@ -53,10 +53,12 @@ class FakeAnswer:
         prompt = asked.get("prompt")
         messages = asked.get("messages")
         if messages:
-            contents = (message.get("content") for message in messages)
-            prompt = " ".join(text for text in contents if isinstance(text, str))
+            prompt = prompts.text(messages)
         self._prepare(
-            fault, asked.get("max_tokens") or asked.get("max_completion_tokens"), prompt
+            fault,
+            asked.get("max_tokens") or asked.get("max_completion_tokens"),
+            prompt,
+            prompts.media_tokens(messages or [], spec.image_tokens, fault == "blind"),
         )
         self.key = (
             path,
@@ -68,13 +70,15 @@ class FakeAnswer:
             self._turn,
         )
 
-    def _prepare(self, fault: str | None, count: int | None, prompt: Any) -> None:
+    def _prepare(
+        self, fault: str | None, count: int | None, prompt: Any, media_tokens: int = 0
+    ) -> None:
         self._fault = fault
         self._asked = count or 16
         few = {"empty": 0, "end_at_once": 0, "abort": 1, "short": max(self._asked // 2, 1)}
         self._count = few.get(fault or "", self._asked)
         self.words = prompt.split() if isinstance(prompt, str) else list(prompt or ())
-        self._prompt_tokens = len(self.words)
+        self._prompt_tokens = len(self.words) + media_tokens
         # To a sentence the answer depends on its words, as a model does. To few words or token ids it is " tok tok".
         sentence = isinstance(prompt, str) and self._prompt_tokens > 3
         self._turn = (

@@ -5,6 +5,18 @@ from functools import cache
 from dyno.load.protocols.base import Asked, InOnePiece, StreamReading, WireProtocol
 from dyno.load.protocols.llamacpp import Completion
 from dyno.load.protocols.openai import Chat, Completions, TransformersCompletions
+from dyno.load.protocols.pooling import (
+    Classify,
+    Embeddings,
+    EmbeddingsChat,
+    EmbeddingsClip,
+    EmbeddingsVlm2Vec,
+    InfinityEmbeddings,
+    InfinityEmbeddingsClip,
+    Pooling,
+    Rerank,
+    Score,
+)
 from dyno.load.protocols.tgi import GenerateStream
 
 PROTOCOLS: dict[str, WireProtocol] = {
@@ -14,6 +26,16 @@ PROTOCOLS: dict[str, WireProtocol] = {
     "tgi": GenerateStream(),
     "llama.cpp": Completion(),
     "transformers": TransformersCompletions(),
+    "openai-embeddings": Embeddings(),
+    "openai-embeddings-chat": EmbeddingsChat(),
+    "openai-embeddings-clip": EmbeddingsClip(),
+    "openai-embeddings-vlm2vec": EmbeddingsVlm2Vec(),
+    "infinity-embeddings": InfinityEmbeddings(),
+    "infinity-embeddings-clip": InfinityEmbeddingsClip(),
+    "vllm-pooling": Pooling(),
+    "vllm-rerank": Rerank(),
+    "vllm-score": Score(),
+    "vllm-classify": Classify(),
 }
 
 

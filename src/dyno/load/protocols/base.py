@@ -128,10 +128,6 @@ class WireProtocol:
         """Return messages of OpenAI's chat in this API's form, and the fields that hold what none of them may."""
         return list(messages), {}
 
-    def refusal(self, request: Request) -> str | None:
-        """Return why a request of a workload can't be sent, in words that follow 'The dataset has'."""
-        return None
-
     def read(self, events: list[tuple[int, bytes]]) -> StreamReading:
         raise NotImplementedError
 
@@ -159,8 +155,8 @@ class InOnePiece(WireProtocol):
 
 
 _SHARED = (
-    "path", "takes_token_ids", "takes_stop", "chat", "fields", "output", "prompted", "media", "content_type", "encode", "messages",
-    "refusal", "read_whole",
+    "path", "takes_token_ids", "takes_stop", "chat", "fields", "output", "prompted", "media", "content_type",
+    "encode", "messages", "read_whole",
 )  # fmt: skip
 
 

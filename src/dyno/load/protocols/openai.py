@@ -1,6 +1,8 @@
 """OpenAI's completions and chat completions, as vLLM, llama.cpp, SGLang, TGI and many others speak them."""
 
+import base64
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -21,7 +23,8 @@ from dyno.load.protocols.base import (
     stream_error,
     tokens_between,
 )
-from dyno.workload.request import ChatRequest, Request, ToolRequest
+from dyno.workload.media import Medium, contents, with_media
+from dyno.workload.request import ChatRequest, MediaRequest, Request, ToolRequest
 
 
 class _CachedTokens(msgspec.Struct, gc=False):
@@ -336,14 +339,32 @@ def _streaming(stream: bool) -> dict[str, Any]:
     return {"stream": True, "stream_options": {"include_usage": True}}
 
 
-def _messages(request: Request) -> list[dict[str, Any]]:
+def messages_of(request: Request) -> list[dict[str, Any]]:
+    """Return a request of its own as messages in the form of OpenAI's chat."""
     if isinstance(request, ToolRequest):
         return request.messages
+    if isinstance(request, MediaRequest):
+        return [{"role": "user", "content": contents(str(request.prompt), request.media)}]
     before = request.before if isinstance(request, ChatRequest) else []
     return [
         {"role": role, "content": text}
         for role, text in [*before, ("user", request.prompt)]
     ]
+
+
+def written(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return messages with their media as a chat takes them."""
+    return with_media(messages, _part)
+
+
+def _part(medium: Medium) -> dict[str, Any]:
+    """Return the part of a message that has a medium."""
+    if medium.kind == "audio":
+        (file,) = medium.files()
+        data = base64.b64encode(file).decode("ascii")
+        return {"type": "input_audio", "input_audio": {"data": data, "format": medium.form}}
+    kind = f"{medium.kind}_url"
+    return {"type": kind, kind: {"url": medium.url()}}
 
 
 class Completions(WireProtocol):
@@ -373,16 +394,22 @@ class Chat(WireProtocol):
     chat = True
     text_key = "content"
     whole = True
+    media = frozenset(("image", "video", "audio"))
     read_whole = staticmethod(_read_object)
 
     def body(self, request: Request, asked: Asked) -> dict[str, Any]:
         body = {
             **_common(request, asked),
-            "messages": _messages(request),
+            "messages": self.messages(messages_of(request))[0],
             "max_completion_tokens": request.output_tokens,
             **asked.extra_body,
         }
         return body | request.body if isinstance(request, ToolRequest) else body
+
+    def messages(
+        self, messages: Sequence[dict[str, Any]]
+    ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        return written(messages), {}
 
     read = staticmethod(_read_events)
 
