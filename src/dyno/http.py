@@ -7,7 +7,7 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
@@ -339,6 +339,7 @@ class EncodedBody(NamedTuple):
 
     data: bytes
     kind: str  # content type
+    headers: Mapping[str, str] = {}  # unless the route has others
 
 
 class Client:
@@ -365,13 +366,10 @@ class Client:
     def call(self, path: str, body: Any = None) -> tuple[int, Any]:
         """Return status and decoded JSON (or text, where it isn't JSON). GET without a body, else POST. `body`: sent as
         JSON, unless it is encoded."""
-        kind = "application/json"
-        payload: bytes | None = None
-        if isinstance(body, EncodedBody):
-            payload, kind = body
-        elif body is not None:
-            payload = json.dumps(body).encode()
-        headers = self._headers(payload, kind)
+        if body is not None and not isinstance(body, EncodedBody):
+            body = EncodedBody(json.dumps(body).encode(), "application/json")
+        payload = None if body is None else body.data
+        headers = self._headers(body)
         deadline = time.monotonic() + self._timeout_s
         for attempt in (1, 2):
             try:
@@ -395,15 +393,15 @@ class Client:
             )
         return status, secrets.clean(_decoded(raw))
 
-    def _headers(self, payload: bytes | None, kind: str) -> dict[str, str]:
+    def _headers(self, body: EncodedBody | None) -> dict[str, str]:
         headers = {
             k: v for k, v in self._route.headers.items() if k.lower() != "accept-encoding"
         }
         if "host" not in map(str.lower, headers):
             headers["Host"] = self.url.netloc
-        if payload is not None:
-            headers["Content-Type"] = kind
-        return headers
+        if body is None:
+            return headers
+        return {**body.headers, **headers, "Content-Type": body.kind}
 
     def _problem(self, error: Exception, path: str, deadline: float) -> str:
         """Describe why a call failed."""

@@ -81,6 +81,8 @@ _TABLE = (
     Metric("possible_reuse", "other", explained="share of prompt tokens that earlier requests had",
            field="reuse.most_share"),
     Metric("reported_reuse", "other", "higher", explained="share of prompt tokens from the prefix cache"),
+    Metric("valid_share", "other", "higher", "valid answers", "valid", "share of answers that have the prescribed form",
+           field="structured.valid_share"),
     Metric("cached_input_tokens", "other", explained="prompt tokens from the prefix cache", sums=True,
            field="cached_input_tokens"),
     Metric("acceptance_rate", "other", "higher", column="acceptance rate", explained="accepted ÷ drafted tokens",

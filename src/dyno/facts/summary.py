@@ -12,6 +12,7 @@ from dyno.facts.offline import OfflineSummary
 from dyno.facts.quality import QualitySummary
 from dyno.facts.rig import Roofline
 from dyno.facts.spread import Distribution, Latency
+from dyno.facts.structured import StructuredSummary
 from dyno.facts.telemetry import TelemetrySummary
 
 
@@ -327,6 +328,7 @@ class Summary(msgspec.Struct, frozen=True):
     # completed, of several chunks, every one of them seen
     at_once: Annotated[int, "requests whose chunks all arrived together"]
     client: ClientSummary
+    structured: StructuredSummary | None = None  # where requests prescribe a form
     media: MediaSummary | None = None  # where requests have images, sounds or videos
     whole: Annotated[int, "completed requests whose answer came in one piece"] = 0
     results: Annotated[

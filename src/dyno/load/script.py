@@ -3,12 +3,13 @@ they are due, as they hold the answers to earlier requests."""
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 
 from dyno.facts.record import ABORTS
 from dyno.load import decode, http1
-from dyno.load.protocols import PROTOCOLS, Asked, protocol_of
+from dyno.load.protocols import PROTOCOLS, Asked, WireProtocol, protocol_of
 from dyno.workload.request import Answers, Request, Turn
 
 _HOLE = "dyno: the prompt"  # stands for the prompt while the rest of a body is encoded
@@ -211,7 +212,7 @@ def make(
     followed = {turn.history for turn in turns}
     # those of a trace: whole before the load, so that sending them is all that is left
     if followed == {None}:
-        bodies = (_body(turn, backend, asked, answers, False) for turn in turns)
+        bodies = (_body(turn, backend, asked, answers, False, {}) for turn in turns)
         return PromptScript(
             [
                 http1.payload(
@@ -220,12 +221,13 @@ def make(
                 for i, b in enumerate(bodies)
             ]
         )
+    shared = _shared_fields(turns, protocol)
     return TurnScript(
         backend,
         head,
         [
             msgspec.structs.replace(
-                _body(turn, backend, asked, answers, i in followed),
+                _body(turn, backend, asked, answers, i in followed, shared[i]),
                 last=_id_line(id_prefix, i),
             )
             for i, turn in enumerate(turns)
@@ -238,8 +240,23 @@ def _id_line(prefix: str | None, number: int) -> bytes:
     return b"" if prefix is None else f"x-request-id: {prefix}{number}\r\n".encode("ascii")
 
 
+def _shared_fields(turns: Sequence[Turn], protocol: WireProtocol) -> list[dict[str, Any]]:
+    """Return for each request the fields that its history's messages make: a system prompt that is no message."""
+    fields: list[dict[str, Any]] = []
+    for turn in turns:
+        before = {} if turn.history is None else fields[turn.history]
+        system = [m for m in turn.messages if m.get("role") in ("system", "developer")]
+        fields.append({**protocol.messages(system)[1], **before})
+    return fields
+
+
 def _body(
-    turn: Turn, backend: str, asked: Asked, answers: Answers, followed: bool
+    turn: Turn,
+    backend: str,
+    asked: Asked,
+    answers: Answers,
+    followed: bool,
+    shared: dict[str, Any],
 ) -> TurnBody:
     protocol = protocol_of(backend)
     whole = protocol.body(Request(_HOLE, turn.prompt_tokens, turn.output_tokens), asked)
@@ -248,11 +265,12 @@ def _body(
         if protocol.chat
         else _encode(_HOLE)[1:-1]
     )
-    begin, _, end = _encode(whole | turn.body).partition(hole)
     recorded = None
+    own_fields: dict[str, Any] = {}
     if protocol.chat:
         messages = turn.messages or [{"role": "user", "content": turn.prompt}]
-        own = b",".join(map(_encode, protocol.messages(messages)[0]))
+        written, own_fields = protocol.messages(messages)
+        own = b",".join(map(_encode, written))
         if answers == "recorded":
             answer = turn.answer or {"role": "assistant", "content": ""}
             recorded = b",".join(map(_encode, protocol.messages([answer])[0]))
@@ -260,5 +278,7 @@ def _body(
         own = _encode(turn.prompt)[1:-1]
         if answers == "recorded":
             recorded = _encode((turn.answer or {}).get("content") or "")[1:-1]
+    body = protocol.translated(whole | own_fields | shared | turn.body)
+    begin, _, end = _encode(body).partition(hole)
     history = -1 if turn.history is None else turn.history
     return TurnBody(begin, own, end, history, recorded, followed and recorded is None)

@@ -7,6 +7,7 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.metric import KEYS, LATENCIES, METRICS, Metric
 from dyno.facts.offline import OfflineSummary, Speculation
 from dyno.facts.spread import Distribution, Latency, Spread
+from dyno.facts.structured import StructuredSummary
 from dyno.facts.summary import (
     ClassSummary,
     ClientSummary,
@@ -56,6 +57,8 @@ def block(
         lines.append(_copied("Input sequence throughput (seq/s):", s.result_throughput))
     if s.probes is not None:
         lines += _probes(s.probes)
+    if s.structured is not None:
+        lines += _structured(s.structured)
     if s.media is not None:
         lines += _media(s.media)
     for key in metrics if not s.whole else _WHOLE_LATENCIES:
@@ -76,6 +79,27 @@ def block(
     lines.append("=" * 50)
     lines += verdict_lines(result)
     return "\n".join(lines)
+
+
+def _structured(forms: StructuredSummary) -> Iterator[str]:
+    yield f"{'Structured Output':-^50}"
+    yield labelled("Answers with a prescribed form:", forms.checked)
+    yield labelled("  valid:", f"{count(forms.valid)} ({percent(forms.valid_share or 0)})")
+    for kind, answers in forms.problems.items():
+        yield styled(labelled(f"  {kind}:", answers), "bad")
+    if forms.calls:
+        yield labelled("Tool calls:", forms.calls)
+    if forms.without_call:
+        yield labelled("Answers without a call:", forms.without_call)
+    pairs = (
+        ("TTFT", forms.ttft_ms, forms.free_ttft_ms),
+        ("TPOT", forms.tpot_ms, forms.free_tpot_ms),
+    )
+    for name, own, free in pairs:
+        if own is not None and free is not None:
+            yield labelled(
+                f"{name} p50, prescribed / free (ms):", f"{number(own)} / {number(free)}"
+            )
 
 
 def _media(m: MediaSummary) -> Iterator[str]:

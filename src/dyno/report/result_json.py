@@ -239,6 +239,9 @@ def _served(
         ],
         "client": msgspec.to_builtins(s.client),
     }
+    if s.structured is not None:
+        share = {"valid_share": s.structured.valid_share}
+        own["structured"] = {**msgspec.to_builtins(s.structured), **share}
     if s.media is not None:
         tokens = {"media_tokens": s.media.media_tokens}
         own["media"] = {**msgspec.to_builtins(s.media), **tokens}

@@ -99,6 +99,7 @@ class Manifest(msgspec.Struct, frozen=True):
     dropped: dict[str, int] = {}  # left out of the workload: reason → how many
     # of completions prompts; None: not wanted, or the server applies it
     template: Templating | None = None
+    structured: bool = False  # requests prescribe the form of their answers
     media: MediaFacts | None = None  # where requests have images, sounds or videos
     processes: int = 1  # of the client: each has a spool and a slice of the requests
 

@@ -11,7 +11,7 @@ from dyno import secrets
 from dyno.errors import TargetError
 from dyno.facts.correctness import MAX_TOKENS, PROMPTS, Correctness, GreedyAnswer
 from dyno.facts.trial import TrialSpec
-from dyno.http import Client, EncodedBody, Url
+from dyno.http import Client, Url
 from dyno.load import decode
 from dyno.load.protocols import Asked, StreamReading, protocol_of
 from dyno.store.run import Run
@@ -94,11 +94,10 @@ def _answer(client: Client, model: str, trial: TrialSpec, prompt: str) -> Greedy
     protocol = protocol_of(trial.api)
     given = asked_of(trial, model).extra_body
     extra = {name: value for name, value in given.items() if name not in _SAMPLES}
-    body = protocol.body(
+    sent = protocol.request(
         Request(prompt, 0, MAX_TOKENS),
         Asked(model, sampling={"temperature": 0.0}, extra_body=extra),
     )
-    sent = EncodedBody(protocol.encode(body), protocol.content_type)
     began = time.monotonic()
     reading = StreamReading([], [])
     try:

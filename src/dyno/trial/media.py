@@ -13,7 +13,7 @@ from dyno.errors import DynoError, TargetError
 from dyno.facts import vision
 from dyno.facts.summary import MediaFacts
 from dyno.facts.trial import TrialSpec
-from dyno.http import Client, EncodedBody, Url
+from dyno.http import Client, Url
 from dyno.load import decode
 from dyno.load.protocols import Asked, protocol_of
 from dyno.trial.session import Session, asked_of, fewest_tokens
@@ -102,10 +102,8 @@ def _template_tokens(
 def _read(client: Client, trial: TrialSpec, request: Request, asked: Asked) -> int | None:
     """Return the server's count of a prompt's tokens."""
     protocol = protocol_of(trial.api)
-    body = EncodedBody(
-        protocol.encode(protocol.body(request, asked)), protocol.content_type
-    )
-    status, answer = client.call(trial.target.endpoint, body)
+    sent = protocol.request(request, asked)
+    status, answer = client.call(trial.target.endpoint, sent)
     if status != 200:
         return None
     if isinstance(answer, str):

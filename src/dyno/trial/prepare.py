@@ -359,6 +359,7 @@ def _traffic(
         "content-type": protocol.content_type,
         "accept": "text/event-stream" if protocol.streams else "application/json",
         "accept-encoding": "identity",
+        **protocol.headers,
     }
     head |= {
         name: value for name, value in routes[0].headers.items() if name.lower() != "host"

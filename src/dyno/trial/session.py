@@ -229,8 +229,7 @@ def _test_body(trial: TrialSpec, model: str) -> EncodedBody:
     """Return a request like those of the load, with a prompt of its own and as few tokens as it may ask for."""
     request = Request("Are you ready?", 4, fewest_tokens(trial))
     protocol = protocol_of(trial.api)
-    body = protocol.body(request, asked_of(trial, model))
-    return EncodedBody(protocol.encode(body), protocol.content_type)
+    return protocol.request(request, asked_of(trial, model))
 
 
 def fewest_tokens(trial: TrialSpec) -> int:

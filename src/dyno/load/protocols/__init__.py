@@ -2,8 +2,10 @@
 
 from functools import cache
 
+from dyno.load.protocols.audio import Transcriptions
 from dyno.load.protocols.base import Asked, InOnePiece, StreamReading, WireProtocol
 from dyno.load.protocols.llamacpp import Completion
+from dyno.load.protocols.messages import Messages
 from dyno.load.protocols.openai import Chat, Completions, TransformersCompletions
 from dyno.load.protocols.pooling import (
     Classify,
@@ -17,12 +19,16 @@ from dyno.load.protocols.pooling import (
     Rerank,
     Score,
 )
+from dyno.load.protocols.responses import Responses
 from dyno.load.protocols.tgi import GenerateStream
 
 PROTOCOLS: dict[str, WireProtocol] = {
     "openai": Completions(),
     "vllm": Completions(),
     "openai-chat": Chat(),
+    "openai-responses": Responses(),
+    "anthropic": Messages(),
+    "openai-audio": Transcriptions(),
     "tgi": GenerateStream(),
     "llama.cpp": Completion(),
     "transformers": TransformersCompletions(),

@@ -1,7 +1,7 @@
 """A protocol: a path, a request body, and a way to read the answer: the events of its stream, or one JSON object."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from operator import sub
 from typing import Any, Literal, Protocol, TypeVar
@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import msgspec
 
 from dyno.facts.record import ABORTED, ABORTS, ToolCall
+from dyno.http import EncodedBody
 from dyno.workload.request import Request
 
 # What decoding an event may raise: it is not JSON, not of the expected form, not text, or nested without end.
@@ -113,14 +114,24 @@ class WireProtocol:
     prompted = True  # a text is all that a request needs
     media: frozenset[str] = frozenset()  # image, audio, video: what a request may hold
     content_type = "application/json"  # of a request's body
+    headers: Mapping[str, str] = {}  # that each request has, unless the user gives others
 
     def body(self, request: Request, asked: Asked) -> dict[str, Any]:
         """Return the fields of a request."""
         raise NotImplementedError
 
+    def translated(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Return a body with tools and a response format of OpenAI's chat in this API's form."""
+        return body
+
     def encode(self, body: dict[str, Any]) -> bytes:
         """Return the fields as they are sent."""
         return _encode(body)
+
+    def request(self, request: Request, asked: Asked) -> EncodedBody:
+        """Return a request's body as it is sent, with what it needs in its head."""
+        data = self.encode(self.body(request, asked))
+        return EncodedBody(data, self.content_type, self.headers)
 
     def messages(
         self, messages: Sequence[dict[str, Any]]
@@ -155,8 +166,8 @@ class InOnePiece(WireProtocol):
 
 
 _SHARED = (
-    "path", "takes_token_ids", "takes_stop", "chat", "fields", "output", "prompted", "media", "content_type",
-    "encode", "messages", "read_whole",
+    "path", "takes_token_ids", "takes_stop", "chat", "fields", "output", "prompted", "media", "content_type", "headers",
+    "translated", "encode", "messages", "read_whole",
 )  # fmt: skip
 
 

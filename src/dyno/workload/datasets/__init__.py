@@ -28,6 +28,7 @@ from dyno.workload.datasets.sharegpt_shaped import SHAREGPT_SHAPED
 from dyno.workload.datasets.sonnet import SONNET
 from dyno.workload.datasets.spec_bench import SPEC_BENCH, SpecBenchSpec
 from dyno.workload.datasets.speed_bench import SPEED_BENCH, SpeedBenchSpec
+from dyno.workload.datasets.structured import STRUCTURED, StructuredSpec
 from dyno.workload.datasets.tasks import TASKS
 from dyno.workload.datasets.traces import TRACES, TimedTraceSpec
 
@@ -49,6 +50,7 @@ DATASETS: dict[str, Dataset] = {
         HF,
         SPEC_BENCH,
         SPEED_BENCH,
+        STRUCTURED,
         RANDOM_MM,
         CUSTOM_IMAGE,
         RANDOM_RERANK,
@@ -88,6 +90,7 @@ if TYPE_CHECKING:
         HfSpec,
         SpecBenchSpec,
         SpeedBenchSpec,
+        StructuredSpec,
         RandomSpec,
         RandomRerankSpec,
         RandomMmSpec,
