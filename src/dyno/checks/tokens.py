@@ -51,6 +51,8 @@ def output_short(e: Evidence | OfflineEvidence | Row) -> Iterator[Finding]:
         ended = ""
     else:
         tokens, asked = e.summary.total_output_tokens, e.summary.wanted_output_tokens
+        if e.summary.whole and not tokens:  # nobody counted them
+            return
         reasons = ", ".join(f"{k}: {n:,}" for k, n in e.summary.finish_reasons.items())
         ended = f"; ended by {reasons}"
     each, wanted = tokens / max(e.completed, 1), asked / max(e.completed, 1)
@@ -99,8 +101,8 @@ def input_length(e: Evidence | Row) -> Iterator[Finding]:
             text = f"Prompts were generated without a tokenizer: {wanted:,.0f} tokens planned, {each:,.0f} counted."
             yield Finding("tokens.input_approximate", level, text)
         return
-    if s.media is not None:  # their tokens have a finding of their own
-        return
+    if s.media is not None or s.results is not None:
+        return  # images have a finding of their own; a request may have several texts
     yield from _not_as_asked(e, wanted)
     if each and wanted and abs(each / wanted - 1) > 0.02:
         level, advice = _why_other_length(e, each, wanted)
@@ -252,6 +254,13 @@ def counting(e: Evidence) -> Iterator[Finding]:
         text = f"The server reported no usage for {count - explained:,} answers; dyno tokenized their text."
         yield note("tokens.by_tokenizer", text)
     if (count := by.get("chunks", 0)) > explained:
+        if e.summary.whole:
+            yield doubt(
+                "tokens.by_chunks",
+                f"The server reported no usage for {count - explained:,} answers, and there is no tokenizer: their "
+                "output tokens are unknown.",
+            )
+            return
         text = (
             f"The server reported no usage for {count - explained:,} answers, and there is no tokenizer: each chunk "
             "counts as one token."

@@ -18,11 +18,11 @@ from dyno.cli.flags import refuse
 from dyno.cli.parser import Parser
 from dyno.engines.kinds import KINDS, kind_of, starts
 from dyno.errors import StoreError, UsageError
-from dyno.facts import rules, schedule
+from dyno.facts import rules, schedule, template
 from dyno.facts.client import ClientSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import TargetSpec
-from dyno.facts.trial import TrialSpec
+from dyno.facts.trial import TEMPLATE, TrialSpec
 from dyno.http import Url, check_certificates
 from dyno.load.protocols import PROTOCOLS
 from dyno.option import Option, opposite
@@ -165,6 +165,13 @@ def target_flags(g: argparse._ArgumentGroup) -> None:
     )
     settings.add_port(
         g, "port of the server (default: 8000; of an engine that dyno starts: a free one)"
+    )
+    g.add_argument(
+        "--request-template",
+        type=Path,
+        metavar="FILE",
+        help=f"--backend {TEMPLATE}: body of a request, and the places of text and counts in an answer "
+        "(default: none)",
     )
     g.add_argument(
         "--endpoint", metavar="PATH", help="path of the API (default: the backend's)"
@@ -654,6 +661,7 @@ def spec(o: argparse.Namespace) -> tuple[TrialSpec, dict[str, str]]:
         "client": ClientSpec(**flags.values(o, ClientSpec)),
         "ignore_eos": o.ignore_eos or work.traits.endless,  # as vLLM for random prompts
         **_body(o, aim.backend),
+        "template": _template(o, aim.backend),
         "percentiles": flags.percentiles(o.metric_percentiles),
         "goodput_ms": flags.goodput(o.goodput or []),
         "reset_cache": o.reset_prefix_cache or starts,
@@ -707,7 +715,8 @@ def target(o: argparse.Namespace) -> tuple[TargetSpec, dict[str, str]]:
     ):
         raise UsageError(vocabulary.sentence(mistake))
     backend = o.endpoint_type or o.backend or "openai"
-    endpoint = o.endpoint or PROTOCOLS[backend].path
+    path = _template(o, backend).get("path") or PROTOCOLS[backend].path
+    endpoint = o.endpoint or path
     base_url, *more_urls = _urls(o, endpoint)
     headers = _headers(o)
     check_plain(endpoint, f"--endpoint {endpoint!r}")
@@ -725,6 +734,15 @@ def target(o: argparse.Namespace) -> tuple[TargetSpec, dict[str, str]]:
     )
     check_certificates([aim])
     return aim, headers | proxy_login
+
+
+def _template(o: argparse.Namespace, backend: str) -> dict[str, Any]:
+    """Read the template that describes a JSON endpoint."""
+    if (o.request_template is None) == (backend == TEMPLATE):
+        raise UsageError(
+            f"--backend {TEMPLATE} and --request-template belong together. Give both, or none."
+        )
+    return {} if o.request_template is None else template.read(o.request_template)
 
 
 def _urls(o: argparse.Namespace, endpoint: str) -> list[str]:

@@ -265,7 +265,7 @@ class MediaSummary(msgspec.Struct, frozen=True):
     @property
     def media_tokens(self) -> int | None:
         """Return the tokens of the media, by the server's count of whole prompts."""
-        if self.prompt_tokens is None or self.text_tokens is None:
+        if self.prompt_tokens is None or self.text_tokens is None or not self.prompt_tokens:
             return None
         added = self.requests * (self.template_tokens or 0)
         return self.prompt_tokens - self.text_tokens - added

@@ -13,6 +13,7 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.offline import OfflineSpec
 from dyno.facts.quality import QualitySpec
 from dyno.facts.target import TargetSpec
+from dyno.facts.template import RequestTemplate
 from dyno.option import Option
 from dyno.workload.spec import WorkloadSpec
 
@@ -22,6 +23,9 @@ ONE_ANSWER = (
     "dyno times one answer per request: in one stream, the chunks of several would count as those of one. Remove it. "
     "To generate as much, send more requests at a higher concurrency."
 )
+
+
+TEMPLATE = "json"  # the backend that a template describes
 
 
 def several_answers(body: Mapping[str, Any]) -> str | None:
@@ -76,6 +80,13 @@ class TrialSpec(msgspec.Struct, frozen=True):
             "(study: stream = false)",
         ),
     ] = True
+    template: Annotated[
+        dict[str, Any],
+        Option(
+            help="backend json: body of a request, and the places of text and counts in an answer",
+            added="--request-template",
+        ),
+    ] = {}
     request_id_prefix: Annotated[
         str | None,
         Option(
@@ -166,6 +177,12 @@ class TrialSpec(msgspec.Struct, frozen=True):
     @property
     def api(self) -> str:
         """Return what its requests and answers are like: its backend, and the form of its answers."""
+        if self.template:
+            template = msgspec.convert(self.template, RequestTemplate)
+            streamed = msgspec.structs.replace(
+                template, stream=self.stream and template.stream
+            )
+            return f"{TEMPLATE}/{msgspec.json.encode(streamed, order='sorted').decode()}"
         return self.target.backend if self.stream else f"{self.target.backend}/whole"
 
     @property

@@ -39,6 +39,7 @@ from dyno.search.search import Probe, ProbeStep, Search
 from dyno.search.search_time import Pace, search_time
 from dyno.store.run import Run, create, make_folder, pretty, read_optional, write
 from dyno.study.duration import TOKEN_S, output_tokens
+from dyno.trial import answers
 from dyno.trial.online import finish, measure
 from dyno.trial.outcome import Outcome
 from dyno.trial.prepare import hidden, prepare
@@ -626,6 +627,7 @@ def find(
     stop: Stop,
 ) -> FindAnswer:
     secrets.learn(hidden(trial, headers))
+    answers.check(trial, (limit.stem for limit in spec.limits))
     plan = plan_of(trial)
     start = None
     if plan is not None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from dyno.errors import UsageError
+from dyno.facts import template
 from dyno.facts.trial import TrialSpec
 from dyno.load.protocols import PROTOCOLS, protocol_of
 from dyno.option import setting_name
@@ -14,6 +15,8 @@ def check(trial: TrialSpec, targets: Iterable[str] = ()) -> None:
     """Raise UsageError for a form of answers that the backend doesn't have, and for limits on latencies that such
     answers don't have. `targets`: latencies that a search is about."""
     backend = trial.target.backend
+    if trial.template:
+        template.checked(trial.template, "template")
     declared, protocol = PROTOCOLS[backend], protocol_of(trial.api)
     if not trial.stream and declared.streams and not declared.whole:
         able = ", ".join(name for name, known in PROTOCOLS.items() if known.whole)

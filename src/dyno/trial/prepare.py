@@ -394,6 +394,7 @@ def public(trial: TrialSpec) -> TrialSpec:
     return msgspec.structs.replace(
         trial,
         extra_body=secrets.public(trial.extra_body),
+        template=secrets.public(trial.template),
         chat_template_kwargs=secrets.public(trial.chat_template_kwargs),
         metadata=secrets.public(trial.metadata),
         engine=trial.engine and public_spec(trial.engine),
@@ -405,6 +406,13 @@ def hidden(trial: TrialSpec, headers: dict[str, str]) -> list[str]:
     engine = spec_secrets(trial.engine) if trial.engine else []
     return [
         *secrets.of_headers(headers),
-        *secrets.within([trial.extra_body, trial.chat_template_kwargs, trial.metadata]),
+        *secrets.within(
+            [
+                trial.extra_body,
+                trial.chat_template_kwargs,
+                trial.metadata,
+                trial.template,
+            ]
+        ),
         *engine,
     ]

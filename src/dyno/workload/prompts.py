@@ -18,6 +18,7 @@ from dyno.workload.datasets import DATASETS
 from dyno.workload.media import contents
 from dyno.workload.prefixes import BLOCK
 from dyno.workload.request import (
+    BatchRequest,
     Dropped,
     MediaRequest,
     MediaTurn,
@@ -49,9 +50,7 @@ def make(spec: WorkloadSpec, tokenizer: Tokenizer) -> Workload:
     if spec.oversample and not turns:
         rng = Random(spec.seed)  # again as vLLM does it
         requests += [rng.choice(requests) for _ in range(spec.num_prompts - len(requests))]
-    repeated = (
-        0 if turns else len(requests) - len({_start(r.prompt, None) for r in requests})
-    )
+    repeated = 0 if turns else len(requests) - len({_content(r) for r in requests})
     if spec.lora_modules:
         requests = _with_adapters(spec, requests)
     return Workload(
@@ -262,6 +261,15 @@ def _warmups(
         if tokens < BLOCK or _start(prompt, BLOCK) not in taken:
             warmups.append(Request(prompt, tokens, like.output_tokens))
     return warmups
+
+
+def _content(request: Request) -> object:
+    """Return what makes a request another one than those with the same text."""
+    if isinstance(request, MediaRequest):
+        return request.prompt, *request.media
+    if isinstance(request, BatchRequest):
+        return request.prompt, *request.inputs
+    return _start(request.prompt, None)
 
 
 def _start(prompt: str | list[int], length: int | None) -> str | tuple[int, ...]:

@@ -170,6 +170,11 @@ class MessagesAnswer(FakeAnswer):
         events = [
             self._frame(self._delta(i < thoughts, text)) for i, text in enumerate(texts)
         ]
+        if thoughts:
+            stop = self._frame({"type": "content_block_stop", "index": 0})
+            text_block = {"type": "text", "text": ""}
+            start = {"type": "content_block_start", "index": 1, "content_block": text_block}
+            events[thoughts] = stop + self._frame(start) + events[thoughts]
         begin = self._frame({"type": "message_start", "message": self._message()})
         block: dict[str, Any] = {"type": "text", "text": ""}
         if thoughts:
@@ -187,7 +192,8 @@ class MessagesAnswer(FakeAnswer):
             delta = {"type": "input_json_delta", "partial_json": text}
         elif thought:
             delta = {"type": "thinking_delta", "thinking": text}
-        return {"type": "content_block_delta", "index": int(not thought), "delta": delta}
+        number = int(self._fault == "reasoning" and not thought)
+        return {"type": "content_block_delta", "index": number, "delta": delta}
 
     def _end(self) -> bytes:
         last: dict[str, Any] = {

@@ -2,6 +2,10 @@
 
 from functools import cache
 
+import msgspec
+
+from dyno.facts.template import RequestTemplate
+from dyno.facts.trial import TEMPLATE
 from dyno.load.protocols.audio import Transcriptions
 from dyno.load.protocols.base import Asked, InOnePiece, StreamReading, WireProtocol
 from dyno.load.protocols.llamacpp import Completion
@@ -20,6 +24,7 @@ from dyno.load.protocols.pooling import (
     Score,
 )
 from dyno.load.protocols.responses import Responses
+from dyno.load.protocols.template import Template
 from dyno.load.protocols.tgi import GenerateStream
 
 PROTOCOLS: dict[str, WireProtocol] = {
@@ -42,13 +47,16 @@ PROTOCOLS: dict[str, WireProtocol] = {
     "vllm-rerank": Rerank(),
     "vllm-score": Score(),
     "vllm-classify": Classify(),
+    TEMPLATE: Template(),
 }
 
 
 @cache
 def protocol_of(api: str) -> WireProtocol:
-    """Return the protocol of a trial's API: a backend, or BACKEND/whole for answers in one piece."""
+    """Return the protocol of a trial's API: a backend, BACKEND/whole for answers in one piece, or json/TEMPLATE."""
     backend, _, form = api.partition("/")
+    if backend == TEMPLATE and form:
+        return Template(msgspec.json.decode(form, type=RequestTemplate))
     protocol = PROTOCOLS[backend]
     return InOnePiece(protocol) if form and protocol.streams else protocol
 

@@ -111,6 +111,7 @@ class WireProtocol:
     output: Output = "text"
     streams = True  # answers are streams of events; False: one JSON object
     whole = False  # … where the request asks for it
+    batched = False  # several texts in a request
     prompted = True  # a text is all that a request needs
     media: frozenset[str] = frozenset()  # image, audio, video: what a request may hold
     content_type = "application/json"  # of a request's body
@@ -166,7 +167,7 @@ class InOnePiece(WireProtocol):
 
 
 _SHARED = (
-    "path", "takes_token_ids", "takes_stop", "chat", "fields", "output", "prompted", "media", "content_type", "headers",
+    "path", "takes_token_ids", "takes_stop", "chat", "fields", "output", "batched", "prompted", "media", "content_type", "headers",
     "translated", "encode", "messages", "read_whole",
 )  # fmt: skip
 

@@ -142,6 +142,7 @@ def _documents(request: Request) -> list[Any]:
 
 class Embeddings(_Scores):
     path = "/v1/embeddings"
+    batched = True
     takes_token_ids = True
     wrong = staticmethod(_wrong_embedding)
 
@@ -223,6 +224,7 @@ class Classify(Embeddings):
 
 class Score(_Scores):
     path = "/score"
+    batched = True
     wrong = staticmethod(_wrong_score)
 
     def body(self, request: Request, asked: Asked) -> dict[str, Any]:
@@ -232,6 +234,7 @@ class Score(_Scores):
 
 class Rerank(_Scores):
     path = "/v1/rerank"
+    batched = True
     wrong = staticmethod(_wrong_rank)
 
     def body(self, request: Request, asked: Asked) -> dict[str, Any]:
