@@ -1,7 +1,7 @@
 """Prepares a trial: prompts by the right tokenizer, a check that the server can take them, the traffic they make."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,7 +17,7 @@ from dyno.facts.target import TargetFacts
 from dyno.facts.trial import TrialSpec
 from dyno.http import Client, Route, Url
 from dyno.load import http1, plan, script
-from dyno.load.protocols import PROTOCOLS, protocol_of
+from dyno.load.protocols import PROTOCOLS, WireProtocol, protocol_of
 from dyno.load.sessions import Graph
 from dyno.load.wire import Traffic
 from dyno.option import setting_name
@@ -155,25 +155,21 @@ def _without_outputs(work: Workload) -> Workload:
 def _check_prompts(requests: Sequence[Request], trial: TrialSpec) -> None:
     """Refuse prompts of a form that the backend can't send."""
     protocol, backend = protocol_of(trial.api), trial.target.backend
-    if protocol.output == "text" and any(isinstance(r, BatchRequest) for r in requests):
-        scoring = ", ".join(
-            name for name, known in PROTOCOLS.items() if known.output == "scores"
-        )
+    if not protocol.batched and any(isinstance(r, BatchRequest) for r in requests):
         raise UsageError(
             f"The dataset {trial.workload.dataset} has requests of several texts, which "
-            f"{setting_name('--backend')} {backend} can't send. Use one of {scoring}."
+            f"{setting_name('--backend')} {backend} can't send. Use {_backends(lambda p: p.batched)}."
         )
     if not protocol.takes_token_ids and any(isinstance(r.prompt, list) for r in requests):
         raise UsageError(
             f"The dataset has token ids as prompts, which {setting_name('--backend')} {backend} can't send. Use "
-            f"{_protocols_of_token_ids()}, or a dataset of texts."
+            f"{_backends(lambda p: p.takes_token_ids)}, or a dataset of texts."
         )
     kinds = {medium.kind for r in requests for medium in getattr(r, "media", ())}
     if lacking := sorted(kinds - protocol.media):
-        able = [name for name, known in PROTOCOLS.items() if known.media.issuperset(kinds)]
         raise UsageError(
             f"The dataset {trial.workload.dataset} has {_MEDIA[lacking[0]]}, which {setting_name('--backend')} "
-            f"{backend} can't send. Use {' or '.join(able)}."
+            f"{backend} can't send. Use {_backends(lambda p: kinds <= p.media)}."
         )
     if not protocol.chat and any(map(_needs_chat, requests)):
         raise UsageError(
@@ -182,11 +178,10 @@ def _check_prompts(requests: Sequence[Request], trial: TrialSpec) -> None:
         )
 
 
-def _protocols_of_token_ids() -> str:
-    *others, last = (
-        name for name, protocol in PROTOCOLS.items() if protocol.takes_token_ids
-    )
-    return f"{', '.join(others)} or {last}"
+def _backends(able: Callable[[WireProtocol], bool]) -> str:
+    """Name the backends that are able to do something."""
+    *others, last = (name for name, protocol in PROTOCOLS.items() if able(protocol))
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def make_work(

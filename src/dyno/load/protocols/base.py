@@ -167,8 +167,8 @@ class InOnePiece(WireProtocol):
 
 
 _SHARED = (
-    "path", "takes_token_ids", "takes_stop", "chat", "fields", "output", "batched", "prompted", "media", "content_type", "headers",
-    "translated", "encode", "messages", "read_whole",
+    "path", "takes_token_ids", "takes_stop", "chat", "fields", "output", "batched", "prompted", "media", "content_type",
+    "headers", "translated", "encode", "messages", "read_whole",
 )  # fmt: skip
 
 
