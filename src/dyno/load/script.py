@@ -99,9 +99,10 @@ class TurnScript(msgspec.Struct, tag=True):
         )
 
     def answered(self, exchange: int, text: bytes) -> None:
-        self._answers[exchange] = (
-            b'{"role":"assistant","content":"' + text + b'"}' if self.chat else text
-        )
+        if self.chat:
+            begin, end = protocol_of(self.backend).answer_around
+            text = begin + text + end
+        self._answers[exchange] = text
 
     def forget(self, exchanges: Iterable[int]) -> None:
         for exchange in exchanges:

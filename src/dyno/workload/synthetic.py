@@ -49,13 +49,19 @@ def random_batches(spec: RandomSpec, tokenizer: Tokenizer) -> Iterator[Request]:
     """Yield random prompts; several in a request, for embeddings, where a batch size is given."""
     size = spec.random_batch_size
     if size == 1:
-        yield from random(spec, tokenizer)
+        for request in random(spec, tokenizer):
+            yield _as_ids(request, tokenizer) if spec.token_ids else request
         return
     each = msgspec.structs.replace(spec, num_prompts=spec.num_prompts * size)
     for batch in _batched(random(each, tokenizer), size):
         tokens = sum(request.prompt_tokens for request in batch)
         texts = [str(request.prompt) for request in batch]
         yield BatchRequest(texts[0], tokens, 0, inputs=texts)
+
+
+def _as_ids(request: Request, tokenizer: Tokenizer) -> Request:
+    ids = tokenizer.encode(str(request.prompt))
+    return msgspec.structs.replace(request, prompt=ids, prompt_tokens=len(ids))
 
 
 def random_rerank(spec: RandomRerankSpec, tokenizer: Tokenizer) -> Iterator[Request]:

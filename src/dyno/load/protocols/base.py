@@ -106,6 +106,8 @@ class WireProtocol:
     chat = False  # takes messages, else one text
     # the JSON key of a chunk's text, where a chunk has no other one of this name
     text_key: str | None = None
+    # what encloses an answer's escaped text in the history of a chat
+    answer_around = (b'{"role":"assistant","content":"', b'"}')
     # all that sampling and extra_body may hold; None: that is between user and server
     fields: frozenset[str] | None = None
     output: Output = "text"
@@ -168,7 +170,7 @@ class InOnePiece(WireProtocol):
 
 _SHARED = (
     "path", "takes_token_ids", "takes_stop", "chat", "fields", "output", "batched", "prompted", "media", "content_type",
-    "headers", "translated", "encode", "messages", "read_whole",
+    "answer_around", "headers", "translated", "encode", "messages", "read_whole",
 )  # fmt: skip
 
 

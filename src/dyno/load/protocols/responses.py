@@ -88,6 +88,12 @@ class Responses(WireProtocol):
     chat = True
     whole = True
     media = frozenset(("image",))
+    # in full: llama.cpp takes an answer in no shorter form
+    answer_around = (
+        b'{"type":"message","id":"msg_0","status":"completed","role":"assistant","content":[{"type":"output_text",'
+        b'"annotations":[],"text":"',
+        b'"}]}',
+    )
 
     def body(self, request: Request, asked: Asked) -> dict[str, Any]:
         messages, fields = self.messages(messages_of(request))
@@ -207,7 +213,9 @@ def _items(message: dict[str, Any]) -> list[dict[str, Any]]:
         name = str(message.get("tool_call_id"))
         return [{"type": "function_call_output", "call_id": name, "output": content}]
     items: list[dict[str, Any]] = []
-    if content or not message.get("tool_calls"):
+    if role == "assistant" and isinstance(content, str) and content:
+        items.append(_answer(content))
+    elif content or not message.get("tool_calls"):
         items.append({"role": role, "content": _content(content)})
     for call in message.get("tool_calls") or []:
         function = call.get("function") or {}
@@ -220,6 +228,12 @@ def _items(message: dict[str, Any]) -> list[dict[str, Any]]:
             }
         )
     return items
+
+
+def _answer(text: str) -> dict[str, Any]:
+    part = {"type": "output_text", "annotations": [], "text": text}
+    about = {"type": "message", "id": "msg_0", "status": "completed"}
+    return {**about, "role": "assistant", "content": [part]}
 
 
 def _content(content: Any) -> Any:

@@ -1,5 +1,8 @@
 """Seeded text of exact lengths: the data set of a workload that names none."""
 
+from typing import Annotated
+
+from dyno.option import Option
 from dyno.workload.common import CommonSpec
 from dyno.workload.dataset import Dataset, DatasetTraits
 from dyno.workload.datasets.rerank import RandomBatchSize
@@ -7,6 +10,13 @@ from dyno.workload.datasets.rerank import RandomBatchSize
 
 class RandomSpec(CommonSpec, frozen=True):
     random_batch_size: RandomBatchSize = 1
+    token_ids: Annotated[
+        bool,
+        Option(
+            "--token-ids",
+            help="random: send prompts as token ids, so that the server encodes nothing",
+        ),
+    ] = False
 
 
 RANDOM = Dataset(
