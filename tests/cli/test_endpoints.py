@@ -342,7 +342,7 @@ def test_a_violation_is_named_with_its_share(
         "--backend",
         backend,
         "--dataset-name",
-        "structured",
+        "structured-output",
         "--structured-kind",
         kind,
     ]
@@ -362,7 +362,7 @@ def test_an_answer_cut_by_its_limit_of_tokens_is_called_so(
         "--backend",
         "openai-chat",
         "--dataset-name",
-        "structured",
+        "structured-output",
         "--output-len",
         "3",
     ]
@@ -396,7 +396,7 @@ def test_slower_answers_of_a_prescribed_form_are_found(
         "--backend",
         "openai-chat",
         "--dataset-name",
-        "structured",
+        "structured-output",
         "--output-len",
         "20",
     ]
@@ -481,7 +481,7 @@ kind = "fake"
 backend = "openai-chat"
 args = ["first_ms=5", "gap_ms=1", "fault=schema@2"]
 [workloads.forms]
-dataset = "structured"
+dataset = "structured-output"
 output_len = 40
 num_prompts = 8
 [loads.c]

@@ -118,7 +118,7 @@ def add_latency(p: Parser) -> None:
 def _add_engine(p: Parser, examples: str) -> None:
     p.epilog = examples + _NOTE + settings.PASSED_ON + exit_codes.describe(exit_codes.VOID)
     p.passes_on = "always"
-    p.lacks = settings.OFFLINE_LACKS
+    p.lacks = settings.LACKS
     p.set_defaults(port=None)
     *others, last = (kind.name for kind in KINDS.values() if kind.offline)
     listed = f"{', '.join(others)} or {last}"

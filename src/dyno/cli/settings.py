@@ -48,10 +48,11 @@ OFFLINE_REFUSED = {
         "--random-mm-bucket-config --enable-multimodal-chat --asr-min-audio-len-sec --asr-max-audio-len-sec",
     _GENERATION: "--no-reranker",
 }  # fmt: skip
-OFFLINE_LACKS: dict[str, dict[str, str]] = {
+LACKS: dict[str, dict[str, str]] = {
     "--dataset-name": {
-        **dict.fromkeys(("random-mm", "custom_audio"), _TEXT),
-        "random-rerank": _GENERATION,
+        name: _TEXT if known.traits.media else _GENERATION
+        for name, known in DATASETS.items()
+        if known.traits.media or known.traits.scores
     },
     "--backend": {
         "mii": "vLLM's own parser names it and has no code for it.",

@@ -53,8 +53,8 @@ def expected(body: Mapping[str, Any]) -> Expected | None:
         required = bool(named) or choice in ("required", "any")
         return Expected("tools", tools=tools, required=required, named=named)
     for read in (_response_format, _structured_outputs, _older):
-        if (found := read(body)) is not None:
-            return found
+        if (form := read(body)) is not None:
+            return form
     return None
 
 

@@ -19,7 +19,7 @@ _EXAMPLE = 200
 _KNOWN_SCHEMAS = 10_000
 
 
-class Problem(NamedTuple):
+class FormProblem(NamedTuple):
     kind: str
     detail: str
 
@@ -30,22 +30,24 @@ class FormChecker:
     def __init__(self) -> None:
         self._validators: dict[bytes, Any] = {}
 
-    def problem(self, expected: Expected, record: Record) -> Problem | None:
+    def problem(self, expected: Expected, record: Record) -> FormProblem | None:
         """Return what is wrong with an answer; None: it has the form."""
         if len(record.text) > _LONGEST:
-            return Problem("too long", f"{len(record.text):,} characters")
-        found = self._wrong(expected, record)
-        if found is not None and record.finish_reason == "length":
-            return Problem("cut", f"it reached its limit of tokens; {found.detail}")
-        return found
+            return FormProblem("too long", f"{len(record.text):,} characters")
+        problem = self._wrong(expected, record)
+        if problem is not None and record.finish_reason == "length":
+            return FormProblem("cut", f"it reached its limit of tokens; {problem.detail}")
+        return problem
 
-    def _wrong(self, expected: Expected, record: Record) -> Problem | None:
+    def _wrong(self, expected: Expected, record: Record) -> FormProblem | None:
         if expected.kind == "tools":
             return self._wrong_calls(expected, record.calls)
         text = answer_of(record)
         if expected.kind == "choice":
             known = text.strip() in map(str, expected.value)
-            return None if known else Problem("choice", f"{_short(text)} is none of them")
+            return (
+                None if known else FormProblem("choice", f"{_short(text)} is none of them")
+            )
         if expected.kind == "regex":
             return _against_pattern(text, expected.value)
         value, problem = _parsed(text)
@@ -53,39 +55,41 @@ class FormChecker:
             return problem
         if expected.kind == "object":
             whole = isinstance(value, dict)
-            return None if whole else Problem("schema", f"{_short(text)} is not an object")
+            return (
+                None if whole else FormProblem("schema", f"{_short(text)} is not an object")
+            )
         return self._against(expected.value, value, "schema")
 
-    def _wrong_calls(self, expected: Expected, calls: list[ToolCall]) -> Problem | None:
+    def _wrong_calls(self, expected: Expected, calls: list[ToolCall]) -> FormProblem | None:
         if not calls:
             return (
-                Problem("no call", "the answer calls no tool")
+                FormProblem("no call", "the answer calls no tool")
                 if expected.required
                 else None
             )
         for call in calls:
             if call.name not in expected.tools or expected.named not in ("", call.name):
-                return Problem("unknown tool", f"it calls {_short(call.name)}")
+                return FormProblem("unknown tool", f"it calls {_short(call.name)}")
             value, problem = _parsed(call.arguments or "{}")
             if problem is not None:
-                return Problem("arguments not JSON", f"{call.name}: {problem.detail}")
+                return FormProblem("arguments not JSON", f"{call.name}: {problem.detail}")
             schema = expected.tools[call.name]
-            if found := self._against(schema, value, "arguments"):
-                return Problem("arguments", f"{call.name}: {found.detail}")
+            if problem := self._against(schema, value, "arguments"):
+                return FormProblem("arguments", f"{call.name}: {problem.detail}")
         return None
 
-    def _against(self, schema: Any, value: Any, kind: str) -> Problem | None:
+    def _against(self, schema: Any, value: Any, kind: str) -> FormProblem | None:
         """Return the first thing in which a value breaks a schema."""
         try:
             error = next(self._validator(schema).iter_errors(value), None)
         except (
             Exception
         ) as e:  # the schema itself is wrong, or names another that isn't in it
-            return Problem("schema not usable", _short(f"{type(e).__name__}: {e}"))
+            return FormProblem("schema not usable", _short(f"{type(e).__name__}: {e}"))
         if error is None:
             return None
         place = "/".join(map(str, error.absolute_path)) or "the whole"
-        return Problem(kind, f"{place}: {_short(error.message)}")
+        return FormProblem(kind, f"{place}: {_short(error.message)}")
 
     def _validator(self, schema: Any) -> Any:
         import jsonschema
@@ -111,19 +115,19 @@ def answer_of(record: Record) -> str:
     return text
 
 
-def _parsed(text: str) -> tuple[Any, Problem | None]:
+def _parsed(text: str) -> tuple[Any, FormProblem | None]:
     try:
         return msgspec.json.decode(text), None
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as e:
-        return None, Problem("not JSON", f"{_short(text)}: {e}")
+        return None, FormProblem("not JSON", f"{_short(text)}: {e}")
 
 
-def _against_pattern(text: str, pattern: str) -> Problem | None:
+def _against_pattern(text: str, pattern: str) -> FormProblem | None:
     try:
         fits = re.fullmatch(pattern, text.strip())
     except re.error as e:
-        return Problem("schema not usable", f"the pattern: {e}")
-    return None if fits else Problem("regex", f"{_short(text)} doesn't fit")
+        return FormProblem("schema not usable", f"the pattern: {e}")
+    return None if fits else FormProblem("regex", f"{_short(text)} doesn't fit")
 
 
 def _short(text: str) -> str:

@@ -1,12 +1,17 @@
-"""What answers of a trial's API can't have, refused before anything starts."""
+"""A trial's answers: what they can't have is refused before anything starts, and their prescribed forms are checked
+afterwards."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from dyno.errors import UsageError
 from dyno.facts import template
+from dyno.facts.structured import Expected, StructuredSummary, expected
 from dyno.facts.trial import TrialSpec
 from dyno.load.protocols import PROTOCOLS, protocol_of
+from dyno.measure.structured import FormTally
 from dyno.option import setting_name
+from dyno.store.run import Run
 
 _OF_STREAMS = ("ttft", "ttfo", "tpot", "itl")
 
@@ -33,3 +38,34 @@ def check(trial: TrialSpec, targets: Iterable[str] = ()) -> None:
                     f"{setting_name(flag)} has {stem}, but answers in one piece have no first token and no gaps. "
                     "Use e2el."
                 )
+
+
+# ---- the forms that requests prescribe ----
+
+
+def prescribed(trial: TrialSpec, requests: Sequence[object]) -> bool:
+    """Return whether some of the requests prescribe a form."""
+    if expected(trial.extra_body) is not None:
+        return True
+    bodies = (getattr(request, "body", None) for request in requests)
+    return any(body and expected(body) is not None for body in bodies)
+
+
+def check_forms(run: Run, trial: TrialSpec) -> StructuredSummary | None:
+    """Hold the answers of a run to the forms of their requests."""
+    bodies = [request.body for request in run.requests()]
+    shared = expected(trial.extra_body)
+    forms = [_form(trial.extra_body, body, shared) for body in bodies]
+
+    def form(index: int) -> Expected | None:
+        return forms[index % len(forms)]
+
+    tally = FormTally(form)
+    tally.add_all(run.records())
+    return tally.summary()
+
+
+def _form(
+    extra: Mapping[str, Any], body: Mapping[str, Any], shared: Expected | None
+) -> Expected | None:
+    return expected({**extra, **body}) if body else shared

@@ -10,13 +10,13 @@ from msgspec.structs import replace
 
 from dyno import files
 from dyno.errors import DynoError, TargetError
-from dyno.facts import vision
 from dyno.facts.summary import MediaFacts
 from dyno.facts.trial import TrialSpec
 from dyno.http import Client, Url
 from dyno.load import decode
 from dyno.load.protocols import Asked, protocol_of
 from dyno.trial.session import Session, asked_of, fewest_tokens
+from dyno.workload import vision
 from dyno.workload.media import Medium
 from dyno.workload.request import MediaRequest, MediaTurn, Request
 from dyno.workload.spec import Workload
@@ -42,19 +42,19 @@ def _rule(trial: TrialSpec, model: str) -> vision.ImageTokens | None:
     processor: dict[str, Any] = {}
     named = [trial.engine.model if trial.engine else None, trial.target.model]
     for folder in map(Path, filter(None, named)):
-        config = config or _settings(folder / "config.json")
-        processor = processor or _settings(folder / "preprocessor_config.json")
+        config = config or _json_file(folder / "config.json")
+        processor = processor or _json_file(folder / "preprocessor_config.json")
     wanted = [trial.workload, *trial.workload.classes.values()]
     texts = [spec.image_tokens for spec in wanted]
     text = next((text for text in texts if text != vision.AUTO), vision.AUTO)
     return vision.rule_of(text, model, config, processor)
 
 
-def _settings(path: Path) -> dict[str, Any]:
+def _json_file(path: Path) -> dict[str, Any]:
     with contextlib.suppress(OSError, DynoError, *files.BROKEN):
         if path.is_file():
-            found = json.loads(files.read(path))
-            return found if isinstance(found, dict) else {}
+            settings = json.loads(files.read(path))
+            return settings if isinstance(settings, dict) else {}
     return {}
 
 
@@ -93,13 +93,15 @@ def _template_tokens(
     reading = None
     client = Client(Url(trial.target.base_url), session.headers, trial.target)
     with contextlib.closing(client), contextlib.suppress(TargetError, ValueError):
-        reading = _read(client, trial, text, asked)
+        reading = _prompt_tokens(client, trial, text, asked)
     if reading is None:
         return None
     return max(reading - request.prompt_tokens, 0)
 
 
-def _read(client: Client, trial: TrialSpec, request: Request, asked: Asked) -> int | None:
+def _prompt_tokens(
+    client: Client, trial: TrialSpec, request: Request, asked: Asked
+) -> int | None:
     """Return the server's count of a prompt's tokens."""
     protocol = protocol_of(trial.api)
     sent = protocol.request(request, asked)

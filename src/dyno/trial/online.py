@@ -52,7 +52,7 @@ from dyno.remote import on_ray
 from dyno.remote.engine import HeldFleet
 from dyno.signals import lent
 from dyno.store.run import Manifest, Run, create, sent_before
-from dyno.trial import answers, correctness, forms, processes
+from dyno.trial import answers, correctness, processes
 from dyno.trial.engine_plan import EnginePlan
 from dyno.trial.outcome import Outcome
 from dyno.trial.prepare import (
@@ -326,7 +326,7 @@ def manifest_of(session: Session, prepared: Prepared) -> Manifest:
         dropped=work.dropped,
         template=work.template,
         media=prepared.media,
-        structured=forms.prescribed(trial, work.requests),
+        structured=answers.prescribed(trial, work.requests),
     )
 
 
@@ -409,8 +409,8 @@ def _finish(
         summary, probes=_probes(run, trial), media=_media(summary, manifest)
     )
     if manifest.structured and not wordless:
-        held = forms.held(run, trial)
-        summary = msgspec.structs.replace(summary, structured=held)
+        structured = answers.check_forms(run, trial)
+        summary = msgspec.structs.replace(summary, structured=structured)
     shares = _roofline(manifest, summary, sampled)
     findings = examine(_evidence(run, manifest, client, summary, sampled, shares))
     result = Result(summary, findings, verdict(findings), sampled, roofline=shares)

@@ -27,6 +27,8 @@ class DatasetTraits(msgspec.Struct, frozen=True):
     endless: bool = False
     # its prompts have exactly the requested length, and share nothing that isn't asked for
     exact: bool = False
+    media: bool = False  # its requests have images or sounds
+    scores: bool = False  # its requests are for models that write no text
     # its histories have calls of tools, which the server's template writes out
     tools: bool = False
 

@@ -45,7 +45,7 @@ class Medium(msgspec.Struct, frozen=True, omit_defaults=True):
     def files(self) -> list[bytes]:
         """Return its bytes: of a video one file for each frame."""
         if self.path:
-            return [_read(self.path, self.sha256)]
+            return [_file_bytes(self.path, self.sha256)]
         if self.kind == "audio":
             return [tone(self.seconds, self.seed)]
         make = pictures.MAKERS[self.form]
@@ -137,7 +137,7 @@ def _written(each: Any, write: Callable[[Medium], dict[str, Any]]) -> Any:
 
 
 @lru_cache(256)
-def _read(path: str, checksum: str) -> bytes:
+def _file_bytes(path: str, checksum: str) -> bytes:
     data = _bytes(Path(path))
     if checksum and sha256(data).hexdigest() != checksum:
         raise WorkloadError(f"{path} has changed since the workload was made.")

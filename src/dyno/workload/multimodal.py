@@ -1,11 +1,10 @@
 """Prompts with images and videos, and sounds: generated in place, or files of the user."""
 
-import ast
 import math
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -13,73 +12,23 @@ import numpy as np
 from dyno import files
 from dyno.errors import WorkloadError
 from dyno.option import setting_name
-from dyno.workload import pictures, synthetic
+from dyno.outside import OutsideName, UnsafeName
+from dyno.workload import synthetic
 from dyno.workload.datasets.audio import CustomAudioSpec, RandomAudioSpec
-from dyno.workload.datasets.images import ImagesSpec, RandomMmSpec
+from dyno.workload.datasets.images import (
+    ImagesSpec,
+    RandomMmSpec,
+    parse_buckets,
+    parse_limits,
+)
 from dyno.workload.draw import Draw
-from dyno.workload.media import Kind, Medium, audio_file, image_file
+from dyno.workload.media import Medium, audio_file, image_file
 from dyno.workload.recorded import read
 from dyno.workload.request import Dropped, MediaRequest
 from dyno.workload.tokenizer import Tokenizer
 
 _OUTPUT_LEN = 256  # vLLM's, of custom data sets
-_MOST_FRAMES = 1000
-_KINDS: tuple[Kind, Kind] = ("image", "video")
 _FEWEST_S = 0.1
-
-
-class Bucket(NamedTuple):
-    height: int
-    width: int
-    frames: int
-
-    @property
-    def kind(self) -> Kind:
-        return "image" if self.frames == 1 else "video"
-
-
-def parse_buckets(text: str) -> dict[Bucket, float]:
-    """Read sizes and their shares. Raise ValueError with words that follow the setting's name."""
-    shares: dict[Bucket, float] = {}
-    for key, share in _table(text).items():
-        size = _literal(key) if isinstance(key, str) else key
-        whole = isinstance(size, tuple) and len(size) == 3
-        if not whole or not all(type(n) is int and n > 0 for n in size):
-            raise ValueError(f"needs sizes such as (720, 1280, 1), but has {key!r}")
-        if size[0] * size[1] > pictures.MOST_PIXELS or size[2] > _MOST_FRAMES:
-            raise ValueError(f"has a size beyond all models: {key}")
-        if type(share) not in (int, float) or not 0 <= share < math.inf:
-            raise ValueError(f"needs a share of at least 0 for {key}, but has {share!r}")
-        if share:
-            shares[Bucket(*size)] = float(share)
-    if not shares:
-        raise ValueError("needs a share above 0")
-    total = sum(shares.values())
-    return {bucket: share / total for bucket, share in shares.items()}
-
-
-def parse_limits(text: str) -> dict[str, int]:
-    """Read the most images and videos of a request. Raise ValueError likewise."""
-    limits = _table(text)
-    for kind, most in limits.items():
-        if kind not in _KINDS or type(most) is not int or most < 0:
-            raise ValueError(f"needs counts of image and video, but has {kind!r}: {most!r}")
-    return limits
-
-
-def _table(text: str) -> dict[Any, Any]:
-    """Read JSON, or a dict as vLLM takes it: {(256, 256, 1): 0.5}."""
-    table = _literal(text)
-    if not isinstance(table, dict):
-        raise ValueError(f"must be a table, but is {text}")
-    return table
-
-
-def _literal(text: str) -> Any:
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        raise ValueError(f"can't be read: {text}") from None
 
 
 # ---- images and videos ----
@@ -226,5 +175,10 @@ def _lines(spec: Any, kind: type[Any], example: str) -> Iterator[tuple[str, Any]
 
 
 def _beside(spec: Any, name: str) -> Path:
-    """Return the path of a file that a line names: from the folder of the lines, unless it is absolute."""
-    return Path(spec.path).parent / Path(name).expanduser()
+    """Return the path of a file that a line names, below the folder of the lines: they may be someone else's."""
+    try:
+        return OutsideName(name).below(Path(spec.path).expanduser().parent)
+    except UnsafeName:
+        raise WorkloadError(
+            f"{spec.path} names {name!r}. Name files relative to it, in its folder or below."
+        ) from None

@@ -16,7 +16,6 @@ _ROWS = 32  # coded rows of a width, from which pictures take all but their firs
 _BLOCKS = 128  # coded blocks, from which rows are made
 _COEFFICIENTS = (2, 16)  # of a block, at least and below
 _BLOCK = 8  # pixels
-MOST_PIXELS = 1 << 26  # of a side's square: more is a slip of the pen
 # Code lengths: 12 codes of 4 bits for the sizes of a block's first value, 13 for runs and sizes of the others.
 _DC_CODES = 12
 _AC = (0x00, 0x01, 0x02, 0x03, 0x04, 0x11, 0x12, 0x13, 0x21, 0x22, 0x31, 0x41, 0xF0)

@@ -66,10 +66,12 @@ TOOLS = {
 }
 
 
-def structured(spec: StructuredSpec, tokenizer: Tokenizer) -> Iterator[ToolRequest]:
+def forms(spec: StructuredSpec, tokenizer: Tokenizer) -> Iterator[ToolRequest]:
     """Yield different prompts. The same seed prescribes the form of the same ones."""
     rng = np.random.default_rng([spec.seed, 20])
-    schemas = [_read(spec.json_schema_path)] if spec.json_schema_path else list(SCHEMAS)
+    schemas = (
+        [_read_schema(spec.json_schema_path)] if spec.json_schema_path else list(SCHEMAS)
+    )
     for number in count():
         words = (
             _NAMES[int(rng.integers(len(_NAMES)))],
@@ -118,7 +120,7 @@ def _tool(name: str, about: str, properties: dict[str, Any]) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _read(path: str) -> dict[str, Any]:
+def _read_schema(path: str) -> dict[str, Any]:
     try:
         schema = json.loads(files.read(Path(path)))
     except OSError as e:

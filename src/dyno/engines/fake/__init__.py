@@ -66,7 +66,7 @@ class FakeSpec(msgspec.Struct, frozen=True):
     prefix_cache: bool = False
     bodies: bool = False  # its log has the head and body of each request, too
     constrained: float = 1.0  # answers of a prescribed form take so many times as long
-    # rule for the tokens of images: see facts/vision.py
+    # rule for the tokens of images: see workload/vision.py
     image_tokens: str = "qwen2-vl"
     profiler: bool = False  # it has vLLM's routes that start and stop a profiler
     faults: dict[str, int] = {}  # kind → it strikes every Nth request

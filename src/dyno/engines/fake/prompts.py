@@ -6,8 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from dyno.errors import WorkloadError
-from dyno.facts import vision
-from dyno.workload import pictures
+from dyno.workload import pictures, vision
 
 _HEAD = 4096  # base64 letters of an image that show its size
 _BLIND = 2

@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from dyno.clock import now_ns, wall_offset_ns
-from dyno.engines.fake import FakeSpec, pooling, talk, tgi
+from dyno.engines.fake import FakeSpec, apis, tgi
 from dyno.engines.fake.answer import RESET, STALL, FakeAnswer, Script, plain, whole
 from dyno.engines.fake.tgi import TgiAnswer
 from dyno.errors import EngineError
@@ -36,10 +36,10 @@ _FORM = re.compile(rb"(?i)\r\ncontent-type: *(multipart/form-data[^\r]*)")
 _ANSWERS: dict[str, type[FakeAnswer]] = {
     "/v1/completions": FakeAnswer,
     "/v1/chat/completions": FakeAnswer,
-    talk.RESPONSES: talk.ResponsesAnswer,
-    talk.MESSAGES: talk.MessagesAnswer,
-    **dict.fromkeys(talk.AUDIO, talk.AudioAnswer),
-    **dict.fromkeys(pooling.ROUTES, pooling.PoolingAnswer),
+    apis.RESPONSES: apis.ResponsesAnswer,
+    apis.MESSAGES: apis.MessagesAnswer,
+    **dict.fromkeys(apis.AUDIO, apis.AudioAnswer),
+    **dict.fromkeys(apis.POOLING, apis.PoolingAnswer),
     **dict.fromkeys(tgi.ROUTES, TgiAnswer),
 }
 _Route = Callable[[dict[str, Any]], Script]  # from a request's body to its answer
@@ -260,7 +260,7 @@ class FakeServer:
     def _answer(self, method: str, path: str, body: bytes, form: str = "") -> Script:
         """`form`: the content type of a form of several parts; '': the body is JSON."""
         try:
-            asked = talk.read_form(form, body) if form else _json(body)
+            asked = apis.read_form(form, body) if form else _json(body)
         except msgspec.DecodeError:
             asked = None
         if not isinstance(asked, dict):

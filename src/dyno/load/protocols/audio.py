@@ -22,7 +22,7 @@ _SILENT = Medium("audio", "wav", seconds=1.0)  # of a test request
 _FILE = "file"
 
 
-class _Usage(msgspec.Struct, gc=False):
+class _AudioUsage(msgspec.Struct, gc=False):
     seconds: float | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -30,7 +30,7 @@ class _Usage(msgspec.Struct, gc=False):
 
 class _Transcript(msgspec.Struct, gc=False):
     text: str | None = None
-    usage: _Usage | None = None
+    usage: _AudioUsage | None = None
     error: Any = None
 
 

@@ -155,23 +155,20 @@ class WireProtocol:
 
 
 class InOnePiece(WireProtocol):
-    """A protocol that is asked for whole answers instead of streams."""
-
-    streams = False
+    """A protocol that is asked for whole answers instead of streams. Everything else is as there."""
 
     def __init__(self, protocol: WireProtocol) -> None:
+        for name in dir(protocol):
+            if not name.startswith("_") and name not in _OF_STREAMS:
+                setattr(self, name, getattr(protocol, name))
+        self.streams = False
         self._protocol = protocol
-        for name in _SHARED:
-            setattr(self, name, getattr(protocol, name))
 
     def body(self, request: Request, asked: Asked) -> dict[str, Any]:
         return self._protocol.body(request, msgspec.structs.replace(asked, stream=False))
 
 
-_SHARED = (
-    "path", "takes_token_ids", "takes_stop", "chat", "fields", "output", "batched", "prompted", "media", "content_type",
-    "answer_around", "headers", "translated", "encode", "messages", "read_whole",
-)  # fmt: skip
+_OF_STREAMS = ("body", "request", "read", "read_plain", "text_key")
 
 
 _FINISH: dict[str | None, str | None] = {

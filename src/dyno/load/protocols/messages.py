@@ -30,14 +30,14 @@ _REASONS = {
 }
 
 
-class _Usage(msgspec.Struct, gc=False):
+class _MessagesUsage(msgspec.Struct, gc=False):
     input_tokens: int | None = None
     output_tokens: int | None = None
     cache_creation_input_tokens: int | None = None
     cache_read_input_tokens: int | None = None
 
 
-class _Block(msgspec.Struct, gc=False):
+class _ContentBlock(msgspec.Struct, gc=False):
     type: str = ""
     text: str | None = None
     thinking: str | None = None
@@ -45,7 +45,7 @@ class _Block(msgspec.Struct, gc=False):
     input: Any = None
 
 
-class _Delta(msgspec.Struct, gc=False):
+class _BlockDelta(msgspec.Struct, gc=False):
     type: str = ""
     text: str | None = None
     thinking: str | None = None
@@ -53,27 +53,27 @@ class _Delta(msgspec.Struct, gc=False):
     stop_reason: str | None = None
 
 
-class _Message(msgspec.Struct, gc=False):
+class _WholeMessage(msgspec.Struct, gc=False):
     type: str = ""
     model: str | None = None
-    content: list[_Block] | None = None
+    content: list[_ContentBlock] | None = None
     stop_reason: str | None = None
-    usage: _Usage | None = None
+    usage: _MessagesUsage | None = None
     error: Any = None
 
 
-class _Event(msgspec.Struct, gc=False):
+class _MessagesEvent(msgspec.Struct, gc=False):
     type: str = ""
     index: int | None = 0
-    message: _Message | None = None
-    content_block: _Block | None = None
-    delta: _Delta | None = None
-    usage: _Usage | None = None
+    message: _WholeMessage | None = None
+    content_block: _ContentBlock | None = None
+    delta: _BlockDelta | None = None
+    usage: _MessagesUsage | None = None
     error: Any = None
 
 
-_decode = msgspec.json.Decoder(_Event).decode
-_decode_whole = msgspec.json.Decoder(_Message).decode
+_decode = msgspec.json.Decoder(_MessagesEvent).decode
+_decode_whole = msgspec.json.Decoder(_WholeMessage).decode
 
 
 class Messages(WireProtocol):
@@ -152,7 +152,11 @@ class Messages(WireProtocol):
 
 
 def _place(
-    reading: StreamReading, calls: CallParts, end: int, index: int | None, delta: _Delta
+    reading: StreamReading,
+    calls: CallParts,
+    end: int,
+    index: int | None,
+    delta: _BlockDelta,
 ) -> None:
     """Note the event as a chunk, if it has text; a signature has none."""
     if delta.stop_reason is not None:
@@ -175,7 +179,7 @@ def _place(
         reading.leading += 1
 
 
-def _note_usage(reading: StreamReading, usage: _Usage | None) -> None:
+def _note_usage(reading: StreamReading, usage: _MessagesUsage | None) -> None:
     """Note counts. Of a prompt, what came from the cache is counted apart."""
     if usage is None:
         return
@@ -184,9 +188,9 @@ def _note_usage(reading: StreamReading, usage: _Usage | None) -> None:
     if usage.cache_read_input_tokens is not None:
         reading.cached_tokens = usage.cache_read_input_tokens
     if usage.input_tokens is not None:
-        made = usage.cache_creation_input_tokens or 0
-        read = usage.cache_read_input_tokens or 0
-        reading.prompt_tokens = usage.input_tokens + made + read
+        created = usage.cache_creation_input_tokens or 0
+        cached = usage.cache_read_input_tokens or 0
+        reading.prompt_tokens = usage.input_tokens + created + cached
 
 
 # ---- from OpenAI's chat ----

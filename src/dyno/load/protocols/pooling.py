@@ -15,12 +15,12 @@ from dyno.load.protocols.openai import messages_of, written
 from dyno.workload.request import BatchRequest, MediaRequest, Request
 
 
-class _Usage(msgspec.Struct, gc=False):
+class _PoolingUsage(msgspec.Struct, gc=False):
     prompt_tokens: int | None = None
     total_tokens: int | None = None
 
 
-class _Item(msgspec.Struct, gc=False):
+class _ScoredItem(msgspec.Struct, gc=False):
     index: int | None = None
     embedding: Any = None
     data: Any = None  # of pooling
@@ -30,9 +30,9 @@ class _Item(msgspec.Struct, gc=False):
 
 
 class _Answer(msgspec.Struct, gc=False):
-    data: list[_Item] | None = None
-    results: list[_Item] | None = None
-    usage: _Usage | None = None
+    data: list[_ScoredItem] | None = None
+    results: list[_ScoredItem] | None = None
+    usage: _PoolingUsage | None = None
     model: str | None = None
     error: Any = None
 
@@ -44,7 +44,7 @@ class _Scores(WireProtocol):
     output = "scores"
     streams = False
     # what is wrong with one item, in words that follow its number; None: nothing
-    wrong: Callable[[_Item], str | None]
+    wrong: Callable[[_ScoredItem], str | None]
 
     def read_whole(self, body: bytes) -> StreamReading:
         reading = StreamReading([], [])
@@ -64,7 +64,7 @@ class _Scores(WireProtocol):
 
 
 def _first_wrong(
-    items: Iterable[_Item], wrong: Callable[[_Item], str | None]
+    items: Iterable[_ScoredItem], wrong: Callable[[_ScoredItem], str | None]
 ) -> str | None:
     seen: set[int | None] = set()
     for number, item in enumerate(items):
@@ -79,26 +79,26 @@ def _first_wrong(
 # ---- what is wrong with a result ----
 
 
-def _wrong_embedding(item: _Item) -> str | None:
+def _wrong_embedding(item: _ScoredItem) -> str | None:
     return _wrong_vector(item.embedding)
 
 
-def _wrong_pooled(item: _Item) -> str | None:
+def _wrong_pooled(item: _ScoredItem) -> str | None:
     # a vector for each token, or one
     rows = item.data if isinstance(item.data, list) else [item.data]
     vectors = rows if rows and isinstance(rows[0], list) else [item.data]
     return next(filter(None, map(_wrong_vector, vectors)), None)
 
 
-def _wrong_score(item: _Item) -> str | None:
+def _wrong_score(item: _ScoredItem) -> str | None:
     return _wrong_numbers([item.score], "a score")
 
 
-def _wrong_rank(item: _Item) -> str | None:
+def _wrong_rank(item: _ScoredItem) -> str | None:
     return _wrong_numbers([item.relevance_score], "a relevance_score")
 
 
-def _wrong_class(item: _Item) -> str | None:
+def _wrong_class(item: _ScoredItem) -> str | None:
     return _wrong_numbers(item.probs or [], "probabilities")
 
 

@@ -37,7 +37,7 @@ class _Reasoned(msgspec.Struct, gc=False):
     reasoning_tokens: int | None = None
 
 
-class _Usage(msgspec.Struct, gc=False):
+class _ResponsesUsage(msgspec.Struct, gc=False):
     input_tokens: int | None = None
     output_tokens: int | None = None
     input_tokens_details: _Cached | None = None
@@ -49,7 +49,7 @@ class _Text(msgspec.Struct, gc=False):
     refusal: str | None = None
 
 
-class _Item(msgspec.Struct, gc=False):
+class _OutputItem(msgspec.Struct, gc=False):
     type: str = ""
     name: str | None = None
     arguments: str | None = None
@@ -65,21 +65,21 @@ class _Response(msgspec.Struct, gc=False):
     status: str | None = None
     error: Any = None
     incomplete_details: _Reason | None = None
-    output: list[_Item] | None = None
-    usage: _Usage | None = None
+    output: list[_OutputItem] | None = None
+    usage: _ResponsesUsage | None = None
 
 
-class _Event(msgspec.Struct, gc=False):
+class _ResponsesEvent(msgspec.Struct, gc=False):
     type: str = ""
     delta: Any = None
     output_index: int | None = 0
-    item: _Item | None = None
+    item: _OutputItem | None = None
     response: _Response | None = None
     error: Any = None
     message: str | None = None  # of the event `error`
 
 
-_decode = msgspec.json.Decoder(_Event).decode
+_decode = msgspec.json.Decoder(_ResponsesEvent).decode
 _decode_whole = msgspec.json.Decoder(_Response).decode
 
 
@@ -155,7 +155,9 @@ class Responses(WireProtocol):
         return reading
 
 
-def _place(reading: StreamReading, calls: CallParts, end: int, event: _Event) -> None:
+def _place(
+    reading: StreamReading, calls: CallParts, end: int, event: _ResponsesEvent
+) -> None:
     """Note the event as a chunk, if it has text."""
     text = event.delta if isinstance(event.delta, str) else ""
     if event.type in _THOUGHTS:

@@ -93,8 +93,8 @@ class Template(WireProtocol):
         text = self._note(reading, answer)
         reading.done = True
         if self.output == "scores":
-            found = place(answer, self._template.answer.get("results", ""))
-            reading.results = len(found) if isinstance(found, list) else 0
+            results = place(answer, self._template.answer.get("results", ""))
+            reading.results = len(results) if isinstance(results, list) else 0
         else:
             note_one_text(reading, text or "")
         return reading

@@ -44,6 +44,7 @@ RANDOM_AUDIO = Dataset(
     name="random-audio",
     about="generated sounds of `--audio-len` seconds; needs `--backend openai-audio`",
     make="multimodal:random_audio",
+    traits=DatasetTraits(media=True),
     spec=RandomAudioSpec,
     needs=("output_len",),
 )
@@ -51,7 +52,7 @@ CUSTOM_AUDIO = Dataset(
     name="custom_audio",
     about="JSON lines with `audio`, the path of a sound, and perhaps `prompt`",
     make="multimodal:custom_audio",
-    traits=DatasetTraits(file=True),
+    traits=DatasetTraits(file=True, media=True),
     spec=CustomAudioSpec,
     lengths_of="custom",
 )

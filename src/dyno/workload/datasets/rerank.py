@@ -34,7 +34,7 @@ RANDOM_RERANK = Dataset(
     name="random-rerank",
     about="a random query with random documents; needs `--backend vllm-rerank`",
     make="synthetic:random_rerank",
-    traits=DatasetTraits(endless=True),
+    traits=DatasetTraits(endless=True, scores=True),
     spec=RandomRerankSpec,
     needs=("input_len",),
 )

@@ -38,8 +38,8 @@ class StructuredSpec(CommonSpec, frozen=True):
 
 
 STRUCTURED = Dataset(
-    name="structured",
+    name="structured-output",
     about="prompts whose answers must fit a schema or call a tool; needs `--backend openai-chat`",
-    make="structured:structured",
+    make="structured:forms",
     spec=StructuredSpec,
 )

@@ -155,14 +155,14 @@ def rule_of(
     model's config.json and preprocessor_config.json, where they can be read."""
     if wanted.isdigit():
         return ImageTokens(f"{wanted} tokens per image", lambda width, height: int(wanted))
-    rule = _BY_NAME.get(wanted) if wanted != AUTO else _found(model, config or {})
+    rule = _BY_NAME.get(wanted) if wanted != AUTO else _matching(model, config or {})
     if rule is None:
         return None
     settings = processor or {}
     return ImageTokens(rule.name, lambda w, h: rule.tokens(w, h, settings))
 
 
-def _found(model: str, config: Settings) -> VisionRule | None:
+def _matching(model: str, config: Settings) -> VisionRule | None:
     kind = config.get("model_type")
     if kind is not None:
         return next((rule for rule in RULES if kind in rule.model_types), None)
