@@ -18,11 +18,11 @@ from dyno.cli.flags import refuse
 from dyno.cli.parser import Parser
 from dyno.engines.kinds import KINDS, kind_of, starts
 from dyno.errors import StoreError, UsageError
-from dyno.facts import rules, schedule
+from dyno.facts import rules, schedule, template
 from dyno.facts.client import ClientSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import TargetSpec
-from dyno.facts.trial import TrialSpec
+from dyno.facts.trial import TEMPLATE, TrialSpec
 from dyno.http import Url, check_certificates
 from dyno.load.protocols import PROTOCOLS
 from dyno.option import Option, opposite
@@ -46,7 +46,6 @@ _FOR_ENGINE = ("--trust-remote-code", "--tokenizer-mode", "--skip-tokenizer-init
 _REFUSED = {  # reason → flags
     **settings.REFUSED,
     "write --dataset-name sharegpt --dataset-path FILE.": "--dataset",
-    settings.GENERATION: "--no-reranker",
     "start a server that has the adapter and name it with --lora-modules.": "--lora-path",
 }
 
@@ -66,7 +65,6 @@ The API key is read from OPENAI_API_KEY and written to no file.
 
 def add(p: Parser) -> None:
     p.passes_on = "--engine"
-    p.lacks = settings.LACKS
     p.description = (
         "Put a server under a known load, measure it, and check the measurement. With --engine dyno starts "
         "the server, verifies that it serves what was asked for, and stops it."
@@ -80,7 +78,7 @@ def add(p: Parser) -> None:
     )
     g = p.add_argument_group("server")
     target_flags(g)
-    flags.add(g, TrialSpec, "reset_cache", "correctness_check")
+    flags.add(g, TrialSpec, "reset_cache", "correctness_check", "stream")
     settings.add_engine(p.add_argument_group("engine settings (with --engine)"))
     _workload_flags(p.add_argument_group("prompts"))
     load = p.add_argument_group("load")
@@ -167,6 +165,13 @@ def target_flags(g: argparse._ArgumentGroup) -> None:
     )
     settings.add_port(
         g, "port of the server (default: 8000; of an engine that dyno starts: a free one)"
+    )
+    g.add_argument(
+        "--request-template",
+        type=Path,
+        metavar="FILE",
+        help=f"--backend {TEMPLATE}: body of a request, and the places of text and counts in an answer "
+        "(default: none)",
     )
     g.add_argument(
         "--endpoint", metavar="PATH", help="path of the API (default: the backend's)"
@@ -320,7 +325,14 @@ def _result_flags(g: argparse._ArgumentGroup) -> None:
         g, "--no-stream", reason="It is about how vLLM loads a dataset of the Hub."
     )
     flags.add_ignored(
-        g, "--random-batch-size", nargs=None, reason=settings.EMBEDDINGS_ALONE
+        g,
+        "--enable-multimodal-chat",
+        reason="dyno sends images as parts of a chat's message in any case.",
+    )
+    flags.add_ignored(
+        g,
+        "--custom-ensure-client-side-data",
+        reason="dyno sends the bytes of a file in any case.",
     )
     flags.add_ignored(
         g, "--use-beam-search", reason="vLLM's client reads it and sends nothing, too."
@@ -652,6 +664,7 @@ def spec(o: argparse.Namespace) -> tuple[TrialSpec, dict[str, str]]:
         "client": ClientSpec(**flags.values(o, ClientSpec)),
         "ignore_eos": o.ignore_eos or work.traits.endless,  # as vLLM for random prompts
         **_body(o, aim.backend),
+        "template": _template(o, aim.backend),
         "percentiles": flags.percentiles(o.metric_percentiles),
         "goodput_ms": flags.goodput(o.goodput or []),
         "reset_cache": o.reset_prefix_cache or starts,
@@ -680,7 +693,8 @@ def _workload(
     from dyno.load.plan import prompts_needed
 
     dataset = DATASETS[o.dataset_name]
-    output_len = o.output_len or (o.random_output_len if dataset.traits.exact else None)
+    drawn = "output_len" in dataset.needs and not dataset.lengths
+    output_len = o.output_len or (o.random_output_len if drawn else None)
     work = settings.workload(
         o, dataset.name, 1, o.input_len or o.random_input_len, output_len
     )
@@ -707,7 +721,8 @@ def target(o: argparse.Namespace) -> tuple[TargetSpec, dict[str, str]]:
     ):
         raise UsageError(vocabulary.sentence(mistake))
     backend = o.endpoint_type or o.backend or "openai"
-    endpoint = o.endpoint or PROTOCOLS[backend].path
+    path = _template(o, backend).get("path") or PROTOCOLS[backend].path
+    endpoint = o.endpoint or path
     base_url, *more_urls = _urls(o, endpoint)
     headers = _headers(o)
     check_plain(endpoint, f"--endpoint {endpoint!r}")
@@ -725,6 +740,15 @@ def target(o: argparse.Namespace) -> tuple[TargetSpec, dict[str, str]]:
     )
     check_certificates([aim])
     return aim, headers | proxy_login
+
+
+def _template(o: argparse.Namespace, backend: str) -> dict[str, Any]:
+    """Read the template that describes a JSON endpoint."""
+    if (o.request_template is None) == (backend == TEMPLATE):
+        raise UsageError(
+            f"--backend {TEMPLATE} and --request-template belong together. Give both, or none."
+        )
+    return {} if o.request_template is None else template.read(o.request_template)
 
 
 def _urls(o: argparse.Namespace, endpoint: str) -> list[str]:

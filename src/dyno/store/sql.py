@@ -182,7 +182,8 @@ _REQUESTS = f"""
     CASE WHEN output_tokens > {_FIRST_TOKENS} AND len(chunk_ns) > 1 AND coalesce(unseen[1], -1) <> 0
           AND coalesce(unseen[-1], -1) <> len(chunk_ns) - 1
          THEN (chunk_ns[-1] - chunk_ns[1]) / (output_tokens - {_FIRST_TOKENS}) / 1e6 END AS own_tpot_ms,
-    CASE WHEN coalesce(unseen[-1], -1) <> len(chunk_ns) - 1 THEN (chunk_ns[-1] - sent_ns) / 1e6 END AS e2el_ms,
+    CASE WHEN answered_ns IS NOT NULL THEN (answered_ns - sent_ns) / 1e6
+         WHEN coalesce(unseen[-1], -1) <> len(chunk_ns) - 1 THEN (chunk_ns[-1] - sent_ns) / 1e6 END AS e2el_ms,
     (sent_ns - due_ns) / 1e6 AS queue_ms
 """
 # Long files, by the table that is made of their lines.

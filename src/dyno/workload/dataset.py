@@ -29,6 +29,8 @@ class DatasetTraits(msgspec.Struct, frozen=True):
     endless: bool = False
     # its prompts have exactly the requested length, and share nothing that isn't asked for
     exact: bool = False
+    media: bool = False  # its requests have images or sounds
+    scores: bool = False  # its requests are for models that write no text
     # its histories have calls of tools, which the server's template writes out
     tools: bool = False
 
@@ -60,6 +62,7 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
     folders: bool = False  # its path may be a folder
     offline: bool = False  # `dyno bench throughput` has it
     lengths: tuple[LengthFlag, ...] = ()
+    lengths_of: str = ""  # the data set whose flags for lengths it has, too
     # setting → vLLM's default of its flag, where it is not that of all
     flag_defaults: dict[str, Any] = {}
     hub_file: str = ""  # its file on the Hub, where none is given
