@@ -41,6 +41,7 @@ ROWS: list[set[str]] = [
     {"audit", "trial"},
     {"search", "quality"},
     {"conduct"},
+    {"api"},
     {"cli"},
     {"__main__"},
 ]

@@ -128,7 +128,7 @@ def _study_keys(options: argparse.Namespace) -> Mapping[str, str]:
     """Return flag → key where the command's settings are those of a study: messages name them by their keys."""
     if getattr(options, "settings", "") != "keys":
         return {}
-    from dyno.cli.vocabulary import keys
+    from dyno.api.vocabulary import keys
 
     return keys()
 

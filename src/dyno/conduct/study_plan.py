@@ -3,9 +3,9 @@
 import itertools
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -28,6 +28,7 @@ from dyno.probe.model import looks_local
 from dyno.quality import ask
 from dyno.store.study import StudyFolder
 from dyno.study import file
+from dyno.study.document import as_toml
 from dyno.study.trials import Known
 from dyno.trial import slots
 from dyno.trial.engine_plan import EnginePlan
@@ -64,6 +65,14 @@ def read(path: Path, given: dict[str, str] | None = None) -> tuple[Study, str]:
         why = e.strerror if isinstance(e, OSError) else "it is not UTF-8"
         raise UsageError(f"The study {path} can't be read: {why}.") from None
     return file.read(text, path, known(), given), text
+
+
+def read_tables(
+    tables: Mapping[str, Any], name: str, given: dict[str, str] | None = None
+) -> tuple[Study, str]:
+    """Return the study that tables describe, and its text: that of a file with the same tables."""
+    text = as_toml(tables)
+    return file.read(text, Path(f"{name}.toml"), known(), given), text
 
 
 def repeated(

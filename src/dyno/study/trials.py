@@ -19,7 +19,7 @@ from dyno.facts.trial import TrialSpec
 from dyno.http import Url, check_plain
 from dyno.option import problems
 from dyno.study.cells import CELLS, CLIENT, OFFLINE, SERVING, TRANSPORT, converted
-from dyno.study.document import Path, TomlDocument, near
+from dyno.study.document import Mistakes, Path, near
 from dyno.study.grid import GridCell, Section
 from dyno.workload.common import MOST_PROMPTS
 from dyno.workload.dataset import Dataset, DatasetTraits
@@ -59,7 +59,7 @@ class Known(NamedTuple):
 
 
 class Trials:
-    def __init__(self, document: TomlDocument, known: Known, folder: FilePath) -> None:
+    def __init__(self, document: Mistakes, known: Known, folder: FilePath) -> None:
         self.doc, self.known, self.folder = document, known, folder
         self.models: dict[str, ModelRecipe | None] = {}  # None: it is wrong
 
