@@ -42,7 +42,7 @@ class _Chain(NamedTuple):
     more: str = ""  # text behind it that the cache doesn't have
 
 
-class _Planned(Protocol):
+class _HasHistory(Protocol):
     @property
     def history(self) -> int | None: ...
 
@@ -52,7 +52,7 @@ class ReuseTally(Summed):
 
     def __init__(
         self,
-        planned: Sequence[_Planned],
+        planned: Sequence[_HasHistory],
         answers: Histories,
         block_tokens: int | None = None,
     ) -> None:

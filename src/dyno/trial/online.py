@@ -417,7 +417,7 @@ def _probes(run: Run, trial: TrialSpec) -> ProbeSummary | None:
 
 
 def _is_complete(client: ClientFacts, sent: int, summary: Summary) -> bool:
-    """Whether the load came to its end, all of it is on record and something was completed."""
+    """Return whether the load came to its end, all of it is on record and something was completed."""
     return client.outcome == "complete" and sent == client.sent and summary.completed > 0
 
 
@@ -706,12 +706,12 @@ def _counter(tokenizer: Tokenizer | None) -> Callable[[str], int | None] | None:
 
 
 def _keyed(trial: TrialSpec) -> bool:
-    """Whether its requests carried secrets, which are in no file."""
+    """Return whether its requests carried secrets, which are in no file."""
     return bool(trial.target.header_names) or secrets.HIDDEN in str(trial.extra_body)
 
 
 def _key_came_back(run: Run) -> bool:
-    """Whether a key is in an answer's words, or anywhere in its bytes, over the bounds of reads and HTTP chunks too.
+    """Return whether a key is in an answer's words or anywhere in its bytes, also across reads and HTTP chunks.
     The spool has stars only over what came in one piece."""
     if any(
         secrets.HIDDEN in f"{r.text} {r.model} {r.finish_reason} {r.error_detail}"
