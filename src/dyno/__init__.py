@@ -96,7 +96,7 @@ class _CalledRoom(ModuleType):
         return inspect.signature(self._function)
 
 
-class _Package(ModuleType):
+class _Dyno(ModuleType):
     """dyno itself. Importing a room sets it here as an attribute."""
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -105,4 +105,4 @@ class _Package(ModuleType):
         super().__setattr__(name, value)
 
 
-sys.modules[__name__].__class__ = _Package
+sys.modules[__name__].__class__ = _Dyno

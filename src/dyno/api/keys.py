@@ -11,6 +11,7 @@ class EngineKeys(TypedDict, total=False):
     """The engine, and what all benchmarks have."""
 
     engine: str | None
+    """start an engine of this kind; `dyno engines` lists them"""
     model: str | None
     """name, folder or GGUF file"""
     served_name: str | None

@@ -10,7 +10,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -55,32 +55,63 @@ VLLM_SIZE = OfflineSize(PROMPTS, INPUT_LEN, OUTPUT_LEN)
 # a first try on a processor: vLLM's defaults would take it an hour
 SMALL_SIZE = OfflineSize(32, 128, 32)
 _BASE_URL = "http://{}:{}"
+ATTACHED = next(name for name, kind in KINDS.items() if not kind.starts)
 _PARTS = ("engine", "workload", "load", "trial")
 # Their place in a study is another, or the function itself says it.
 _NOT_TAKEN = {"kind", "requests_per_stream"}
-_ENGINE = Option(
-    help="start this engine: vllm, llamacpp, …; openai: check the running server against the settings"
-)
+_ENGINE = Option(help="start an engine of this kind; `dyno engines` lists them")
 _FOR_SERVERS = {
-    "base_url", "api_key_env", "backend", "endpoint", "insecure", "cacert", "cert", "cert_key", "connect_timeout_s",
-    "read_timeout_s", "ready_check_timeout_s", "goodput_ms", "request_id_prefix", "correctness_check", "procs", "on",
-    "ray_address", "cache", "num_sessions", "percentiles", "extra_body", "chat_template_kwargs", "metadata",
-}  # fmt: skip
+    "base_url",
+    "api_key_env",
+    "backend",
+    "endpoint",
+    "insecure",
+    "cacert",
+    "cert",
+    "cert_key",
+    "connect_timeout_s",
+    "read_timeout_s",
+    "ready_check_timeout_s",
+    "goodput_ms",
+    "request_id_prefix",
+    "correctness_check",
+    "procs",
+    "on",
+    "ray_address",
+    "cache",
+    "num_sessions",
+    "percentiles",
+    "extra_body",
+    "chat_template_kwargs",
+    "metadata",
+}
 _OF_OFFLINE = {
     "throughput": {
-        "iterations", "warmup_iterations", "prequeue", "lora_path", "sequences", "detokenize", "timeout_s",
+        "iterations",
+        "warmup_iterations",
+        "prequeue",
+        "lora_path",
+        "sequences",
+        "detokenize",
+        "timeout_s",
     },
     "latency": {
-        "batch_size", "iterations", "warmup_iterations", "beam_search", "sequences", "detokenize", "timeout_s",
+        "batch_size",
+        "iterations",
+        "warmup_iterations",
+        "beam_search",
+        "sequences",
+        "detokenize",
+        "timeout_s",
     },
     "micro": {"iterations", "warmup_iterations", "depth", "by", "timeout_s"},
-}  # fmt: skip
+}
 _LENGTHS = {"input_len", "output_len", "seed"}
 
 
 def names(function: str) -> dict[str, Any]:
     """Return the keywords that a function takes, each with its type, bounds and help."""
-    out: dict[str, Any] = {"engine": str | None}
+    out: dict[str, Any] = {"engine": Annotated[str | None, _ENGINE]}
     for part in _PARTS:
         for name, hint in CELLS[part].items():
             if name not in _NOT_TAKEN and _takes(function, part, name):
@@ -173,11 +204,34 @@ def served(
     cells = _sections(function, settings)
     named = settings.get("engine")
     started = named is not None and kind_of(named).starts
-    engine, work, load, trial = (cells[part] for part in _PARTS)
-    engine["kind"] = named or "openai"
-    if not started and "base_url" not in engine:
-        host, port = engine.pop("host", "127.0.0.1"), engine.pop("port", 8000)
-        engine["base_url"] = _BASE_URL.format(f"[{host}]" if ":" in host else host, port)
+    _complete_server(cells["engine"], named or ATTACHED, started)
+    _complete_prompts(cells["workload"], cells["load"])
+    defaults: dict[str, Any] = {"sampling": {}, "percentiles": [99.0]}
+    _default(cells["trial"], {**defaults, "cache": "empty" if started else "keep"})
+    engine = dict(cells["engine"])
+    trial = _trial_of(function, cells)
+    load = msgspec.structs.replace(trial.load, seed=trial.workload.seed)
+    trial = msgspec.structs.replace(trial, load=load, label=label)
+    if named is None:
+        _check_attached(function, engine)
+        target = msgspec.structs.replace(
+            trial.target, served_model_name=engine.get("served_name")
+        )
+        trial = msgspec.structs.replace(trial, engine=None, target=target)
+    return trial, engine.get("api_key_env")
+
+
+def _complete_server(engine: dict[str, Any], kind: str, started: bool) -> None:
+    """Fill in the kind, and where a running server is."""
+    engine["kind"] = kind
+    if started or "base_url" in engine:
+        return
+    host, port = engine.pop("host", "127.0.0.1"), engine.pop("port", 8000)
+    engine["base_url"] = _BASE_URL.format(f"[{host}]" if ":" in host else host, port)
+
+
+def _complete_prompts(work: dict[str, Any], load: dict[str, Any]) -> None:
+    """Fill in lengths by the data set's defaults, and the load that is meant where none is given."""
     dataset = DATASETS.get(_named_dataset(work))
     if dataset is not None:
         lengths = {n.field: n.default for n in dataset.lengths if n.default is not None}
@@ -188,24 +242,6 @@ def served(
     paced = (dataset is not None and dataset.traits.paced) or _has_rates(work)
     if not paced and not load.keys() & {*LEVELS, "arrivals"}:
         load["request_rate_rps"] = math.inf
-    _default(
-        trial,
-        {"sampling": {}, "percentiles": [99.0], "cache": "empty" if started else "keep"},
-    )
-    key_env = engine.get("api_key_env")
-    made = _made(function, cells)
-    seeded = msgspec.structs.replace(made.load, seed=made.workload.seed)
-    made = msgspec.structs.replace(made, load=seeded, label=label)
-    if named is None:
-        _check_attached(function, engine)
-        made = msgspec.structs.replace(
-            made,
-            engine=None,
-            target=msgspec.structs.replace(
-                made.target, served_model_name=engine.get("served_name")
-            ),
-        )
-    return made, key_env
 
 
 def offline(kind: Offline, settings: Mapping[str, Any], label: str | None) -> TrialSpec:
@@ -232,10 +268,10 @@ def offline(kind: Offline, settings: Mapping[str, Any], label: str | None) -> Tr
         _default(load, {"iterations": 5, "warmup_iterations": 1})
     _default(trial, {"sampling": {}, "ignore_eos": True})
     trial["percentiles"] = VLLM_PERCENTILES if kind != "micro" else [99.0]
-    made = _made(kind, cells)
-    seeded = LoadSpec(seed=made.workload.seed)
-    aim = msgspec.structs.replace(made.target, endpoint="")
-    return msgspec.structs.replace(made, load=seeded, target=aim, label=label)
+    planned = _trial_of(kind, cells)
+    load_seed = LoadSpec(seed=planned.workload.seed)
+    aim = msgspec.structs.replace(planned.target, endpoint="")
+    return msgspec.structs.replace(planned, load=load_seed, target=aim, label=label)
 
 
 def aimed(trial: TrialSpec, target: TargetSpec, headers: Mapping[str, str]) -> TrialSpec:
@@ -295,7 +331,7 @@ def _default(cells: dict[str, Any], values: Mapping[str, Any]) -> None:
         cells.setdefault(name, value)
 
 
-def _made(function: str, cells: dict[str, dict[str, Any]]) -> TrialSpec:
+def _trial_of(function: str, cells: dict[str, dict[str, Any]]) -> TrialSpec:
     """Make the trial as a study would of one cell of its grid."""
     mistakes = KeywordMistakes(function)
     sections = {
@@ -348,5 +384,5 @@ def _check_attached(function: str, engine: Mapping[str, Any]) -> None:
     if own:
         raise UsageError(
             f"dyno.{function}: {', '.join(own)}: only for engines. Add engine=KIND to start one ({', '.join(KINDS)}), "
-            'or engine="openai" to check the running server against them.'
+            f"or engine={ATTACHED!r} to check the running server against them."
         )

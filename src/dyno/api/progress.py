@@ -46,10 +46,6 @@ class Reporter(StudyWatcher):
         LOG.debug("%s", text)
         self._report(msgspec.structs.replace(self._now, detail=text))
 
-    def say(self, text: str) -> None:
-        """Hear a sentence about a study."""
-        self.phase(text)
-
     def progress(self, progress: Progress) -> None:
         elapsed_s = seconds(progress.elapsed_ns)
         by_count = progress.ended / progress.count if progress.count else 0.0

@@ -118,9 +118,9 @@ class ComparedRuns:
             for p in self.comparison.pairings
             for d in p.differences
         ]
-        found = [f for p in self.comparison.pairings for f in p.findings]
+        doubts = [f for p in self.comparison.pairings for f in p.findings]
         verdict = f"<p>{html.mark(self.verdict)}</p>"
-        return verdict + html.table(names, rows) + html.findings(found)
+        return verdict + html.table(names, rows) + html.findings(doubts)
 
 
 def _load_words(load: Mapping[str, object]) -> str:
@@ -333,12 +333,12 @@ def report(
     from dyno.study.prices import price_rules
 
     rules = price_rules(list(price), energy_price, None if prices is None else Path(prices))
-    words = list(_words(what))
+    words = list(_as_words(what))
     request = ReportRequest(words, rules, parse(list(target), "target"), title)
     return ReportPage(*make_report(distinct(read_words(words, Path(runs))), request))
 
 
-def _words(what: Iterable[Named | MeasuredRun | MeasuredRuns]) -> Iterable[str]:
+def _as_words(what: Iterable[Named | MeasuredRun | MeasuredRuns]) -> Iterable[str]:
     for one in what:
         if isinstance(one, MeasuredRuns):
             yield from (str(run.path) for run in one)

@@ -113,13 +113,13 @@ class PlannedStudy:
             return reporter
 
         job = StudyRun(
-            study, self._text, folder, wanted, key_headers, view, reporter.say, choices
+            study, self._text, folder, wanted, key_headers, view, reporter.remark, choices
         )
         provide = prepare if install else None
         with (
             folder.lock(),
             prepared_machine(
-                study, folder, wanted, machine, provide, reporter.say
+                study, folder, wanted, machine, provide, reporter.remark
             ) as ready,
         ):
             end = conduct(job, ready)

@@ -355,7 +355,7 @@ class RunTables:
     def keep(self, query: str) -> str:
         """Answer a query once, and return the name under which its answer is kept."""
 
-        def kept(query: str) -> str:
+        def stored(query: str) -> str:
             statement = self._reading(query)
             name = f"kept_{self._kept}"
             inner = statement.query.strip().rstrip(";")
@@ -363,28 +363,28 @@ class RunTables:
             return name
 
         self._kept += 1
-        return self._without_damaged(query, kept)
+        return self._without_damaged(query, stored)
 
-    def stream(self, kept: str) -> object:
+    def stream(self, answer: str) -> object:
         """Return a kept answer as an Arrow stream: a capsule, by Arrow's PyCapsule interface."""
-        return self._db.table(kept).__arrow_c_stream__()
+        return self._db.table(answer).__arrow_c_stream__()
 
-    def arrays(self, kept: str) -> dict[str, "np.ndarray[Any, Any]"]:
+    def arrays(self, answer: str) -> dict[str, "np.ndarray[Any, Any]"]:
         """Return the columns of a kept answer. Where a number is missing, it is NaN."""
-        columns: dict[str, Any] = self._db.table(kept).fetchnumpy()
+        columns: dict[str, Any] = self._db.table(answer).fetchnumpy()
         return {name: _unmasked(column) for name, column in columns.items()}
 
-    def rows_of(self, kept: str) -> Iterator[tuple[Any, ...]]:
-        result = self._db.cursor().execute(f"FROM {kept}")
+    def rows_of(self, answer: str) -> Iterator[tuple[Any, ...]]:
+        result = self._db.cursor().execute(f"FROM {answer}")
         while rows := result.fetchmany(1000):
             yield from rows
 
-    def names_of(self, kept: str) -> list[str]:
-        names: list[str] = self._db.table(kept).columns
+    def names_of(self, answer: str) -> list[str]:
+        names: list[str] = self._db.table(answer).columns
         return names
 
-    def count_of(self, kept: str) -> int:
-        (count,) = self._db.execute(f"SELECT count(*) FROM {kept}").fetchall()[0]
+    def count_of(self, answer: str) -> int:
+        (count,) = self._db.execute(f"SELECT count(*) FROM {answer}").fetchall()[0]
         return int(count)
 
     def _without_damaged(self, query: str, answer: Callable[[str], _Answer]) -> _Answer:
