@@ -14,6 +14,8 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
+from dyno import plugins
+from dyno.api.progress import LOG
 from dyno.conduct.study_plan import known
 from dyno.engines.kinds import KINDS, kind_for, kind_of
 from dyno.errors import UsageError
@@ -173,8 +175,12 @@ def spoken() -> Iterator[None]:
     flat = {flag: key.rpartition(".")[2] for flag, key in keys_of_flags().items()} | {
         "--engine": "engine"
     }
-    with named_by(flat):
-        yield
+    try:
+        with named_by(flat):
+            yield
+    finally:
+        for problem in plugins.take_problems():
+            LOG.warning("%s", problem)
 
 
 # ---- from keywords to a trial ----

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dyno import secrets
+from dyno import plugins, secrets
 from dyno.api import keywords
 from dyno.api.headers import proxied, request_headers
 from dyno.api.progress import OnProgress, Reporter
@@ -152,16 +152,20 @@ def on_server(
     keep_raw: bool = False,
 ) -> Outcome:
     """Measure a planned trial on its server, or on the engine that is started for it."""
-    return online.serve(
+    outcome = online.serve(
         trial, runs=runs, headers=headers, watcher=watcher, stop=stop, keep_raw=keep_raw
     )
+    plugins.deliver(outcome.run.path)
+    return outcome
 
 
 def offline(
     trials: list[TrialSpec], *, runs: Path, watcher: Watcher | None = None
 ) -> Iterator[Outcome]:
     """Measure trials in their engines' own processes; yield each as it is done."""
-    return offline_trial.conduct(trials, runs=runs, watcher=watcher)
+    for outcome in offline_trial.conduct(trials, runs=runs, watcher=watcher):
+        plugins.deliver(outcome.run.path)
+        yield outcome
 
 
 def needs(trials: Iterable[TrialSpec | EngineSpec]) -> list[provide.Need]:

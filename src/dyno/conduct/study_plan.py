@@ -4,6 +4,7 @@ import itertools
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from dyno.load.plan import prompts_needed
 from dyno.load.protocols import PROTOCOLS
 from dyno.models import steps
 from dyno.numbers import many
+from dyno.plugins import Derived
 from dyno.probe.model import looks_local
 from dyno.quality import ask
 from dyno.store.study import StudyFolder
@@ -43,10 +45,10 @@ _AT_LEAST = 8  # accelerators that are assumed where a study doesn't say how man
 def known() -> Known:
     """Return the names that a study file may use."""
     return Known(
-        backends={name: kind.backend for name, kind in KINDS.items()},
-        attached=frozenset(name for name, kind in KINDS.items() if not kind.starts),
-        paths={name: protocol.path for name, protocol in PROTOCOLS.items()},
-        fields={name: protocol.fields for name, protocol in PROTOCOLS.items()},
+        backends=Derived(KINDS, attrgetter("backend")),
+        starts=Derived(KINDS, attrgetter("starts")),
+        paths=Derived(PROTOCOLS, attrgetter("path")),
+        fields=Derived(PROTOCOLS, attrgetter("fields")),
         prompts_needed=prompts_needed,
         recipe_problem=steps.problem,
         quality_problem=ask.problem,

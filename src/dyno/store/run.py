@@ -84,6 +84,7 @@ class Manifest(msgspec.Struct, frozen=True):
     # of completions prompts; None: not wanted, or the server applies it
     template: Templating | None = None
     processes: int = 1  # of the client: each has a spool and a slice of the requests
+    plugins: dict[str, str] = {}  # that were switched on: name → version
 
 
 class Run:

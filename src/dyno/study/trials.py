@@ -46,7 +46,7 @@ class Known(NamedTuple):
     """Engines and backends that dyno has, handed in: this room imports none of them."""
 
     backends: Mapping[str, str]  # engine kind → its backend
-    attached: frozenset[str]  # kinds that are not started
+    starts: Mapping[str, bool]  # engine kind → whether dyno starts it
     paths: Mapping[str, str]  # backend → its route
     fields: Mapping[str, frozenset[str] | None]  # backend → the fields it takes; None: any
     prompts_needed: Callable[[LoadSpec, WorkloadSpec], int | None]
@@ -211,7 +211,7 @@ class Trials:
 
     def _check_urls(self, urls: list[str], kind: str, section: Section) -> bool:
         """Return whether an engine of this kind has a URL exactly if it is a running server."""
-        attached = kind in self.known.attached
+        attached = not self.known.starts[kind]
         if attached and not urls:
             text = f"base_url is missing: kind = {kind!r} is a running server."
             self.doc.missing(section.table, text, ["base_url"], _tables(section))
@@ -232,7 +232,7 @@ class Trials:
     ) -> dict[str, ModelRecipe]:
         """Return the recipes of this study's models that a trial names. A slip of the pen in a name is a mistake."""
         keys = [("trial", "tokenizer")]
-        if values["engine"].get("kind") not in self.known.attached:
+        if self.known.starts.get(values["engine"].get("kind", ""), True):
             keys += [("engine", "model"), ("engine", "draft_model")]
         out = {}
         for part, key in keys:

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 import dyno
-from dyno import secrets
+from dyno import plugins, secrets
 from dyno.checks import examine
 from dyno.checks.evidence import Evidence
 from dyno.clock import now_ns
@@ -318,6 +318,7 @@ def manifest_of(session: Session, prepared: Prepared) -> Manifest:
         answers=work.histories,
         dropped=work.dropped,
         template=work.template,
+        plugins=plugins.active(),
     )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from altair.utils.schemapi import debug_mode
 
+from dyno import plugins
 from dyno.facts.entry import Entry
 from dyno.facts.report import Chart, Report
 from dyno.report.charts.bars import micro, quality, side_by_side
@@ -28,4 +29,21 @@ def charts(report: Report) -> list[Chart]:
     look = Look(e.series for e in report.entries)
     # Altair would check each part against the schema as it is made, which takes ten times as long as the making.
     with debug_mode(False):
-        return [chart for make in MAKERS for chart in make(report.entries, look)]
+        drawn = [chart for make in MAKERS for chart in make(report.entries, look)]
+        return drawn + [
+            chart
+            for added in plugins.additions("chart")
+            for chart in _of_plugin(added, report, look)
+        ]
+
+
+def _of_plugin(added: plugins.Addition, report: Report, look: Look) -> list[Chart]:
+    """Return a plug-in's charts. One that fails costs its chart, not the page."""
+
+    def drawn() -> list[Chart]:
+        charts = list(plugins.load(added)(report.entries, look))
+        if not all(isinstance(chart, Chart) for chart in charts):
+            raise TypeError("it made something that is not a Chart")
+        return charts
+
+    return plugins.guarded(added, drawn, "failed")[0] or []
