@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, ItemsView, Iterator, Mapping, ValuesView
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from dyno import secrets
 from dyno.errors import UsageError, describe_error
@@ -137,7 +137,7 @@ def _of_package(path: Path) -> Iterator[Addition]:
     for point in points:
         kind, _, own = point.name.partition(".")
         if kind in KINDS and own:
-            yield Addition(cast(Kind, kind), own, point.value, name, version)
+            yield Addition(kind, own, point.value, name, version)
         else:
             _problems[
                 f"The plug-in {name} {version} adds {point.name!r}, which dyno doesn't know. "

@@ -16,7 +16,9 @@ def add_example(folder: Path, kind: str) -> None:
     project = tomllib.loads((EXAMPLES / kind / "pyproject.toml").read_text())["project"]
     [module] = (EXAMPLES / kind).glob("*.py")
     points = project["entry-points"]["dyno"]
-    add(folder, project["name"], points, module.name, module.read_text(), project["version"])
+    add(
+        folder, project["name"], points, module.name, module.read_text(), project["version"]
+    )
 
 
 def add(
@@ -31,7 +33,9 @@ def add(
     (folder / module).write_text(code)
     info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    )
     lines = [f"{point} = {value}" for point, value in points.items()]
     (info / "entry_points.txt").write_text("\n".join(["[dyno]", *lines]) + "\n")
 

@@ -9,7 +9,11 @@ from dyno.report.look import Look
 
 def failures(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     rows = [
-        {"result": f"{entry.series} {entry.label}", "outcome": outcome, "requests": figure.value}
+        {
+            "result": f"{entry.series} {entry.label}",
+            "outcome": outcome,
+            "requests": figure.value,
+        }
         for entry in entries
         for outcome in ("completed", "failed")
         if (figure := entry.figures.get(outcome)) is not None

@@ -19,7 +19,9 @@ class PoemsSpec(CommonSpec, frozen=True):
 def poems(spec: PoemsSpec, tokenizer: "Tokenizer") -> Iterator[Request]:
     """Yield more prompts than are wanted, the same ones for the same seed."""
     for number in range(spec.seed, spec.seed + 100_000):
-        prompt = "\n".join(f"{number} sheep, {number + line} wolves" for line in range(spec.lines))
+        prompt = "\n".join(
+            f"{number} sheep, {number + line} wolves" for line in range(spec.lines)
+        )
         yield Request(prompt, tokenizer.count(prompt), spec.output_len or 16)
 
 
