@@ -1,7 +1,7 @@
 """dyno: a dynamometer for LLM inference engines.
 
 `dyno.serve`, `throughput`, `latency`, `micro`, `find`, `tune` and `study` measure; `load`, `compare`, `audit`, `report`
-and `sql` read results. docs/python.md describes them. Each name is loaded when it is used for the first time.
+and `sql` read results; `aio` measures under asyncio. docs/python.md describes them. A name is loaded when it is used.
 """
 
 import importlib
@@ -60,6 +60,8 @@ _CALLED = {"audit", "compare", "load", "report", "study"}
 
 
 def __getattr__(name: str) -> Any:
+    if name == "aio":
+        return importlib.import_module("dyno.api.aio")
     if name not in _OFFERED:
         raise AttributeError(f"module 'dyno' has no attribute {name!r}")
     if name in _CALLED:
@@ -70,7 +72,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_OFFERED})
+    return sorted({*globals(), *_OFFERED, "aio"})
 
 
 class _CalledRoom(ModuleType):

@@ -1,5 +1,6 @@
 """The names of dyno, for type checkers and editors. `__init__.py` loads them when they are used."""
 
+from dyno.api import aio as aio
 from dyno.api.columns import (
     Columns as Columns,
 )

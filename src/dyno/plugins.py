@@ -50,7 +50,7 @@ class Addition(NamedTuple):
         return f"The {self.kind} {self.name} of the plug-in {self.plugin} {self.version}"
 
 
-class TooSlow(Exception):
+class PluginTooSlow(Exception):
     """A plug-in took longer than its limit."""
 
 
@@ -181,7 +181,7 @@ def _loaded(added: Addition) -> tuple[Any, str]:
 # Kind → what such an object has.
 _NEEDED: dict[Kind, tuple[str, ...]] = {
     "dataset": ("name", "about", "make", "traits", "spec"),
-    "protocol": ("path", "body", "read", "read_plain", "fields", "chat"),
+    "protocol": ("path", "body", "read", "read_plain", "fields"),
     "engine": ("name", "title", "argv", "starts", "backend"),
     "check": ("about", "run"),
     "sink": ("__call__",),
@@ -213,7 +213,7 @@ def guarded(added: Addition, act: Callable[[], T], fails: str) -> tuple[T | None
             value = act()
     except KeyboardInterrupt:
         raise
-    except TooSlow:
+    except PluginTooSlow:
         return None, report(added, f"{fails}: it took over {LIMIT_S:g} s")
     except (
         BaseException
@@ -227,7 +227,7 @@ def guarded(added: Addition, act: Callable[[], T], fails: str) -> tuple[T | None
 
 @contextlib.contextmanager
 def _limited() -> Iterator[None]:
-    """Raise TooSlow in what takes longer than the limit: on the main thread, where no other alarm is set."""
+    """Raise PluginTooSlow in what takes longer than the limit: on the main thread, where no other alarm is set."""
     if threading.current_thread() is not threading.main_thread() or any(
         signal.getitimer(signal.ITIMER_REAL)
     ):
@@ -235,7 +235,7 @@ def _limited() -> Iterator[None]:
         return
 
     def stop(*_: object) -> None:
-        raise TooSlow
+        raise PluginTooSlow
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, LIMIT_S)

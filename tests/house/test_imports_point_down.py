@@ -23,6 +23,7 @@ ROWS: list[set[str]] = [
         "http",
         "option",
         "outside",
+        "plugins",
         "saying",
         "scratch",
         "secrets",

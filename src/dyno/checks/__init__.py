@@ -884,7 +884,7 @@ CHECKS = (
     }, quality=quality.processes),
     Check({
         "plugin.failed": ("note", "A check of a plug-in could not be run.",
-            "What it looks for is not checked. Update or remove the plug-in; DYNO_PLUGINS=off turns all off."),
+            "The run lacks its findings. Update or remove the plug-in; DYNO_PLUGINS=off turns all off."),
     }),
     # Found where runs are read and reports are made.
     Check({

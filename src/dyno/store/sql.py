@@ -323,7 +323,7 @@ class RunTables:
             *(trial for study in shelf.studies for trial in trial_folders(study)),
             *(only or ()),
         ]
-        self._kept = 0
+        self._answered = 0
         self._db = duckdb.connect(
             config={
                 "autoinstall_known_extensions": "false",
@@ -357,12 +357,12 @@ class RunTables:
 
         def stored(query: str) -> str:
             statement = self._reading(query)
-            name = f"kept_{self._kept}"
+            name = f"answer_{self._answered}"
             inner = statement.query.strip().rstrip(";")
             self._db.execute(f"CREATE TABLE {name} AS FROM ({inner}\n)")
             return name
 
-        self._kept += 1
+        self._answered += 1
         return self._without_damaged(query, stored)
 
     def stream(self, answer: str) -> object:
