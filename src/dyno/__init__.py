@@ -7,7 +7,6 @@ and `sql` read results; `aio` measures under asyncio. docs/python.md describes t
 import importlib
 import sys
 from types import ModuleType
-from typing import Any
 
 __version__ = "0.1.0"
 
@@ -59,7 +58,7 @@ _OFFERED = {
 _CALLED = {"audit", "compare", "load", "report", "study"}
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name == "aio":
         return importlib.import_module("dyno.api.aio")
     if name not in _OFFERED:
@@ -78,11 +77,11 @@ def __dir__() -> list[str]:
 class _CalledRoom(ModuleType):
     """A room that is called as the function of its name: `dyno.load("runs")` beside `dyno.load.wire`."""
 
-    def __call__(self, *args: Any, **keywords: Any) -> Any:
+    def __call__(self, *args: object, **keywords: object) -> object:
         return self._function(*args, **keywords)
 
     @property
-    def _function(self) -> Any:
+    def _function(self):  # type: ignore[no-untyped-def]
         name = self.__name__.rpartition(".")[2]
         return getattr(importlib.import_module(f"dyno.{_OFFERED[name]}"), name)
 
@@ -92,7 +91,7 @@ class _CalledRoom(ModuleType):
         return doc
 
     @property
-    def __signature__(self) -> Any:
+    def __signature__(self) -> object:
         import inspect
 
         return inspect.signature(self._function)
@@ -101,7 +100,7 @@ class _CalledRoom(ModuleType):
 class _Dyno(ModuleType):
     """dyno itself. Importing a room sets it here as an attribute."""
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if name in _CALLED and isinstance(value, ModuleType):
             value.__class__ = _CalledRoom
         super().__setattr__(name, value)

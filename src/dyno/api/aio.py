@@ -15,9 +15,8 @@ import msgspec
 
 from dyno import errors
 from dyno.api.job import Job, JobEnd, JobProgress
-from dyno.api.measuring import RUNS
 from dyno.api.progress import LOG, OnProgress
-from dyno.api.runs import MeasuredRun, MeasuredRuns
+from dyno.api.runs import RUNS, MeasuredRun, MeasuredRuns
 from dyno.child import Child
 
 if TYPE_CHECKING:

@@ -143,6 +143,8 @@ class ServerKeys(EngineKeys, total=False):
     """don't repeat prompts if the file has too few (study: oversample = false)"""
     skip_chat_template: bool
     """send prompts of custom and hf as they are; else the model's chat template is applied to them"""
+    options: Mapping[str, Any]
+    """settings of a data set that a plug-in adds"""
     answers: Literal["server", "recorded"] | None
     """answers in the history of a conversation: the server's own or those of the file (default: server; recorded where the file has tool calls)"""
     lora_modules: list[str]
@@ -310,6 +312,8 @@ class ThroughputKeys(EngineKeys, total=False):
     """don't repeat prompts if the file has too few (study: oversample = false)"""
     skip_chat_template: bool
     """send prompts of custom and hf as they are; else the model's chat template is applied to them"""
+    options: Mapping[str, Any]
+    """settings of a data set that a plug-in adds"""
     lora_modules: list[str]
     """LoRA adapters of the server: each session is sent to one of them"""
     lora_assignment: Literal["random", "round-robin"]

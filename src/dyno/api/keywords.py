@@ -263,7 +263,7 @@ def offline(kind: Offline, settings: Mapping[str, Any], label: str | None) -> Tr
         _default(work, {"num_prompts": size.prompts})
         if work["dataset"] == DEFAULT:
             _default(work, {"input_len": size.input_len, "output_len": size.output_len})
-        _default(load, {"iterations": 1, "warmup_iterations": 0})
+        _default(load, {"iterations": 1})
     elif kind == "latency":
         _default(work, {"input_len": 32, "output_len": 128})
         _default(load, {"batch_size": 8, "iterations": 30, "warmup_iterations": 10})
@@ -272,7 +272,7 @@ def offline(kind: Offline, settings: Mapping[str, Any], label: str | None) -> Tr
         _default(work, {"input_len": 0 if asked else 512, "output_len": 0})
         work["num_prompts"] = 1
         _default(load, {"iterations": 5, "warmup_iterations": 1})
-    _default(trial, {"sampling": {}, "ignore_eos": True})
+    _default(trial, {"sampling": {}, "ignore_eos": True, "cache": "keep"})
     trial["percentiles"] = VLLM_PERCENTILES if kind != "micro" else [99.0]
     planned = _trial_of(kind, cells)
     load_seed = LoadSpec(seed=planned.workload.seed)

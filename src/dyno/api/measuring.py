@@ -12,7 +12,7 @@ from dyno import plugins, secrets
 from dyno.api import keywords
 from dyno.api.headers import proxied, request_headers
 from dyno.api.progress import OnProgress, Reporter
-from dyno.api.runs import MeasuredRun
+from dyno.api.runs import RUNS, MeasuredRun
 from dyno.conduct import provide
 from dyno.errors import Interrupted
 from dyno.facts.engine import EngineSpec
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from dyno.api.keys import LatencyKeys, MicroKeys, ServeKeys, ThroughputKeys
-
-RUNS = "runs"  # the folder of runs, where no other is named
 
 
 @keywords.signed(keywords.SERVE)

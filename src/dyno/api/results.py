@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dyno.api import html
 from dyno.api.columns import Columns
-from dyno.api.measuring import RUNS
-from dyno.api.runs import MeasuredRun, MeasuredRuns
+from dyno.api.runs import RUNS, MeasuredRun, MeasuredRuns
 from dyno.errors import ImportFailed, StoreError, UsageError
 from dyno.facts.comparison import Comparison, GateResult
 from dyno.facts.finding import Finding, Verdict

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dyno.api.columns import Columns
     from dyno.facts.imported import Row
 
+RUNS = "runs"  # the folder of runs, where no other is named
 # Of a notebook's table: figure and title. A column that no run has is left out.
 _FIGURES = {
     "completed": "completed",

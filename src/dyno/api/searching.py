@@ -13,9 +13,9 @@ import msgspec
 from dyno import secrets
 from dyno.api import html, keywords
 from dyno.api.headers import key_headers, proxied, request_headers
-from dyno.api.measuring import RUNS, planned, prepare, prepare_study
+from dyno.api.measuring import planned, prepare, prepare_study
 from dyno.api.progress import OnProgress, Reporter
-from dyno.api.runs import MeasuredRun, MeasuredRuns
+from dyno.api.runs import RUNS, MeasuredRun, MeasuredRuns
 from dyno.api.vocabulary import command
 from dyno.errors import Interrupted, TargetError, UsageError
 from dyno.facts.entry import Cost

@@ -11,9 +11,9 @@ import msgspec
 from dyno import secrets
 from dyno.api import html
 from dyno.api.headers import key_headers, proxied_study
-from dyno.api.measuring import RUNS, prepare_study
+from dyno.api.measuring import prepare_study
 from dyno.api.progress import OnProgress, Reporter
-from dyno.api.runs import MeasuredRun, MeasuredRuns
+from dyno.api.runs import RUNS, MeasuredRun, MeasuredRuns
 from dyno.conduct import study_plan
 from dyno.conduct.study import StudyChoices, StudyRun, check_keys, refuse
 from dyno.errors import Interrupted, StudyStopped, UsageError
