@@ -5,7 +5,7 @@ from html import escape
 from typing import Any
 
 from dyno.facts.finding import Finding
-from dyno.numbers import number
+from dyno.numbers import count, number
 from dyno.visible import visible
 
 _CELL = "padding:2px 10px;text-align:{}"
@@ -62,4 +62,5 @@ def _cell(value: Any) -> str:
         shown = str(value)
         shown = shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]} …"
         return f'<td style="{_CELL.format("left")}">{text(shown)}</td>'
-    return f'<td style="{_CELL.format("right")}">{text(number(value))}</td>'
+    words = count(value) if float(value).is_integer() else number(value)
+    return f'<td style="{_CELL.format("right")}">{text(words)}</td>'

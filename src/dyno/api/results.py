@@ -118,8 +118,11 @@ class ComparedRuns:
             for d in p.differences
         ]
         doubts = [f for p in self.comparison.pairings for f in p.findings]
+        doubts += self.comparison.findings
         verdict = f"<p>{html.mark(self.verdict)}</p>"
-        return verdict + html.table(names, rows) + html.findings(doubts)
+        alone = [*self.comparison.unpaired_a, *self.comparison.unpaired_b]
+        unpaired = html.paragraph(f"On one side only: {'; '.join(alone)}") if alone else ""
+        return verdict + html.table(names, rows) + unpaired + html.findings(doubts)
 
 
 def _load_words(load: Mapping[str, object]) -> str:
