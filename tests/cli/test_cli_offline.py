@@ -204,17 +204,14 @@ def test_flags_of_the_engines_own_are_handed_on_untouched(asked: Asked) -> None:
         (["latency", "--enable-prefx-caching"], "Did you mean --enable-prefix-caching?"),
         (["latency", "--model", "m", "stray"], "'stray' follows no flag"),
         (["latency", "--batch-size", "1", "8"], "'8' follows no flag"),
-        (["latency", "--n", "2"], "one sequence per prompt"),
-        (
-            ["latency", "--use-beam-search"],
-            "--use-beam-search: dyno measures plain sampling",
-        ),
         (
             ["throughput", "--async-engine"],
-            "--async-engine: dyno uses vLLM's synchronous engine",
+            "--async-engine: llama.cpp has one engine only",
         ),
-        (["latency", "--profile"], "--profile: a profiler slows"),
-        (["throughput", "--lora-path", "x"], "--lora-path: dyno loads no LoRA adapter"),
+        (
+            ["throughput", "--engine", "vllm", "--async-engine", "--prequeue-requests"],
+            "--async-engine begins as soon as a request comes: remove --prequeue-requests.",
+        ),
         (["throughput", "--dataset-name", "custom"], "give --dataset-path FILE"),
         (
             ["throughput", "--dataset-name", "random", "--dataset-path", "f"],

@@ -33,11 +33,11 @@ _BACKENDS = {"vllm": "vllm", "hf": "transformers"}
 _REFUSED = {  # reason → flags
     **settings.REFUSED,
     "only `dyno bench serve` has it.": "--lora-modules --sonnet-input-len --sonnet-output-len --sonnet-prefix-len",
-    "dyno uses vLLM's synchronous engine; `dyno bench serve` measures the other one. Remove it.": "--async-engine",
     "dyno runs transformers unchanged. Remove it.": "--hf-enable-torch-compile",
     settings.GENERATION: "--no-reranker",
 }
 
+_ASYNC = "--async-engine"
 _THROUGHPUT = """examples:
   dyno bench throughput --input-len 64 --output-len 32 --num-prompts 100      dyno's own small model, on llama.cpp
   dyno bench throughput --model FOLDER|NAME --input-len 512 --output-len 128 --output-json result.json
@@ -92,6 +92,11 @@ def add_throughput(p: Parser) -> None:
     )
     flags.add(g, OfflineSpec, "prequeue", "lora_path")
     flags.add(g, WorkloadSpec, "lora_assignment")
+    g.add_argument(
+        _ASYNC,
+        action="store_true",
+        help="with vLLM: use the engine of its server, which takes requests one by one",
+    )
     flags.add_refused(
         p, {"vLLM's own has it for --batch-size runs alone, too.": "--use-beam-search"}
     )
@@ -285,6 +290,19 @@ def spec(o: argparse.Namespace) -> TrialSpec:
     )
 
 
+def _check_async(o: argparse.Namespace, kind: str) -> None:
+    if not getattr(o, "async_engine", False):
+        return
+    refuse(
+        _ASYNC not in kind_of(kind).offline_flags.values(),
+        f"{_ASYNC}: {kind_of(kind).title} has one engine only. Remove it, or use vLLM.",
+    )
+    refuse(
+        o.prequeue_requests,
+        f"{_ASYNC} begins as soon as a request comes: remove --prequeue-requests.",
+    )
+
+
 class _Size(NamedTuple):
     """How much a throughput benchmark measures by default."""
 
@@ -310,7 +328,9 @@ def _workload(o: argparse.Namespace) -> WorkloadSpec:
     dataset = o.dataset_name or (DEFAULT_OF_A_FILE if o.dataset_path else DEFAULT)
     _check_dataset(o, dataset)
     usual = _SMALL if o.model is None else _VLLM
-    count = o.num_prompts or usual.prompts
+    count = (
+        usual.prompts if o.num_prompts is None else max(o.num_prompts, 0)
+    )  # -1: all, as 0 of a trace
     input_len = o.random_input_len or o.input_len or usual.input_len
     if DATASETS[dataset].traits.exact:  # where both are given, vLLM prefers the longer name
         output_len = o.random_output_len or o.output_len or usual.output_len
@@ -359,7 +379,10 @@ def _engine(o: argparse.Namespace) -> EngineSpec:
     setting = settings.engine(kind, o)
     own: list[str] = []
     for name, flag in kind_of(kind).offline_flags.items():
-        value = getattr(o, name)
-        if value:
+        value = getattr(o, name, None)
+        if value is True:
+            own.append(flag)
+        elif value:
             own += [flag, str(value)]
+    _check_async(o, kind)
     return msgspec.structs.replace(setting, args=[*own, *setting.args])

@@ -678,9 +678,12 @@ def _workload(
     if o.output_len:
         own |= {"output_len": o.output_len}
     work = msgspec.structs.replace(work, **own, classes=parts)
-    count = o.num_prompts or prompts_needed(load, work) or _default_prompts(o)
+    count = o.num_prompts
+    if count is None:
+        count = prompts_needed(load, work) or _default_prompts(o)
+    count = max(count, 0)  # -1: all, as 0 of a trace
     sessions = o.num_sessions
-    if parts and not o.num_prompts:
+    if parts and o.num_prompts is None:
         sessions = sessions or count  # of a mix the classes' rates are those of sessions
     return msgspec.structs.replace(work, num_prompts=count, num_sessions=sessions)
 

@@ -301,9 +301,9 @@ class Trials:
         # How many requests: the load's number goes before the workload's, and with workloads that have no sessions.
         aside = {"num_sessions", "num_warmups", *(SERVING if kind != "serve" else ())}
         load = {k: v for k, v in cells.items() if k not in aside}
-        given = load | {
-            k: values["workload"].get(k) for k in work.cells if k != "num_prompts"
-        }
+        paced = "requests_per_stream" in load  # then the workload's number is not used
+        own = [k for k in work.cells if not (paced and k == "num_prompts")]
+        given = {k: values["workload"].get(k) for k in own} | load
         each = [*rules.LOAD, *(rules.WORKLOAD if dataset is not _UNKNOWN else ())]
         settings = rules.GivenSettings(given, dataset, recorded, micro=kind == "micro")
         for mistake in rules.mistakes(each, settings, "keys"):
@@ -384,12 +384,10 @@ class Trials:
     ) -> tuple[int | None, int | None]:
         """Return how many requests and sessions there are. `cells`: of the workload, `how`: of the load."""
         sessions = how.get("num_sessions", cells.get("num_sessions"))
-        count = _requested(how, load, offline)
+        count = _requested(how, cells, load, offline)
         if count is not None:
             return count, sessions
-        count = cells.get("num_prompts") or self.known.prompts_needed(
-            load, WorkloadSpec(**cells)
-        )
+        count = self.known.prompts_needed(load, WorkloadSpec(**cells))
         if count is None:
             return _implied(cells, load, offline, sessions), sessions
         if count and cells["dataset"] == DEFAULT_OF_CLASSES and "num_prompts" not in cells:
@@ -445,16 +443,24 @@ def _is_paced(cells: dict[str, Any], dataset: Dataset) -> bool:
 
 
 def _requested(
-    how: dict[str, Any], load: LoadSpec, offline: OfflineSpec | None
+    how: dict[str, Any],
+    cells: dict[str, Any],
+    load: LoadSpec,
+    offline: OfflineSpec | None,
 ) -> int | None:
-    """Return the number of requests that a load asks for."""
+    """Return the number of requests that a load asks for, or its workload; 0: all of a file."""
     if offline and offline.kind == "latency":
         return offline.batch_size or 8  # as vLLM's; what a workload says is for other loads
     if "num_prompts" in how:
-        number: int = how["num_prompts"]
-        return number
-    each: float | None = how.get("requests_per_stream")
-    return max(1, round(each * (load.max_concurrency or 1))) if each else None
+        asked: int = how["num_prompts"]
+        return max(asked, 0)
+    each: float = how.get("requests_per_stream", 0)
+    if each:
+        return max(1, round(each * (load.max_concurrency or 1)))
+    of_workload: int | None = cells.get("num_prompts")
+    if of_workload is None:
+        return None
+    return max(of_workload, 0)
 
 
 def _implied(

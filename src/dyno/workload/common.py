@@ -31,8 +31,15 @@ class CommonSpec(msgspec.Struct, frozen=True):
             "file of prompts or conversations; or hub:OWNER/NAME/FILE@REV",
         ),
     ] = None
-    num_prompts: Annotated[  # 0: all requests of a trace
-        int, Option("--num-prompts", "N", "number of requests", least=1, most=MOST_PROMPTS)
+    num_prompts: Annotated[  # 0: all requests of a file
+        int,
+        Option(
+            "--num-prompts",
+            "N",
+            "number of requests; -1: all of a file",
+            least=-1,
+            most=MOST_PROMPTS,
+        ),
     ] = 1000
     num_sessions: Annotated[
         int | None,

@@ -23,6 +23,8 @@ class DatasetTraits(msgspec.Struct, frozen=True):
     times: bool = False  # it may have times at which its requests or sessions were recorded
     paced: bool = False  # its requests are sent at these times unless the load has a rate
     trace: bool = False  # all of its requests are sent unless a number is given
+    # it has a last request, so that all of them can be asked for: num_prompts = -1
+    ends: bool = False
     template: bool = False  # vLLM applies the model's chat template to its prompts
     template_always: bool = False  # also with --skip-chat-template: vLLM's rule
     # its prompts have no natural end, so the requested length is meant: ignore_eos
@@ -57,12 +59,14 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
     takes: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()  # settings that a study must give
     file_optional: bool = False  # its file is named by another setting, or comes with dyno
+    folders: bool = False  # its path may be a folder
     offline: bool = False  # `dyno bench throughput` has it
     lengths: tuple[LengthFlag, ...] = ()
     # setting → vLLM's default of its flag, where it is not that of all
     flag_defaults: dict[str, Any] = {}
     hub_file: str = ""  # its file on the Hub, where none is given
-    hub_name: str = ""  # the setting that names a data set in the Hub's cache
+    hub_name: str = ""  # the setting that names a data set of the Hub
+    hub_endings: tuple[str, ...] = ()  # of its files that are fetched
     rate: str = ""  # the setting that is the rate of its requests
     # of an answer, about, where nothing limits it: for an estimate of the time
     answer_tokens: int = 200

@@ -325,7 +325,12 @@ class Vllm(EngineKind):
         "--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "--data-parallel-size", "-dp",
     )  # fmt: skip
     offline_options = (*OPTIONS, "profile")
-    offline_flags = {"tokenizer": "--tokenizer", "seed": "--seed"}
+    offline_flags = {
+        "tokenizer": "--tokenizer",
+        "seed": "--seed",
+        # its worker reads it: vLLM's own engine flags have none such
+        "async_engine": "--async-engine",
+    }
 
     fetches = True
 

@@ -28,7 +28,7 @@ from dyno.report.conclusion import counted_results
 from dyno.report.draw import drawn
 from dyno.report.look import Look
 from dyno.report.picture import choose
-from dyno.report.table import Table, figure_interval, figure_text
+from dyno.report.table import Table, figure_text, whole_interval
 from dyno.report.tables import figure_unit, figure_words, verdict_words
 from dyno.visible import plain
 
@@ -100,7 +100,7 @@ def _latencies(entry: Entry) -> tuple[list[str], list[tuple[str, list[ShownFigur
         if parts := latency(name):
             stat, stem = parts
             shown = ShownFigure(
-                figure_text(figure), figure_interval(figure), f"{figure.value:.15g}"
+                figure_text(figure), whole_interval(figure), f"{figure.value:.15g}"
             )
             by_stem.setdefault(stem, {})["p50" if stat == "median" else stat] = shown
     seen = {stat for row in by_stem.values() for stat in row}
@@ -130,7 +130,7 @@ def _speeds(entry: Entry) -> list[tuple[str, str]]:
     return [
         (
             figure_words(name),
-            f"{figure_text(n)}{figure_unit(name)} {figure_interval(n)}".rstrip(),
+            f"{figure_text(n)}{figure_unit(name)} {whole_interval(n)}".rstrip(),
         )
         for name, n in entry.figures.items()
         if name not in ("completed", "failed") and not name.endswith("_ms")
