@@ -4,6 +4,8 @@ import ast
 import importlib
 import inspect
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ KEYS = PACKAGE / "api/keys.py"
 def test_generated_keys_are_those_of_the_declarations() -> None:
     if os.environ.get("UPDATE_GOLDEN"):
         KEYS.write_text(keys_file.text())
+        subprocess.run([sys.executable, "-m", "ruff", "format", "-q", KEYS], check=True)
     assert ast.dump(ast.parse(KEYS.read_text())) == ast.dump(ast.parse(keys_file.text()))
 
 

@@ -171,11 +171,11 @@ class ServerKeys(EngineKeys, total=False):
     spec_bench_category: str | None
     """spec_bench: only questions of this category (default: all)"""
     hf_name: str | None
-    """dataset in the Hub's cache, where --dataset-path names none (default: none)"""
+    """dataset of the Hub: to fetch, or which one --dataset-path is (default: none)"""
     hf_subset: str | None
-    """subset: its files have it in their path (default: all)"""
+    """subset: its files have it in their path (default: all; of gsm8k: main)"""
     hf_split: str | None
-    """split: its files have it in their path (default: train)"""
+    """split: its files have it in their path (default: train; gsm8k, humaneval: test)"""
     blazedit_min_distance: float
     """blazedit: least share of the code that an edit changes"""
     blazedit_max_distance: float
@@ -258,7 +258,7 @@ class ServeKeys(ServerKeys, total=False):
     """Keywords of `dyno.serve`."""
 
     num_prompts: int
-    """number of requests"""
+    """number of requests; -1: all of a file"""
     num_sessions: int | None
     """number of conversations or agent sessions (default: as many as --num-prompts requests make)"""
     request_rate_rps: float | None
@@ -291,7 +291,7 @@ class ThroughputKeys(EngineKeys, total=False):
     path: str | None
     """file of prompts or conversations; or hub:OWNER/NAME/FILE@REV"""
     num_prompts: int
-    """number of requests"""
+    """number of requests; -1: all of a file"""
     num_warmups: int
     """unmeasured requests before them, with other prompts"""
     range_ratio_input: float
@@ -319,11 +319,11 @@ class ThroughputKeys(EngineKeys, total=False):
     lora_assignment: Literal["random", "round-robin"]
     """how adapters are chosen"""
     hf_name: str | None
-    """dataset in the Hub's cache, where --dataset-path names none (default: none)"""
+    """dataset of the Hub: to fetch, or which one --dataset-path is (default: none)"""
     hf_subset: str | None
-    """subset: its files have it in their path (default: all)"""
+    """subset: its files have it in their path (default: all; of gsm8k: main)"""
     hf_split: str | None
-    """split: its files have it in their path (default: train)"""
+    """split: its files have it in their path (default: train; gsm8k, humaneval: test)"""
     blazedit_min_distance: float
     """blazedit: least share of the code that an edit changes"""
     blazedit_max_distance: float
