@@ -102,6 +102,7 @@ class Manifest(msgspec.Struct, frozen=True):
     structured: bool = False  # requests prescribe the form of their answers
     media: MediaFacts | None = None  # where requests have images, sounds or videos
     processes: int = 1  # of the client: each has a spool and a slice of the requests
+    plugins: dict[str, str] = {}  # that were switched on: name → version
 
 
 class Run:

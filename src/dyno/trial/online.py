@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 import dyno
-from dyno import secrets
+from dyno import plugins, secrets
 from dyno.checks import examine
 from dyno.checks.evidence import Evidence
 from dyno.clock import now_ns
@@ -333,6 +333,7 @@ def manifest_of(session: Session, prepared: Prepared) -> Manifest:
         template=work.template,
         media=prepared.media,
         structured=answers.prescribed(trial, work.requests),
+        plugins=plugins.active(),
     )
 
 
