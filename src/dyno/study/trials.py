@@ -452,10 +452,13 @@ def _requested(
     if offline and offline.kind == "latency":
         return offline.batch_size or 8  # as vLLM's; what a workload says is for other loads
     if "num_prompts" in how:
-        return max(how["num_prompts"], 0)
-    if each := how.get("requests_per_stream"):
+        number: int = how["num_prompts"]
+        return max(number, 0)
+    each: float | None = how.get("requests_per_stream")
+    if each:
         return max(1, round(each * (load.max_concurrency or 1)))
-    return max(cells["num_prompts"], 0) if "num_prompts" in cells else None
+    own: int | None = cells.get("num_prompts")
+    return None if own is None else max(own, 0)
 
 
 def _implied(
