@@ -942,10 +942,10 @@ def test_the_demo_compares_prints_and_leaves_no_process(
         [row for row in rows if ("%" in row) is quality] for quality in (False, True)
     )
     assert [row[:5] for row in speeds] == [
-        [q, c, "3", n, "0"] for q in formats for c, n in (("1", "48"), ("16", "336"))
+        [q, c, "5", n, "0"] for q in formats for c, n in (("1", "60"), ("8", "240"))
     ]
     assert all(float(row[5].replace(",", "")) > 0 for row in speeds)
-    assert re.search(r"demo: 21 trials, about \d:\d\d left", done.err)
+    assert re.search(r"demo: 33 trials, about \d:\d\d left", done.err)
     means = [
         sum(float(word) for word, unit in pairwise(row) if unit == "%") / 5
         for row in scores
@@ -953,7 +953,13 @@ def test_the_demo_compares_prints_and_leaves_no_process(
     assert len(means) == 3 and min(means[:2]) > 90 and means[2] < 60, (
         "two bits cost right answers"
     )
-    assert len(list(tmp_path.glob("runs/demo/trials/*/summary.json"))) == 21
+    assert len(list(tmp_path.glob("runs/demo/trials/*/summary.json"))) == 33
+    answer = " ".join(done.err.partition("Answer:")[2].split())
+    decided = "The fastest setting with no detectable loss|With a loss of quality: TQ2_0"
+    assert re.match(decided, answer), "also where a busy machine makes speeds doubtful"
+    assert re.search(
+        r"loss of quality: TQ2_0 \(.* -\d+ pt against F16, 95 % interval", answer
+    )
     assert engines_of(11) == []
 
 

@@ -95,10 +95,10 @@ def test_bench_serve_sends_at_once_from_few_frames(
     bench(url, tmp_path, "--max-concurrency", "2")
     way = ["main", "run", "serve", "measure", "Wire.drive", "Wire._send_due", "Wire._send"]
     # a closed loop sends as soon as an answer is read
-    later = [*way[:5], "Wire._read", *way[5:]]
+    later = [*way[:5], "Wire._read", "Wire._take", *way[5:]]
     assert sends[:2] == [way, way] and later in sends
     deepest = max(map(len, sends))
-    assert deepest == len(later) == 8
+    assert deepest == len(later) == 9
     sends.clear()
     bench(url, tmp_path, "--request-rate", "200")
     assert sends and all(stack == way for stack in sends)
@@ -123,4 +123,4 @@ def test_a_study_sends_from_few_more(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "s.toml").write_text(STUDY)
     assert main(["run", "s.toml", "--plain", "--no-report"]) == 0
-    assert max(map(len, sends)) == 14
+    assert max(map(len, sends)) == 15

@@ -795,6 +795,21 @@ def evidence(
     return Evidence(**{**values, **fields})
 
 
+@pytest.mark.parametrize(
+    ("times", "words"),
+    [
+        (5, "3.000 s at 4.000 s (up"),
+        (6, "4.000 s and once more (up"),
+        (8, " and 3 more times (up"),
+    ],
+)
+def test_freezes_beyond_the_fifth_are_counted(times: int, words: str) -> None:
+    """It was 'and 1 more times'."""
+    some = [Freeze(float(i), 3.0) for i in range(times)]
+    (finding,) = engine.frozen(evidence({"freezes": some}))
+    assert words in finding.text and finding.text.count(" s at ") == 5
+
+
 TALKS = SessionSummary(
     501, 500, 1, 0, 0, 5.0, 20.0, 4.0, *[SOUND.ttft] * 6
 )  # of 2,000 requests, and one session that failed

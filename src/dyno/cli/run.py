@@ -409,11 +409,7 @@ def _conclude(
     failed = _print_unmeasured(folder, wanted, done, options)
     print(f"Study: {folder.path}", file=sys.stderr)
     if done and not options.no_report and (ran or _stale(folder.path)):
-        from dyno.cli.report import study_page
-
-        page = study_page(folder.path, options)
-        if page is not None:
-            print(f"Page: {page}", file=sys.stderr)
+        _print_answer(folder.path, stopped, options)
     if stopped:
         print(
             f"dyno: interrupted. {len(done)} of {len(wanted)} trials are measured and kept. Resume with:\n"
@@ -426,6 +422,20 @@ def _conclude(
     return exit_codes.from_verdicts(
         [result.verdict for result in done.values()], options, "trial"
     )
+
+
+def _print_answer(study: Path, stopped: bool, options: argparse.Namespace) -> None:
+    """Write the study's page, and print its answer, if the study is whole."""
+    from dyno.cli.report import STUDY_PAGE, study_page
+
+    report = study_page(study, options)
+    if report is None:
+        return
+    if not stopped:
+        print("Answer:", file=sys.stderr)
+        for sentence in report.words.answer:
+            print(*wrapped(sentence, "  ", "    "), sep="\n", file=sys.stderr)
+    print(f"Page: {study / STUDY_PAGE}", file=sys.stderr)
 
 
 def _print_unmeasured(

@@ -17,6 +17,7 @@ from dyno.engines.kinds import KINDS, starts
 from dyno.errors import EngineError, StoreError, UsageError
 from dyno.facts.elsewhere import SshSpec
 from dyno.facts.offline import Batch
+from dyno.facts.quality import QualitySpec
 from dyno.facts.rig import Accelerator, Rig
 from dyno.facts.study import Place, PlannedTrial, RigWanted, Study
 from dyno.facts.trial import TrialSpec
@@ -35,6 +36,7 @@ from dyno.trial.offline import batch_of, same_engine
 from dyno.trial.prepare import hidden, longest
 from dyno.trial.prepare import public as public_trial
 from dyno.workload.datasets import DATASETS
+from dyno.workload.spec import WorkloadSpec
 
 _NO_TEXT = "# The file is not stored, because dyno can't remove a secret from it. study.json has every trial.\n"
 _AT_LEAST = 8  # accelerators that are assumed where a study doesn't say how many
@@ -51,8 +53,14 @@ def known() -> Known:
         recipe_problem=steps.problem,
         quality_problem=ask.problem,
         quality_workload=ask.workload,
-        with_slots=slots.for_loads,
+        with_slots=_with_slots,
     )
+
+
+def _with_slots(
+    trials: Sequence[TrialSpec], quality: QualitySpec | None
+) -> list[TrialSpec]:
+    return slots.for_loads(trials, quality, ask.longest(quality) if quality else None)
 
 
 def read(path: Path, given: dict[str, str] | None = None) -> tuple[Study, str]:
@@ -287,15 +295,8 @@ def _engine_problems(setting: SettingPlan) -> Iterator[tuple[PlannedTrial, str]]
 
 def _missing_files(trial: TrialSpec) -> Iterator[str]:
     """Yield what is wrong with the local files that a trial names."""
-    data, declared = trial.workload.path, DATASETS[trial.workload.dataset]
-    of_hub = declared.hub_name and dataset.hub_name(trial.workload)
-    if (
-        data
-        and not data.startswith("hub:")
-        and not of_hub
-        and (why := _missing(Path(data).expanduser(), folders=declared.folders))
-    ):
-        yield f"path = {data!r}: {why}."
+    if trial.workload.path and (why := _missing_data(trial.workload)):
+        yield f"path = {trial.workload.path!r}: {why}."
     tokenizer = trial.tokenizer
     # provided, or missed by the engine's plan
     own = trial.engine is not None and tokenizer in trial.engine.weights
@@ -303,6 +304,16 @@ def _missing_files(trial: TrialSpec) -> Iterator[str]:
         return
     if why := _missing(Path(tokenizer).expanduser(), folders=True):
         yield f"tokenizer = {tokenizer!r}: {why}."
+
+
+def _missing_data(workload: WorkloadSpec) -> str | None:
+    """Return why a workload's file can't be used; None: it can, or will be fetched."""
+    assert workload.path is not None
+    declared = DATASETS[workload.dataset]
+    of_hub = declared.hub_name and dataset.hub_name(workload)
+    if of_hub or workload.path.startswith("hub:"):
+        return None
+    return _missing(Path(workload.path).expanduser(), folders=declared.folders)
 
 
 def problems_before_fetching(

@@ -379,7 +379,7 @@ class Decoders:
         return sum(map(_cpu_s, filter(None, self._children)))
 
     def fit(self, source: SpoolSource, how: Settling) -> bool:
-        """Whether this is what they decode, and how."""
+        """Return whether this is what they decode, and how."""
         return all(task.source == source and task.how == how for task in self._tasks)
 
     def settled(self, sums: Sums, step: Callable[[int], None]) -> Iterator[Settled]:
@@ -450,7 +450,7 @@ def _share(results: Path, sums: Sums) -> Iterator[tuple[int, Settled]]:
 
 
 def worthwhile(spool: Path) -> bool:
-    """Whether other processes decode a spool sooner than this one does."""
+    """Return whether other processes decode a spool sooner than this one does."""
     try:
         large = spool.stat().st_size >= SEVERAL_FROM_BYTES
     except OSError:

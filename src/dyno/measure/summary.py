@@ -630,7 +630,7 @@ def _most_first(counts: Counter[str]) -> dict[str, int]:
 
 
 def _differ(own: Latency, vllms: Latency) -> bool:
-    """Whether dyno's own TPOT is another figure than vLLM's: by more than 1 %, over other requests, or unknown."""
+    """Return whether dyno's own TPOT differs from vLLM's: by more than 1 %, over other requests, or unknown."""
     if own.count != vllms.count or own.bounds.keys() != vllms.bounds.keys():
         return True
     pairs = [(own.mean, vllms.mean), (own.median, vllms.median)]

@@ -23,13 +23,13 @@ from dyno.facts.summary import (
     Result,
     SessionSummary,
     Summary,
+    reported_share,
 )
 from dyno.facts.telemetry import TelemetrySummary
 from dyno.facts.trial import TrialSpec
 from dyno.load.plan import rates_rps
 from dyno.measure import timing
 from dyno.measure.estimate import estimates
-from dyno.measure.reuse import reported_share
 from dyno.measure.statistics import KNOWN_WITHIN_MS, settled
 from dyno.measure.timing import Span
 from dyno.store.run import Manifest

@@ -452,13 +452,15 @@ def _requested(
     if offline and offline.kind == "latency":
         return offline.batch_size or 8  # as vLLM's; what a workload says is for other loads
     if "num_prompts" in how:
-        number: int = how["num_prompts"]
-        return max(number, 0)
-    each: float | None = how.get("requests_per_stream")
+        asked: int = how["num_prompts"]
+        return max(asked, 0)
+    each: float = how.get("requests_per_stream", 0)
     if each:
         return max(1, round(each * (load.max_concurrency or 1)))
-    own: int | None = cells.get("num_prompts")
-    return None if own is None else max(own, 0)
+    of_workload: int | None = cells.get("num_prompts")
+    if of_workload is None:
+        return None
+    return max(of_workload, 0)
 
 
 def _implied(

@@ -9,6 +9,7 @@ import itertools
 import re
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 
@@ -179,8 +180,11 @@ def measure(
         watcher.sampling(sampling)
         trip = session.round_trip_ns()
         before = others_s(session.cpu_s, _cpu_s(ahead))
-        with processes.probing(probes(trial, session), run.probe_path, keys):
-            client = _drive(run, session, trial, load, count, keys, ahead)
+        with (
+            processes.probing(probes(trial, session), run.probe_path, keys),
+            _driver(run, session, trial, load, count, keys, ahead) as drive,
+        ):
+            client = drive()
         after = others_s(session.cpu_s, _cpu_s(ahead))
         if here:
             client = _with_others(client, before, after)
@@ -225,7 +229,8 @@ def _stop_profiler(session: Session, trial: TrialSpec) -> None:
         session.watcher.phase(str(e))
 
 
-def _drive(
+@contextlib.contextmanager
+def _driver(
     run: Run,
     session: Session,
     trial: TrialSpec,
@@ -233,11 +238,12 @@ def _drive(
     count: int,
     keys: Sequence[bytes],
     ahead: processes.Ahead | None,
-) -> ClientFacts:
-    """Put the load on by this process, or by several."""
+) -> Iterator[Callable[[], ClientFacts]]:
+    """Yield what puts the load on, by this process or by several."""
     if count > 1 or trial.client.on != "here":
         spools = run.spools_of(count)
-        return processes.drive(session, load, spools, keys, trial.client, ahead)
+        yield partial(processes.drive, session, load, spools, keys, trial.client, ahead)
+        return
     with contextlib.closing(Spool(run.spool_path, keys)) as spool:
         watch = session.watcher.progress
         wire = Wire(
@@ -248,7 +254,7 @@ def _drive(
             core=session.core,
             gate=_gate(ahead),
         )
-        return wire.drive()
+        yield wire.drive
 
 
 def _warm_up(
@@ -417,7 +423,7 @@ def _probes(run: Run, trial: TrialSpec) -> ProbeSummary | None:
 
 
 def _is_complete(client: ClientFacts, sent: int, summary: Summary) -> bool:
-    """Whether the load came to its end, all of it is on record and something was completed."""
+    """Return whether the load came to its end, all of it is on record and something was completed."""
     return client.outcome == "complete" and sent == client.sent and summary.completed > 0
 
 
@@ -706,12 +712,12 @@ def _counter(tokenizer: Tokenizer | None) -> Callable[[str], int | None] | None:
 
 
 def _keyed(trial: TrialSpec) -> bool:
-    """Whether its requests carried secrets, which are in no file."""
+    """Return whether its requests carried secrets, which are in no file."""
     return bool(trial.target.header_names) or secrets.HIDDEN in str(trial.extra_body)
 
 
 def _key_came_back(run: Run) -> bool:
-    """Whether a key is in an answer's words, or anywhere in its bytes, over the bounds of reads and HTTP chunks too.
+    """Return whether a key is in an answer's words or anywhere in its bytes, also across reads and HTTP chunks.
     The spool has stars only over what came in one piece."""
     if any(
         secrets.HIDDEN in f"{r.text} {r.model} {r.finish_reason} {r.error_detail}"

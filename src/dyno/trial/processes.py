@@ -36,7 +36,7 @@ def needed(spec: ClientSpec, plan: Plan, output_tokens: float) -> int:
 
 
 def large(plan: Plan, output_tokens: float, spec: ClientSpec) -> bool:
-    """Whether decoding a load takes longer than others take to start. `output_tokens`: of a request, on average."""
+    """Return whether decoding a load takes longer than starting decoders. `output_tokens`: of a request, on average."""
     return spec.on == "here" and plan.requests * output_tokens >= AHEAD_FROM_CHUNKS
 
 

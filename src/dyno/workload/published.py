@@ -284,16 +284,16 @@ def _bfcl_files(spec: HfSpec) -> list[Path] | None:
     folder = _path(spec.path)
     if not folder.is_dir() or not any(folder.rglob(_BFCL_FILE.format("*"))):
         return None
-    found = {path.name: path for path in sorted(folder.rglob(_BFCL_FILE.format("*")))}
+    by_name = {path.name: path for path in sorted(folder.rglob(_BFCL_FILE.format("*")))}
     names = [name.strip() for name in spec.bfcl_categories.split(",") if name.strip()]
     for name in names:
-        if _BFCL_FILE.format(name) not in found:
-            known = ", ".join(file[8:-5] for file in found)
+        if _BFCL_FILE.format(name) not in by_name:
+            known = ", ".join(file[8:-5] for file in by_name)
             raise WorkloadError(
                 f"{spec.path} has no {_BFCL_FILE.format(name)}. It has the categories {known[:300]}. Check "
                 f"{setting_name('--bfcl-categories')}."
             )
-    return [found[_BFCL_FILE.format(name)] for name in names]
+    return [by_name[_BFCL_FILE.format(name)] for name in names]
 
 
 def _bfcl(

@@ -106,14 +106,16 @@ class VllmWorker(WorkerEngine):
 
     def _outputs(self, prompts: list[Any], sampling: list[Any], job: Job) -> list[Any]:
         loras = self._adapters(job, len(prompts))
+        # older versions don't know the argument
+        adapters = {"lora_request": loras} if loras else {}
         llm = self.llm
         if not job.get("prequeue"):
-            return list(llm.generate(prompts, sampling, use_tqdm=False, lora_request=loras))
+            return list(llm.generate(prompts, sampling, use_tqdm=False, **adapters))
         if not hasattr(llm, "enqueue"):
             raise RefusedError("this version can't queue requests before it begins")
         llm.sleep(level=0, mode="abort")
         try:
-            llm.enqueue(prompts, sampling, lora_request=loras, use_tqdm=False)
+            llm.enqueue(prompts, sampling, use_tqdm=False, **adapters)
         finally:
             llm.wake_up(tags=["scheduling"])
         return list(llm.wait_for_completion(use_tqdm=False))
