@@ -370,28 +370,31 @@ def _files(spec: HfSpec, path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
     names = _data_files(path)
-    usual = next((v for word, v in _USUAL_PARTS.items() if word in _name(spec)), ("", ""))
-    if not any(usual[0] in name and usual[1] in name for name in names.values()):
-        usual = ("", "")  # a copy in other files
-    subset, split = spec.hf_subset or usual[0], spec.hf_split or usual[1]
-    words = [word for word in (subset, split) if word]
-    chosen = [p for p, name in names.items() if all(word in name for word in words)]
+    subset, split = _parts(spec, names)
+    chosen = [p for p, name in names.items() if subset in name and split in name]
     if not chosen and split == "train":
         # As the datasets package has it: files that name no split are for training.
-        chosen = [
-            p for p, name in names.items() if subset in name and not _SPLIT.search(name)
-        ]
+        chosen = [p for p, n in names.items() if subset in n and not _SPLIT.search(n)]
     if not chosen:
         shown = ", ".join(list(names.values())[:6]) or "none"
-        asked = f" with {' and '.join(words)}" if words else ""
+        asked = " and ".join(filter(None, (subset, split)))
         raise WorkloadError(
-            f"{path} has no {', '.join(ENDINGS[:3])} file{asked} in its path. Its data files: {shown}. Check "
-            f"{setting_name('--dataset-path')}, {setting_name('--hf-subset')} and {setting_name('--hf-split')}."
+            f"{path} has no {', '.join(ENDINGS[:3])} file{f' with {asked}' if asked else ''} in its path. Its data "
+            f"files: {shown}. Check {setting_name('--dataset-path')}, {setting_name('--hf-subset')} and "
+            f"{setting_name('--hf-split')}."
         )
     train = [p for p in chosen if "train" in names[p]]
     if train and not split:
         return train  # else a split would be sent twice
     return chosen
+
+
+def _parts(spec: HfSpec, names: dict[Path, str]) -> tuple[str, str]:
+    """Return the words of the subset and the split: those that were asked for, else vLLM's, else none."""
+    known = next((v for word, v in _USUAL_PARTS.items() if word in _name(spec)), ("", ""))
+    if not any(all(part in name for part in known) for name in names.values()):
+        known = ("", "")  # a copy in other files
+    return spec.hf_subset or known[0], spec.hf_split or known[1]
 
 
 def _data_files(folder: Path) -> dict[Path, str]:
