@@ -376,17 +376,23 @@ def _files(spec: HfSpec, path: Path) -> list[Path]:
         # As the datasets package has it: files that name no split are for training.
         chosen = [p for p, n in names.items() if subset in n and not _SPLIT.search(n)]
     if not chosen:
-        shown = ", ".join(list(names.values())[:6]) or "none"
-        asked = " and ".join(filter(None, (subset, split)))
-        raise WorkloadError(
-            f"{path} has no {', '.join(ENDINGS[:3])} file{f' with {asked}' if asked else ''} in its path. Its data "
-            f"files: {shown}. Check {setting_name('--dataset-path')}, {setting_name('--hf-subset')} and "
-            f"{setting_name('--hf-split')}."
+        raise _without(
+            path, list(names.values()), [part for part in (subset, split) if part]
         )
     train = [p for p in chosen if "train" in names[p]]
     if train and not split:
         return train  # else a split would be sent twice
     return chosen
+
+
+def _without(path: Path, names: list[str], parts: list[str]) -> WorkloadError:
+    """Return the error that no file has these parts in its path."""
+    asked = f" with {' and '.join(parts)}" if parts else ""
+    return WorkloadError(
+        f"{path} has no {', '.join(ENDINGS[:3])} file{asked} in its path. Its data files: "
+        f"{', '.join(names[:6]) or 'none'}. Check {setting_name('--dataset-path')}, {setting_name('--hf-subset')} and "
+        f"{setting_name('--hf-split')}."
+    )
 
 
 def _parts(spec: HfSpec, names: dict[Path, str]) -> tuple[str, str]:
