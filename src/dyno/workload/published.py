@@ -371,23 +371,28 @@ def _files(spec: HfSpec, path: Path) -> list[Path]:
         return [path]
     names = _data_files(path)
     subset, split = _parts(spec, names)
-    chosen = [p for p, name in names.items() if subset in name and split in name]
-    if not chosen and split == "train":
-        # As the datasets package has it: files that name no split are for training.
-        chosen = [p for p, n in names.items() if subset in n and not _SPLIT.search(n)]
+    chosen = _chosen(names, subset, split)
     if not chosen:
-        raise _without(
-            path, list(names.values()), [part for part in (subset, split) if part]
-        )
+        raise _without(path, list(names.values()), [subset, split])
     train = [p for p in chosen if "train" in names[p]]
-    if train and not split:
-        return train  # else a split would be sent twice
-    return chosen
+    # all splits together would send one prompt twice
+    return train if train and not split else chosen
+
+
+def _chosen(names: dict[Path, str], subset: str, split: str) -> list[Path]:
+    """Return the files of a subset and split, by their paths. '': of any."""
+    of_subset = {p: name for p, name in names.items() if subset in name}
+    chosen = [p for p, name in of_subset.items() if split in name]
+    if chosen or split != "train":
+        return chosen
+    # As the datasets package has it: files that name no split are for training.
+    return [p for p, name in of_subset.items() if not _SPLIT.search(name)]
 
 
 def _without(path: Path, names: list[str], parts: list[str]) -> WorkloadError:
     """Return the error that no file has these parts in its path."""
-    asked = f" with {' and '.join(parts)}" if parts else ""
+    words = " and ".join(filter(None, parts))
+    asked = f" with {words}" if words else ""
     return WorkloadError(
         f"{path} has no {', '.join(ENDINGS[:3])} file{asked} in its path. Its data files: "
         f"{', '.join(names[:6]) or 'none'}. Check {setting_name('--dataset-path')}, {setting_name('--hf-subset')} and "
