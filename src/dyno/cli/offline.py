@@ -32,8 +32,8 @@ PERCENTILES = [10.0, 25.0, 50.0, 75.0, 90.0, 99.0]  # those that vLLM writes
 _BACKENDS = {"vllm": "vllm", "hf": "transformers"}
 _REFUSED = {  # reason → flags
     **settings.REFUSED,
+    **settings.OFFLINE_REFUSED,
     "only `dyno bench serve` has it.": "--lora-modules --sonnet-input-len --sonnet-output-len --sonnet-prefix-len",
-    settings.GENERATION: "--no-reranker",
 }
 
 _ASYNC = "--async-engine"
@@ -194,17 +194,16 @@ def _add_rest(p: argparse.ArgumentParser, g: argparse._ArgumentGroup) -> None:
 def run(options: argparse.Namespace) -> int:
     flags.check_refused(options)
     trial = spec(options)
-    from dyno.trial import offline
-
     if options.dry_run:
         return dry_run([trial])
     if options.output_json:
         _check_writable(options.output_json)
 
+    from dyno.api import measuring
     from dyno.cli.progress import ProgressLine
 
     preparing.for_engines([trial], options)
-    outcomes = list(offline.conduct([trial], runs=options.runs, watcher=ProgressLine()))
+    outcomes = list(measuring.offline([trial], runs=options.runs, watcher=ProgressLine()))
     if not outcomes:
         raise Interrupted("interrupted during the first iteration. Nothing was measured.")
     [outcome] = outcomes

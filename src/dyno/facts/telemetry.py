@@ -102,6 +102,11 @@ class EngineTelemetry(msgspec.Struct, frozen=True):
     accepted_tokens: int | None = None
     # tokens a step, the one by the model itself among them
     accepted_length_mean: float | None = None
+    # of the requests that ended during the load, added up: its queue, from there to the first token, and to the last
+    queue_s: float | None = None
+    prefill_s: float | None = None
+    decode_s: float | None = None
+    timed_requests: int | None = None  # how many they are
     restarted: bool = False  # a counter went back: then none is given
 
 

@@ -168,6 +168,11 @@ def _serving(
             out |= _flat(name, s.latencies[stem])
     out |= _probes(s.probes)
     out |= _speculation(telemetry)
+    if s.results is not None:
+        out["total_input_sequences"] = s.results
+        out["input_sequence_throughput"] = s.result_throughput
+    if s.media is not None and s.media.rtfx is not None:
+        out["rtfx"] = s.media.rtfx
     if s.reasoning_tokens is not None:
         out |= {"reasoning_tokens": s.reasoning_tokens, "answer_tokens": s.answer_tokens}
     return out
@@ -250,6 +255,12 @@ def _served(
         ],
         "client": msgspec.to_builtins(s.client),
     }
+    if s.structured is not None:
+        share = {"valid_share": s.structured.valid_share}
+        own["structured"] = {**msgspec.to_builtins(s.structured), **share}
+    if s.media is not None:
+        tokens = {"media_tokens": s.media.media_tokens}
+        own["media"] = {**msgspec.to_builtins(s.media), **tokens}
     if s.replay is not None:
         own["replay"] = {"speedup": trial.load.speedup, **msgspec.to_builtins(s.replay)}
     return own
