@@ -171,7 +171,6 @@ def test_a_line_of_vllm_s_documentation_works_with_one_word_changed(
     elif o.words[1] != "forward":
         trial = offline.spec(o)
         assert trial.engine is not None and trial.engine.kind == "vllm"
-    assert not OTHERS.search(line)
 
 
 @pytest.mark.parametrize("line", LINES["missing"])
