@@ -49,8 +49,12 @@ class LongAnswersLoad(KvLoad):
 
     def _draw(self) -> Iterator[tuple[int, int]]:
         while True:
-            prompts = np.clip(300 * np.exp(0.5 * self._rng.standard_normal(_CHUNK)), 16, 2000)
-            answers = np.clip(700 * np.exp(0.7 * self._rng.standard_normal(_CHUNK)), 8, 4000)
+            prompts = np.clip(
+                300 * np.exp(0.5 * self._rng.standard_normal(_CHUNK)), 16, 2000
+            )
+            answers = np.clip(
+                700 * np.exp(0.7 * self._rng.standard_normal(_CHUNK)), 8, 4000
+            )
             yield from zip(
                 prompts.astype(int).tolist(), answers.astype(int).tolist(), strict=True
             )
@@ -154,8 +158,8 @@ def priorities() -> Server:
 
 
 class Autoscaler:
-    """One to three replicas of eight places each. One more, 30 s after two periods of 15 s in which they were 80 % busy;
-    one fewer after four in which they were less than 40 % busy. Its state outlasts a load."""
+    """One to three replicas of eight places each. One more, 30 s after two periods of 15 s in which they were 80 %
+    busy; one fewer after four in which they were less than 40 % busy. Its state outlasts a load."""
 
     def __init__(self) -> None:
         self.reset()
@@ -268,7 +272,14 @@ def quota() -> Server:
             used.clear()
         return QuotaLoad(level, used, begins_s, rng)
 
-    return open_("quota of a minute", "failed:0.01", cache(_quota_truth), load, served=20.4, phased=False)
+    return open_(
+        "quota of a minute",
+        "failed:0.01",
+        cache(_quota_truth),
+        load,
+        served=20.4,
+        phased=False,
+    )
 
 
 class CachedAnswersLoad(ListedLoad):
@@ -312,7 +323,9 @@ def cached_answers() -> Server:
 
     target = "e2el_p95:500"
     truth = long_run(load, target, 30, 200, 1500.0, False)
-    return open_("answers kept for a minute", target, truth, load, served=math.inf, phased=False)
+    return open_(
+        "answers kept for a minute", target, truth, load, served=math.inf, phased=False
+    )
 
 
 class BacklogLoad(ListedLoad):
@@ -373,7 +386,9 @@ class StickyLoad(ListedLoad):
         free, users = self._free, self._users
         while free[0][0] <= now_s:
             noise = np.exp(0.15 * self._rng.standard_normal(_CHUNK)).tolist()
-            for x, drawn in zip(noise, self._rng.integers(0, 4, _CHUNK).tolist(), strict=True):
+            for x, drawn in zip(
+                noise, self._rng.integers(0, 4, _CHUNK).tolist(), strict=True
+            ):
                 start, where, left = free[0]
                 if not left:
                     users[where] -= 1
@@ -401,6 +416,9 @@ class Chip:
     """Gets hot with the load, within 45 s, and slower from 80 % of its heat on. It stays hot from load to load."""
 
     def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
         self.heat, self._at_s = 0.3, 0.0
 
     def factor(self, now_s: float, use: float) -> float:
@@ -429,7 +447,9 @@ class HotLoad(ListedLoad):
         while free[0] <= now_s:
             start = free[0]
             factor = self._chip.factor(self._begins_s + start, self._use)
-            took = self._length_s * factor * math.exp(0.2 * float(self._rng.standard_normal()))
+            took = (
+                self._length_s * factor * math.exp(0.2 * float(self._rng.standard_normal()))
+            )
             self.sent.append(start)
             self.end.append(start + took)
             heapq.heapreplace(free, start + took)
@@ -440,7 +460,7 @@ def throttles() -> Server:
 
     def load(level: float, rng: np.random.Generator, begins_s: float) -> Load:
         if begins_s == 0:
-            chip.__init__()  # type: ignore[misc]
+            chip.reset()
         return HotLoad(int(level), chip, begins_s, rng)
 
     truth = max(n for n in np.arange(20, 50, 0.1) if n / 50 * hot(min(n / 40, 1.0)) <= 1)
@@ -509,7 +529,11 @@ class WarmingLoad(ListedLoad):
         while free[0] <= now_s:
             start = free[0]
             factor = 0.6 + 0.4 * math.exp(-self._served[0] / 4000)
-            took = self._length_s * factor * math.exp(0.25 * float(self._rng.standard_normal()))
+            took = (
+                self._length_s
+                * factor
+                * math.exp(0.25 * float(self._rng.standard_normal()))
+            )
             self._served[0] += 1
             self.sent.append(start)
             self.end.append(start + took)

@@ -13,8 +13,8 @@ import pytest
 from dyno.facts.find import ProbeLook, Weighed
 from dyno.facts.limits import Limit, parse
 from dyno.facts.record import Record
-from dyno.search import start, trend
 from dyno.load.spool import CLOCK, READ, SENT
+from dyno.search import start, trend
 from dyno.search.evidence import Variation, clump, doubt_of_meeting, doubt_of_missing
 from dyno.search.follow import Following, FollowTask
 from dyno.search.judge import Judge, together
@@ -306,7 +306,7 @@ def test_one_failure_misses_a_target_of_none() -> None:
 
 
 def test_a_share_of_failed_requests_is_asked_of_the_loads_beside_the_limit() -> None:
-    """Failures jump: 40 requests/s lose none, and 56 one of fifty. The next probes are of these, and of no lower load."""
+    """Failures jump: 40 requests/s lose none, 56 one of fifty. The next probes are of these, and of no lower load."""
     limits = parse(["failed:0.01"])
     search = Search(limits, 0.1, 1000, whole=False, start=4)
 
@@ -507,7 +507,10 @@ def test_what_dyno_cut_off_stays_open_and_what_was_to_be_cancelled_has_no_latenc
     ("reads", "came_s"),
     [
         ([b'data: {"choices":[{"text":" a"}]}\n\n'], 1.0),
-        ([b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n'], math.inf),
+        (
+            [b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n'],
+            math.inf,
+        ),
         (
             [
                 b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n',

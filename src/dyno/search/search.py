@@ -778,8 +778,8 @@ class Search:
         return self._long(self.least, left_s)
 
     def _better_above(self, left_s: float) -> ProbeStep | None:
-        """Return a higher load, where the lowest one misses the target and the figure does not rise from there: a server
-        may be slower with little load. None: no load looks better."""
+        """Return a higher load, where the lowest one misses the target and the figure does not rise from there: a
+        server may be slower with little load. None: no load looks better."""
         spread = self._variation_by(*self._differences_of_repeats()).spread
         last, clear = self._levels[-1], max(_BETTER, 2 * spread)
         if self.margin(last) < self.margin(self.least) + clear and last < self.most:
