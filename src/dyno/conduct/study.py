@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from dyno import secrets
+from dyno import plugins, secrets
 from dyno.conduct import estimate, study_plan
 from dyno.engines.kinds import starts
 from dyno.engines.log import excerpt
@@ -295,6 +295,7 @@ class Conductor:
             dead = death()
             if dead is None and outcome and outcome.run.whole:
                 queue.popleft()
+                plugins.deliver(outcome.run.path)
                 self.watcher.ended(planned, TrialEnd("done", outcome=outcome))
                 continue
             why = why or dead or _ended_early(outcome)
@@ -479,6 +480,7 @@ class Conductor:
             )
             if not run.whole:
                 return False
+            plugins.deliver(outcome.run.path)
             self.watcher.ended(planned, TrialEnd("done", "summed up", outcome))
             return True
         return False

@@ -34,7 +34,7 @@ from dyno.facts.clock import NodeClock
 from dyno.facts.record import Record
 from dyno.load import decode
 from dyno.load.exchanges import START, Ended, Exchanges, ExchangeShare, ResumePoint
-from dyno.load.protocols import PROTOCOLS
+from dyno.load.protocols import protocol_of
 from dyno.load.sessions import Graph
 from dyno.load.settle import PlannedRequest, Settling, ShareSettler, Sums
 from dyno.load.slices import Numbering, of_slice
@@ -60,7 +60,7 @@ class SpoolSource(msgspec.Struct, frozen=True):
     """A spool, and what its exchanges were."""
 
     path: str
-    backend: str  # of PROTOCOLS
+    api: str  # see protocol_of
     requests: list[PlannedRequest]  # of the whole load
     # the client's process that wrote it, of how many
     part: int = 0
@@ -81,7 +81,7 @@ class SpoolRecords:
         start: ResumePoint = START,
     ) -> None:
         self._source = source
-        self._protocol = PROTOCOLS[source.backend]
+        self._protocol = protocol_of(source.api)
         self._graph = graph = Graph.from_requests(source.requests)
         self._turns = graph.turns() if graph else []
         k, n = source.part, source.parts
@@ -101,7 +101,17 @@ class SpoolRecords:
         record = decode.marked(record, self._mixed)
         if source.clock:
             clocks.move_here(record, source.clock, source.zero_ns or 0)
-        record.group = self._own[record.index % len(self._own)].group
+        planned = self._own[record.index % len(self._own)]
+        record.group = planned.group
+        if planned.media_count:
+            record.media = planned.media_count
+            record.media_tokens = planned.media_tokens
+            record.audio_s = planned.audio_s
+        if record.results is not None and record.results != planned.results:
+            record.error = record.error or "results"
+            record.error_detail = record.error_detail or (
+                f"the answer has {record.results} results, but {planned.results} were asked for"
+            )
         record.index = self._number(record.index)
         if self._graph:
             record.session = self._graph.session_of(record.index)
@@ -470,7 +480,7 @@ class Decoders:
         return sum(map(_cpu_s, filter(None, self._children)))
 
     def fit(self, source: SpoolSource, how: Settling) -> bool:
-        """Whether this is what they decode, and how."""
+        """Return whether this is what they decode, and how."""
         return all(task.source == source and task.how == how for task in self._tasks)
 
     def settled(self, sums: Sums, step: Callable[[int], None]) -> Iterator[Settled]:
@@ -546,7 +556,7 @@ def _share(task: DecodeTask, sums: Sums) -> Iterator[tuple[int, Settled]]:
 
 
 def worthwhile(spool: Path) -> bool:
-    """Whether other processes decode a spool sooner than this one does."""
+    """Return whether other processes decode a spool sooner than this one does."""
     try:
         large = spool.stat().st_size >= SEVERAL_FROM_BYTES
     except OSError:
@@ -558,10 +568,6 @@ def alone(source: SpoolSource) -> Iterator[Settled]:
     """Yield the records of a spool, decoded here, none of them settled."""
     for record in SpoolRecords(source).all():
         yield Settled(record.end_ns, b"", record)
-
-
-def backend_of(protocol: object) -> str:
-    return next(name for name, known in PROTOCOLS.items() if known is protocol)
 
 
 if __name__ == "__main__":

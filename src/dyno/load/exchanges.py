@@ -199,7 +199,7 @@ class _WallClock:
         self.read_ns = read_ns
 
     def steady(self, read_ns: list[int], offsets_ns: list[int]) -> bool:
-        """Whether the clock is not set before or between these frames."""
+        """Return whether the clock is not set before or between these frames."""
         times = [self.read_ns, *read_ns]
         offsets = [self.offset_ns, *offsets_ns]
         if self.spoiled_ns is not None:
@@ -335,17 +335,23 @@ class Exchanges:
             elif kind == SENT:
                 self._begin(number, read_ns, a, b, payload)
             elif kind == SINCE:
-                exchange = known(number)
-                if exchange is None or not exchange.count:
+                if not self._last_looked(number, a):
                     break
-                if exchange.last_read_ns - a > late_from:
-                    exchange.late[exchange.count - 1] = a
             elif kind == END:
                 if number not in open_:
                     break
                 self._end(number, read_ns, a, payload)
         else:
             self._damaged = False
+
+    def _last_looked(self, number: int, looked_ns: int) -> bool:
+        """Note when dyno had last looked for an exchange's last read. Return whether there is such a read."""
+        exchange = self._open.get(number)
+        if exchange is None or not exchange.count:
+            return False
+        if exchange.last_read_ns - looked_ns > LATE_NS:
+            exchange.late[exchange.count - 1] = looked_ns
+        return True
 
     def _begin(
         self, number: int, sent_ns: int, due_ns: int, connecting_ns: int, payload: bytes
@@ -397,7 +403,7 @@ class Exchanges:
         return True
 
     def _as_usual(self, columns: "_Columns", reads: "_Reads") -> bool:
-        """Whether each exchange goes its usual way: it is sent, read, and ends."""
+        """Return whether each exchange goes its usual way: it is sent, read, and ends."""
         sent = dict(columns.numbered(SENT))
         begun = {*self._open, *sent}
         return (
@@ -414,7 +420,7 @@ class Exchanges:
         )
 
     def _sent_oddly(self, number: int, place: int, reads: "_Reads") -> bool:
-        """Whether a request is sent again, or after what was read of it."""
+        """Return whether a request is sent again, or after what was read of it."""
         known = self._open.get(number)
         return bool(known is not None and known.count) or place > reads.first(number)
 
@@ -425,7 +431,7 @@ class Exchanges:
     def _ends_as_usual(
         self, ended: Sequence[tuple[int, int]], sent: Mapping[int, int], reads: "_Reads"
     ) -> bool:
-        """Whether each exchange that ends was begun, ends once, and after all else of it."""
+        """Return whether each exchange that ends was begun, ends once, and after all else of it."""
         if len({number for number, _ in ended}) < len(ended):
             return False
         return all(
@@ -486,7 +492,7 @@ class _Columns:
         return list(zip(self.number[places].tolist(), places.tolist(), strict=True))
 
     def stamps_fit(self) -> bool:
-        """Whether the stamps of reads are times."""
+        """Return whether the stamps of reads are times."""
         reads = self._kind == READ
         s = self.a[reads]
         ns = self.b[reads]

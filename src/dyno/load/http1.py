@@ -131,7 +131,7 @@ class Chunked:
 
     @property
     def between(self) -> bool:
-        """Whether the next byte begins a chunk."""
+        """Return whether the next byte begins a chunk."""
         return not (self.left or self._carry or self._last)
 
     def take(self, data: bytes) -> int:
@@ -214,7 +214,7 @@ def body_spans(raw: bytes, head: Head) -> list[tuple[int, int]]:
 
 
 def complete(raw: bytes, head: Head) -> bool:
-    """Whether the body has come to its end. Without a length or chunks only the connection's end shows that: False."""
+    """Return whether the body has come to its end. False without a length or chunks: the connection's end shows it."""
     if head.chunked:
         return Chunked().take(raw[head.length :]) == OVER
     return head.content_length is not None and len(raw) >= head.length + head.content_length

@@ -148,7 +148,7 @@ class FrameWindow(NamedTuple):
 
 
 def in_blocks(path: Path) -> bool:
-    """Whether a spool has blocks, or is empty. Those of earlier versions have frames without."""
+    """Return whether a spool has blocks, or is empty. Those of earlier versions have frames without."""
     with _opened(path) as file:
         first = file.read(HEADER_BYTES)
     return len(first) < HEADER_BYTES or _FRAME.unpack(first)[1] == BLOCK
@@ -237,7 +237,7 @@ def frames_of(window: FrameWindow) -> Iterator[Frame]:
 
 
 def _possible(count: int, size: int) -> bool:
-    """Whether a block can have so many frames and bytes: no payload is longer than a read."""
+    """Return whether a block can have so many frames and bytes: no payload is longer than a read."""
     return 0 < count <= BLOCK_FRAMES and 0 <= size <= count * 0xFFFF
 
 

@@ -197,7 +197,7 @@ def _each(values: list[float | Sequence[int]], counts: np.ndarray) -> np.ndarray
 
 
 def _one_each(sharing: list[float | Sequence[int]]) -> bool:
-    """Whether no gap of these streams is shared by tokens."""
+    """Return whether no gap of these streams is shared by tokens."""
     return all(isinstance(value, float) and value <= 1 for value in sharing)
 
 

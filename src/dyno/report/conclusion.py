@@ -7,7 +7,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from dyno.compare.compare import default_metrics, pairings
-from dyno.facts.comparison import Difference, Pairing
+from dyno.facts.comparison import ANSWERS_CHECK, QUALITY_TEST, Difference, Pairing
 from dyno.facts.entry import Entry
 from dyno.facts.finding import Finding, Verdict
 from dyno.facts.imported import KINDS, Row
@@ -96,30 +96,26 @@ def conclude(
     all_contests = [*contests(given, limits), *small_contests(given)]
     judge = _Judge(entries, detail)
     # has the scores in words of its own
-    if quality := list(front_sentences(entries, judge.inseparable)):
+    if quality := list(front_sentences(entries, judge.differ)):
         all_contests = [c for c in all_contests if c.metric != "score"]
     judged = [judge(contest, contest.ranked[1]) for contest in all_contests]
     unanswered = list(_unanswered(given, all_contests, limits))
-    # Of several, the answer shows the one with most series. Serving comes before single tests.
-    main = max(
-        judged,
-        key=lambda j: (j.contest.kind not in SMALL, len(j.contest.entries)),
-        default=None,
-    )
+    main = _main(judged)
     answer, standing = _alone(given, limits) if given else ([], None)
     alternative = None
     if main is not None:
         standing = _standing(main, judge)
         other_way = _other_way(main, judge)
-        alternative = None if other_way is None else _standing(other_way, judge)
+        if other_way is not None:
+            alternative = _standing(other_way, judge)
         answer = [*_answer(main, judged, limits), *_other_leader(main, other_way)]
     elif unanswered:
-        answer = [unanswered[0], *(answer[:1] if standing is not None else [])]
-        standing = _apart(given, limits) or standing
+        answer = [unanswered[0], *_known_best(answer, standing)]
+        standing = _without_common_load(given, limits) or standing
     return Words(
         compared=_compared(entries, unfinished),
         on=_on(entries),
-        answer=[*searched, *answer, *quality],
+        answer=[*searched, *quality, *(answer if _adds(main, quality) else [])],
         confidence=[_confidence(j) for j in judged[:_MOST]] or [_NOTHING_COMPARED],
         caveats=_caveats(entries, findings, unfinished),
         agreement=list(_agreement(entries)),
@@ -131,6 +127,25 @@ def conclude(
         standing=_with_remark(standing, given),
         alternative=_with_remark(alternative, given),
     )
+
+
+def _main(judged: Sequence[Judged]) -> Judged | None:
+    """Return the contest that the answer shows: of several, that of most series. Serving comes before single tests."""
+    return max(
+        judged,
+        key=lambda j: (j.contest.kind not in SMALL, len(j.contest.entries)),
+        default=None,
+    )
+
+
+def _known_best(sentences: list[str], standing: Standing | None) -> list[str]:
+    """Return the sentence about the best result, if there is one that can be used."""
+    return sentences[:1] if standing is not None else []
+
+
+def _adds(main: Judged | None, quality: Sequence[str]) -> bool:
+    """Return whether the contest says more of speeds than the sentences about quality do."""
+    return not quality or main is None or main.leads or main.difference is None
 
 
 # ---- what was compared ----
@@ -174,16 +189,22 @@ def _levels(entries: Sequence[Entry], axis: str) -> str:
 def _counted(entries: Sequence[Entry], timed: Sequence[Entry], unfinished: int) -> str:
     """Count the trials with a result, their repeats, and trials without a result."""
     counted = counted_results([e for e in entries if not e.failure])
-    repeats = sorted({e.repeats for e in timed if not e.failure})
-    if repeats and repeats[-1] > 1:
-        each = str(repeats[0]) if len(repeats) == 1 else f"{repeats[0]} to {repeats[-1]}"
-        counted += f", {each} repeats each"
+    counted += _repeats_each({e.repeats for e in timed if not e.failure})
     failed = sum(e.repeats for e in entries if e.failure)
     if failed:
         counted += f"; {many(failed, 'trial')} failed"
     if unfinished:
         counted += f"; {many(unfinished, 'planned trial')} not run yet"
     return counted
+
+
+def _repeats_each(counts: set[int]) -> str:
+    most = max(counts, default=0)
+    if most <= 1:
+        return ""
+    fewest = min(counts)
+    each = str(most) if fewest == most else f"{fewest} to {most}"
+    return f", {each} repeats each"
 
 
 def _on(entries: Sequence[Entry]) -> str:
@@ -282,13 +303,10 @@ class _Judge:
             side.error is None and self._rows(e)[0].samples is not None for side, e in sides
         )
 
-    def inseparable(self, one: Entry, other: Entry, metric: str) -> bool:
-        """Return whether the data show no difference between two figures: then neither is called faster."""
+    def differ(self, one: Entry, other: Entry, metric: str) -> Difference | None:
+        """Compare a figure of two entries, the first against the second."""
         pair, _ = self._pairing(other, one, metric, level(other) != level(one))
-        difference = _difference(pair, metric)
-        return difference is not None and (
-            difference.word in _EQUAL or difference.word.startswith("perhaps")
-        )
+        return _difference(pair, metric)
 
     def _pairing(
         self, a: Entry, b: Entry, metric: str, loads_differ: bool
@@ -518,29 +536,43 @@ def _other_leader(main: Judged, other_way: Judged | None) -> Iterator[str]:
         or other_way.leader.series == main.leader.series
     ):
         return
-    at = "At one load" if other_way.contest.one_load else "Each at its best load"
+    where = "At one load" if other_way.contest.one_load else "Each at its best load"
     leads, behind = (_value(other_way, e) for e in (other_way.leader, other_way.other))
-    yield f"{at}, {other_way.leader.series} leads: {leads}, against {behind} with {other_way.other.series}."
+    yield f"{where}, {other_way.leader.series} leads: {leads}, against {behind} with {other_way.other.series}."
 
 
-def _apart(entries: Sequence[Entry], limits: Limits) -> Standing | None:
+def _without_common_load(entries: Sequence[Entry], limits: Limits) -> Standing | None:
     """Return series that share no load, each at its best, compared with none; None: there aren't two."""
+    timed = [e for e in entries if e.axis and e.kind not in SMALL and counts(e, limits)]
+    for (_, words), family in _families(timed).items():
+        name = _common_throughput(family.values())
+        if name is not None and len(family) > 1:
+            return _each_at_its_best(family.values(), name, words)
+    return None
+
+
+def _families(
+    entries: Sequence[Entry],
+) -> dict[tuple[str, str], dict[str, list[Entry]]]:
+    """Return the entries by kind and workload, then by series."""
     families: dict[tuple[str, str], dict[str, list[Entry]]] = {}
     for e in entries:
-        if e.axis and e.kind not in SMALL and counts(e, limits):
-            family = families.setdefault((e.kind, e.load.workload.words), {})
-            family.setdefault(e.series, []).append(e)
-    for (_, words), family in families.items():
-        able = [e for some in family.values() for e in some]
-        name = next(
-            (n for n in THROUGHPUTS if all(e.value(n) is not None for e in able)), None
-        )
-        if name is not None and len(family) > 1:
-            each = [_best(some, name) for some in family.values()]
-            ranked = sorted(each, key=lambda e: e.value(name) or 0.0, reverse=True)
-            rows = [Contender(e.id) for e in ranked[:_CONTENDERS]]
-            return Standing(name, words, rows, len(ranked) - len(rows), "apart")
-    return None
+        family = families.setdefault((e.kind, e.load.workload.words), {})
+        family.setdefault(e.series, []).append(e)
+    return families
+
+
+def _common_throughput(series: Iterable[list[Entry]]) -> str | None:
+    """Return the first throughput that all entries have."""
+    able = [e for some in series for e in some]
+    return next((n for n in THROUGHPUTS if all(e.value(n) is not None for e in able)), None)
+
+
+def _each_at_its_best(series: Iterable[list[Entry]], name: str, words: str) -> Standing:
+    each = [_best(some, name) for some in series]
+    ranked = sorted(each, key=lambda e: e.value(name) or 0.0, reverse=True)
+    rows = [Contender(e.id) for e in ranked[:_CONTENDERS]]
+    return Standing(name, words, rows, len(ranked) - len(rows), "apart")
 
 
 def _with_remark(standing: Standing | None, entries: Sequence[Entry]) -> Standing | None:
@@ -549,10 +581,8 @@ def _with_remark(standing: Standing | None, entries: Sequence[Entry]) -> Standin
         return None
     by_id = {e.id: e for e in entries}
     shown = {by_id[c.entry].series for c in standing.contenders if c.entry in by_id}
-    return replace(
-        standing,
-        remark=_falling([e for e in entries if e.series in shown], standing.workload),
-    )
+    falling = _falling([e for e in entries if e.series in shown], standing.workload)
+    return replace(standing, remark=f"{standing.remark} {falling}".strip())
 
 
 def _falling(entries: Sequence[Entry], workload: str) -> str:
@@ -589,7 +619,8 @@ def _standing(main: Judged, judge: _Judge) -> Standing:
             rows.append(Contender(other.id, d.change, d.low, d.high, word, d.points))
     more = len(others) + 1 - len(rows)
     loads: Loads = "one" if contest.one_load else "best"
-    return Standing(contest.metric, contest.about, rows, more, loads)
+    remark = _without_result(contest)
+    return Standing(contest.metric, contest.about, rows, more, loads, remark)
 
 
 # ---- greedy answers ----
@@ -632,8 +663,8 @@ def _most_answers(entries: Sequence[Entry]) -> dict[str, _Answers]:
 def _asked(e: Entry) -> str:
     """Name the test whose answers are compared."""
     if e.kind == "serve":
-        return "Check of answers around the load"
-    return f"Quality test {e.load.only(('task', 'n_shot')).words}".rstrip()
+        return ANSWERS_CHECK
+    return f"{QUALITY_TEST} {e.load.only(('task', 'n_shot')).words}".rstrip()
 
 
 # ---- one paragraph a workload ----
@@ -659,11 +690,18 @@ def _workload(j: Judged, limits: Limits, entries: Sequence[Entry]) -> Iterator[s
         yield f"At {level(ahead)}, {ahead.series} has {values}."
     if (more := contest.beyond) is not None:
         yield f"{more.series} reaches {number(contest.value(more))}{_where(contest, more)}, where others lack a result."
-    if contest.left_out:
-        yield f"Without a usable result at these loads: {_listed(contest.left_out)}."
+    if without := _without_result(contest):
+        yield without
     yield from _per_accelerator(contest)
     if falling := _falling(entries, contest.about):
         yield falling
+
+
+def _without_result(contest: Contest) -> str:
+    """Name the series that were measured, and have no result that counts."""
+    if not contest.left_out:
+        return ""
+    return f"Without a usable result at these loads: {_listed(contest.left_out)}."
 
 
 def _per_accelerator(contest: Contest) -> Iterator[str]:

@@ -24,8 +24,8 @@ def _parts(report: Report) -> Iterator[str]:
     words = report.words
     yield f"# {escaped(report.title)}"
     verdict = f"**{report.basis.describe(report.verdict)}**"
-    made = f"{escaped(report.created)} · dyno {escaped(report.dyno)}"
-    yield f"{verdict} · {counted_results(report.entries)} · {made}"
+    dated = f"{escaped(report.created)} · dyno {escaped(report.dyno)}"
+    yield f"{verdict} · {counted_results(report.entries)} · {dated}"
     yield escaped_line(tables.brief(report))
     yield escaped_line(report.about)
     yield _list("Answer", map(escaped_line, words.answer))

@@ -7,6 +7,7 @@ had run then.
 
 import contextlib
 import os
+import re
 import select
 import sys
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,7 @@ from dyno.facts.find import ProbeLook
 from dyno.facts.limits import Limit
 from dyno.facts.record import Record
 from dyno.load import decode
-from dyno.load.protocols import PROTOCOLS
+from dyno.load.protocols import protocol_of
 from dyno.load.spool import CLOCK, READ, SENT, Frame, frames
 from dyno.search.judge import Judge
 from dyno.search.search import Probe, ProbeStep, Search, enough, looks
@@ -31,6 +32,10 @@ from dyno.units import seconds
 _LOOK_S = 0.1
 _EVENT = b"data:"
 _FIRST_EVENTS = 2  # the first may carry a role alone
+# an event with text, in all protocols
+_TEXT = re.compile(
+    rb'"(?:text|content|reasoning|reasoning_content)"\s*:\s*"(?!")', re.ASCII
+)
 
 
 class PlannedLength(msgspec.Struct, frozen=True, array_like=True):
@@ -42,7 +47,7 @@ class FollowTask(msgspec.Struct, frozen=True):
     """A probe, and what its search knows."""
 
     spool: str
-    backend: str
+    api: str
     lengths: list[PlannedLength]
     limits: list[Limit]
     least: float
@@ -110,7 +115,8 @@ class Following:
                 self._events[exchange] = 0
             elif kind == READ and exchange in self._events and self._zero_ns is not None:
                 self._events[exchange] += payload.count(_EVENT)
-                if self._events[exchange] >= _FIRST_EVENTS:
+                several = self._events[exchange] >= _FIRST_EVENTS
+                if several or _TEXT.search(payload):
                     self.timeline.first(exchange, seconds(at_ns - self._zero_ns))
                     del self._events[exchange]
             yield frame
@@ -160,7 +166,7 @@ def main() -> None:
     read = following.frames(frames(path, more_to_come=more_to_come))
     # Records of requests that ended come with the next clock frame; those that are open never come.
     for record in decode.records(
-        _ticking(read, following), task.lengths, PROTOCOLS[task.backend]
+        _ticking(read, following), task.lengths, protocol_of(task.api)
     ):
         following.take(record)
 

@@ -9,13 +9,14 @@ import itertools
 import re
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 
 import msgspec
 
 import dyno
-from dyno import secrets
+from dyno import plugins, secrets
 from dyno.checks import examine
 from dyno.checks.evidence import Evidence
 from dyno.clock import now_ns
@@ -26,7 +27,13 @@ from dyno.facts.engine import Remark
 from dyno.facts.finding import verdict
 from dyno.facts.record import ClientFacts, Record
 from dyno.facts.rig import Roofline
-from dyno.facts.summary import ProbeSummary, Result, Summary, Unfrozen
+from dyno.facts.summary import (
+    MediaSummary,
+    ProbeSummary,
+    Result,
+    Summary,
+    Unfrozen,
+)
 from dyno.facts.telemetry import SamplerSpec, TelemetrySummary
 from dyno.facts.trial import TrialSpec
 from dyno.http import Url
@@ -46,7 +53,7 @@ from dyno.remote import on_ray
 from dyno.remote.engine import HeldFleet
 from dyno.signals import lent
 from dyno.store.run import Manifest, Run, create, sent_before
-from dyno.trial import correctness, processes
+from dyno.trial import answers, correctness, processes
 from dyno.trial.engine_plan import EnginePlan
 from dyno.trial.outcome import Outcome
 from dyno.trial.prepare import (
@@ -85,6 +92,7 @@ def serve(
     watcher, stop = watcher or Watcher(), stop or Stop()
     secrets.learn(hidden(trial, headers))
     on_ray.check(trial.client)
+    answers.check(trial)
     plan = plan_of(trial, [longest(trial)])
     prompts = _prompts_before(trial, plan, watcher) if plan is not None else None
     run = _folder(runs, trial, plan.served_name) if plan is not None else None
@@ -149,7 +157,7 @@ def measure(
     manifest = msgspec.structs.replace(manifest_of(session, prepared), processes=count)
     run.write_manifest(manifest, work.requests)
     keys = [word.encode() for word in secrets.of_headers(session.headers)]
-    if trial.correctness_check:
+    if correctness.applies(trial):
         correctness.ask_before(run, session, trial)
     # While the load runs, Ctrl-C asks it to stop: what was measured is kept.
     with (
@@ -179,8 +187,11 @@ def measure(
         watcher.sampling(sampling)
         trip = session.round_trip_ns()
         before = others_s(session.cpu_s, _cpu_s(ahead))
-        with processes.probing(probes(trial, session), run.probe_path, keys):
-            client = _drive(run, session, trial, load, count, keys, ahead)
+        with (
+            processes.probing(probes(trial, session), run.probe_path, keys),
+            _driver(run, session, trial, load, count, keys, ahead) as drive,
+        ):
+            client = drive()
         after = others_s(session.cpu_s, _cpu_s(ahead))
         if here:
             client = _with_others(client, before, after)
@@ -188,7 +199,7 @@ def measure(
             trips = [trip, *filter(None, [session.round_trip_ns()])]
             client = msgspec.structs.replace(client, round_trips_ns=trips)
         run.write_client(client)
-    if trial.correctness_check and client.outcome == "complete":
+    if correctness.applies(trial) and client.outcome == "complete":
         correctness.ask_after(run, session, trial)
 
 
@@ -201,7 +212,7 @@ def follow(run: Run, ahead: processes.Ahead, tokenizer: Tokenizer | None = None)
     manifest = run.manifest()
     how = _settling(run, manifest, manifest.processes, tokenizer)
     spools = run.spools_of(manifest.processes)
-    ahead.start(spools, planned(run.lengths()), manifest.trial.target.backend, how)
+    ahead.start(spools, planned(run.lengths()), manifest.trial.api, how)
 
 
 def _gate(ahead: processes.Ahead | None) -> Callable[[], int]:
@@ -225,7 +236,8 @@ def _stop_profiler(session: Session, trial: TrialSpec) -> None:
         session.watcher.phase(str(e))
 
 
-def _drive(
+@contextlib.contextmanager
+def _driver(
     run: Run,
     session: Session,
     trial: TrialSpec,
@@ -233,11 +245,12 @@ def _drive(
     count: int,
     keys: Sequence[bytes],
     ahead: processes.Ahead | None,
-) -> ClientFacts:
-    """Put the load on by this process, or by several."""
+) -> Iterator[Callable[[], ClientFacts]]:
+    """Yield what puts the load on, by this process or by several."""
     if count > 1 or trial.client.on != "here":
         spools = run.spools_of(count)
-        return processes.drive(session, load, spools, keys, trial.client, ahead)
+        yield partial(processes.drive, session, load, spools, keys, trial.client, ahead)
+        return
     with contextlib.closing(Spool(run.spool_path, keys)) as spool:
         watch = session.watcher.progress
         wire = Wire(
@@ -248,7 +261,7 @@ def _drive(
             core=session.core,
             gate=_gate(ahead),
         )
-        return wire.drive()
+        yield wire.drive
 
 
 def _warm_up(
@@ -318,6 +331,9 @@ def manifest_of(session: Session, prepared: Prepared) -> Manifest:
         answers=work.histories,
         dropped=work.dropped,
         template=work.template,
+        media=prepared.media,
+        structured=answers.prescribed(trial, work.requests),
+        plugins=plugins.active(),
     )
 
 
@@ -403,7 +419,12 @@ def _finish(
     if sums.reuse is not None:
         reuse = sums.reuse.summary(run.requests())
         summary = msgspec.structs.replace(summary, reuse=reuse)
-    summary = msgspec.structs.replace(summary, probes=_probes(run, trial))
+    summary = msgspec.structs.replace(
+        summary, probes=_probes(run, trial), media=_media(summary, manifest)
+    )
+    if manifest.structured and not wordless:
+        structured = answers.check_forms(run, trial)
+        summary = msgspec.structs.replace(summary, structured=structured)
     shares = _roofline(manifest, summary, sampled)
     findings = examine(_evidence(run, manifest, client, summary, sampled, shares))
     result = Result(summary, findings, verdict(findings), sampled, roofline=shares)
@@ -414,17 +435,25 @@ def _finish(
     return Outcome(run, manifest, result)
 
 
+def _media(summary: Summary, manifest: Manifest) -> MediaSummary | None:
+    """Return the figures of images, sounds and videos, with what was known of them before the load."""
+    if summary.media is None or manifest.media is None:
+        return summary.media
+    facts = msgspec.structs.asdict(manifest.media)
+    return msgspec.structs.replace(summary.media, **facts)
+
+
 def _probes(run: Run, trial: TrialSpec) -> ProbeSummary | None:
     """Return the figures of the requests beside the load; None: there were none."""
     if not run.probe_path.exists():
         return None
     one = PlannedRequest(prompt_tokens=1, output_tokens=1)
-    (source,) = processes.sources([run.probe_path], [one], trial.target.backend)
+    (source,) = processes.sources([run.probe_path], [one], trial.api)
     return summarize_probes(SpoolRecords(source).all())
 
 
 def _is_complete(client: ClientFacts, sent: int, summary: Summary) -> bool:
-    """Whether the load came to its end, all of it is on record and something was completed."""
+    """Return whether the load came to its end, all of it is on record and something was completed."""
     return client.outcome == "complete" and sent == client.sent and summary.completed > 0
 
 
@@ -628,8 +657,8 @@ class _Summing:
                 f"{self._run.requests_path} is empty: without it, {self._run.spool_path.name} can't be decoded."
             )
         spools = self._run.spools_of(self._manifest.processes)
-        backend = self._manifest.trial.target.backend
-        sources = processes.sources(spools, self._requests, backend, self._client)
+        api = self._manifest.trial.api
+        sources = processes.sources(spools, self._requests, api, self._client)
 
         def step(done: int) -> None:
             self._step(watcher, done)
@@ -680,7 +709,7 @@ def _check_warmup(
 ) -> None:
     """Raise TargetError if no warm-up request got through: no other will, and now is better than after a thousand
     failures."""
-    sources = processes.sources(spools, planned(requests), trial.target.backend)
+    sources = processes.sources(spools, planned(requests), trial.api)
     records = itertools.chain.from_iterable(SpoolRecords(s).all() for s in sources)
     in_order = sorted(records, key=attrgetter("end_ns"))
     errors = [(r.error, r.error_detail) for r in map(cleaned, in_order)]
@@ -713,12 +742,12 @@ def _counter(tokenizer: Tokenizer | None) -> Callable[[str], int | None] | None:
 
 
 def _keyed(trial: TrialSpec) -> bool:
-    """Whether its requests carried secrets, which are in no file."""
+    """Return whether its requests carried secrets, which are in no file."""
     return bool(trial.target.header_names) or secrets.HIDDEN in str(trial.extra_body)
 
 
 def _key_came_back(run: Run) -> bool:
-    """Whether a key is in an answer's words, or anywhere in its bytes, over the bounds of reads and HTTP chunks too.
+    """Return whether a key is in an answer's words or anywhere in its bytes, also across reads and HTTP chunks.
     The spool has stars only over what came in one piece."""
     if any(
         secrets.HIDDEN in f"{r.text} {r.model} {r.finish_reason} {r.error_detail}"

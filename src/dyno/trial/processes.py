@@ -38,7 +38,7 @@ def needed(spec: ClientSpec, plan: Plan, output_tokens: float) -> int:
 
 
 def large(plan: Plan, output_tokens: float, spec: ClientSpec) -> bool:
-    """Whether decoding a load takes longer than others take to start. `output_tokens`: of a request, on average."""
+    """Return whether decoding a load takes longer than starting decoders. `output_tokens`: of a request, on average."""
     return spec.on == "here" and plan.requests * output_tokens >= AHEAD_FROM_CHUNKS
 
 
@@ -119,12 +119,12 @@ def probing(load: Traffic | None, spool: Path, keys: Sequence[bytes]) -> Iterato
 def sources(
     spools: Sequence[Path],
     requests: list[PlannedRequest],
-    backend: str,
+    api: str,
     client: ClientFacts | None = None,
 ) -> list[SpoolSource]:
     """Return what is to be decoded of each spool that there is. `client`: None where its facts are lost."""
     return [
-        _source(spools, k, requests, backend, client)
+        _source(spools, k, requests, api, client)
         for k, spool in enumerate(spools)
         if spool.exists()
     ]
@@ -134,7 +134,7 @@ def _source(
     spools: Sequence[Path],
     k: int,
     requests: list[PlannedRequest],
-    backend: str,
+    api: str,
     client: ClientFacts | None,
 ) -> SpoolSource:
     facts = client
@@ -146,7 +146,7 @@ def _source(
         zero_ns += clock.before.ahead_ns
     return SpoolSource(
         str(spools[k]),
-        backend,
+        api,
         requests,
         part=k,
         parts=len(spools),
@@ -181,12 +181,12 @@ class Ahead:
         self,
         spools: Sequence[Path],
         requests: list[PlannedRequest],
-        backend: str,
+        api: str,
         how: Settling,
     ) -> None:
         """Start them before the load. The spools are empty or not there yet."""
         for k in range(len(spools)):
-            source = _source(spools, k, requests, backend, None)
+            source = _source(spools, k, requests, api, None)
             decoders = Decoders(source, how, shares_of(len(spools)), follow=True)
             self._decoders.append(self._running.enter_context(decoders))
 
