@@ -63,14 +63,14 @@ test-nightly: $(VENV)/.dev
 	$(BIN)/pytest -rfEs -n 2 --dist loadfile -m nightly
 
 check: $(VENV)/.dev
-	$(BIN)/ruff format --check src tests bench training lock
-	$(BIN)/ruff check src tests bench training lock
+	$(BIN)/ruff format --check src tests bench examples training lock
+	$(BIN)/ruff check src tests bench examples training lock
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 --dist worksteal -m house
 
 format: $(VENV)/.dev
-	$(BIN)/ruff format src tests bench training lock
-	$(BIN)/ruff check --fix src tests bench training lock
+	$(BIN)/ruff format src tests bench examples training lock
+	$(BIN)/ruff check --fix src tests bench examples training lock
 
 # dyno's numbers against the fake engine's own log; peers that `make bench-peers` installed run beside it. Then what a
 # chunk costs, beside a bare reader in C. Then how late
@@ -105,7 +105,7 @@ docs: $(VENV)/docs/.installed
 
 # Tables of commands, keys, findings, metrics and settings in the documentation, made from the code anew.
 docs-reference: $(VENV)/.dev
-	UPDATE_GOLDEN=1 $(BIN)/pytest -k generated tests/docs/test_docs.py
+	UPDATE_GOLDEN=1 $(BIN)/pytest -k generated tests/docs/test_docs.py tests/api/test_keys.py
 
 # Packages in the versions and with the checksums of lock/*.txt. pip resolves nothing, and refuses any other file.
 LOCKED := $(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps --only-binary :all: --requirement
