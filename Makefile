@@ -3,12 +3,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo gallery test test-fast engines test-engines test-tools test-hostile test-pages test-docs test-nightly check format \
+.PHONY: demo picture gallery test test-fast engines test-engines test-tools test-hostile test-pages test-docs test-nightly check format \
         bench bench-engines bench-peers docs docs-reference lock sbom vulnerabilities clean
 
 # Formats of one model, in a minute. `dyno run speculative` runs it without and with a draft.
 demo: $(VENV)/.installed
 	$(BIN)/dyno demo
+
+# The README's picture: the demo's page, of a machine that does nothing else. Needs Chromium.
+picture: demo
+	chromium --headless --no-sandbox --hide-scrollbars --window-size=1280,720 --virtual-time-budget=5000 \
+	    --screenshot=$(CURDIR)/pictures/report.png file://$(CURDIR)/runs/demo/report.html
 
 # A page of each of the five reports in published/, with the prices that published/prices.toml assumes.
 gallery: $(VENV)/.installed

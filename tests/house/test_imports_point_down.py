@@ -35,6 +35,7 @@ ROWS: list[set[str]] = [
     {"facts"},
     {"engines"},
     {"measure"},
+    {"explain"},
     {"checks"},
     {"compare"},
     {"study", "load", "probe", "results", "store"},

@@ -13,8 +13,8 @@ import pytest
 from dyno.facts.find import ProbeLook, Weighed
 from dyno.facts.limits import Limit, parse
 from dyno.facts.record import Record
-from dyno.search import start, trend
 from dyno.load.spool import CLOCK, READ, SENT
+from dyno.search import start, trend
 from dyno.search.evidence import Variation, clump, doubt_of_meeting, doubt_of_missing
 from dyno.search.follow import Following, FollowTask
 from dyno.search.judge import Judge, together

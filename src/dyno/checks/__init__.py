@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from dyno import plugins
 from dyno.checks import (
+    answers,
     client,
     comparability,
     consistency,
@@ -134,6 +135,19 @@ CHECKS = (
         "requests.cut_short": ("doubt", "The run was interrupted, or the server went away.",
             "The figures cover only the part before that. Run it again."),
     }, server=requests.cut_short, offline=requests.cut_short),
+    Check({
+        "answers.form": ("note; doubt above 1 %",
+            "Answers don't fit the JSON schema that their requests prescribe, or call unknown tools, or with arguments "
+            "of other types.",
+            "Speed is worth nothing for an answer that can't be used. Check that the server enforces the form, and "
+            "that --output-len leaves room for it."),
+    }, server=answers.forms),
+    Check({
+        "answers.constrained": ("note",
+            "Answers of a prescribed form are slower than the others of the same load: by over 10 %.",
+            "The server's grammar backend takes time for each token, or for each new schema "
+            "(--structured-kind json-unique shows which)."),
+    }, server=answers.constrained),
     Check({
         "requests.end_at_once": ("note; doubt above 1 %", "Answers contain only the end token.",
             "They count as completed and have no latency. --ignore-eos makes every answer as long as requested."),
@@ -287,6 +301,12 @@ CHECKS = (
         "tokens.input_approximate": ("note; doubt without usage", "Prompts were generated without a tokenizer.",
             "For prompts of an exact length, give --tokenizer (a folder with tokenizer.json, or a Hub name)."),
     }, server=tokens.input_length, row=tokens.input_length, needs=[where(of_fixed_lengths, TOKENS, REQUESTS, LENGTHS)]),
+    Check({
+        "tokens.media": ("note; doubt above 50 %",
+            "The server counts other tokens for images than the model's rule.",
+            "If it counts too few, the images may not reach the model: ask it what an image shows. Else its image "
+            "processor has other settings; --image-tokens names the rule."),
+    }, server=tokens.media),
     Check({
         "tokens.by_tokenizer": ("note", "The server reports no usage; dyno tokenized the text.",
             "Counts may differ from the server's by a few tokens per answer."),

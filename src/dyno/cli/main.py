@@ -39,6 +39,10 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
             "micro.add",
             "speed of prompt processing and generation, as llama-bench measures it",
         ),
+        "bench forward": (
+            "forward.add",
+            "vLLM's own benchmark of its forward passes (vLLM 0.33 and newer)",
+        ),
         "eval": (
             "eval.add",
             "score the answers of a server or engine: built-in tasks, lm-evaluation-harness",
@@ -57,6 +61,10 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "runs": ("runs.add", "list, show, tag, delete and pack runs and studies"),
         "report": ("report.add", "make a page, Markdown, CSV or pictures of results"),
         "compare": ("compare.add", "test whether two results really differ"),
+        "explain": (
+            "explain.add",
+            "split the latency of requests into parts: where the time went",
+        ),
         "audit": ("audit.add", "check any tool's results for errors"),
         "import": ("audit.add_import", "store other tools' results beside the runs"),
         "sql": ("sql.add", "query all runs and studies with SQL"),
@@ -77,6 +85,12 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     },
 }
 _GROUPS = {"bench": "measure an engine"}
+# vLLM's other benchmarks, and what is nearest to them.
+_NOT_HERE = {
+    "sweep": "write a study with a list for each setting, and run it with `dyno run`.",
+    "startup": "`dyno bench serve --engine vllm` reports how long the engine's start took, and its phases.",
+    "mm-processor": "dyno sends text only.",
+}
 
 
 @shown()
@@ -226,6 +240,7 @@ def parser() -> Parser:
             inner = groups[""].add_parser(
                 group, help=about_group, description=_sentence(about_group)
             )
+            inner.lacks = {"": _NOT_HERE}
             groups[group] = inner.add_subparsers(
                 title="benchmarks", required=True, metavar="BENCHMARK"
             )

@@ -32,39 +32,29 @@ DRY_RUN = "print the commands and their problems, run nothing"
 PASSED_ON = "Flags that dyno does not know are passed to the engine, which refuses unknown ones.\n\n"
 _NEAR = ("--ubatch-size", "--device")  # to a flag of ours, and an engine's own all the same
 EMBEDDINGS_ALONE = "vLLM's benchmarks of embeddings and reranking alone use it."
-_TEXT = "dyno sends text only."
-GENERATION = "dyno measures the generation of text only."
+_TEXT = "offline, dyno sends text only; `dyno bench serve` has it."
+_GENERATION = (
+    "offline, dyno measures the generation of text only; `dyno bench serve` has it."
+)
 # vLLM's benchmarks have these, dyno doesn't: reason → flags.
 REFUSED = {
     "dyno times one answer per request. Remove it.": "--best-of",
     "give the engine --profiler-config with a folder.": "--profile-result-dir",
+}  # fmt: skip
+# Those of offline runs alone, and values that such runs lack: flag → value → reason.
+OFFLINE_REFUSED = {
     _TEXT:
         "--random-mm-base-items-per-request --random-mm-num-mm-items-range-ratio --random-mm-limit-mm-per-prompt "
-        "--random-mm-bucket-config --enable-multimodal-chat --asr-min-audio-len-sec --asr-max-audio-len-sec "
-        "--custom-ensure-client-side-data",
+        "--random-mm-bucket-config --enable-multimodal-chat --asr-min-audio-len-sec --asr-max-audio-len-sec",
+    _GENERATION: "--no-reranker",
 }  # fmt: skip
-# Likewise their values: flag → value → reason.
 LACKS: dict[str, dict[str, str]] = {
     "--dataset-name": {
-        **dict.fromkeys(("random-mm", "custom_image", "custom_audio"), _TEXT),
-        "random-rerank": GENERATION,
+        name: _TEXT if known.traits.media else _GENERATION
+        for name, known in DATASETS.items()
+        if known.traits.media or known.traits.scores
     },
     "--backend": {
-        "openai-responses": "dyno doesn't read the events of this API. Use openai-chat.",
-        "openai-audio": _TEXT,
-        **dict.fromkeys(
-            (
-                "openai-embeddings",
-                "openai-embeddings-chat",
-                "openai-embeddings-clip",
-                "openai-embeddings-vlm2vec",
-                "infinity-embeddings",
-                "infinity-embeddings-clip",
-                "vllm-pooling",
-                "vllm-rerank",
-            ),
-            GENERATION,
-        ),
         "mii": "vLLM's own parser names it and has no code for it.",
         "vllm-chat": "It is for images; vllm has the same text.",
     },
@@ -272,8 +262,9 @@ def length_flag(dataset: Dataset, length: LengthFlag) -> str:
 def own_lengths(o: argparse.Namespace, dataset: str) -> dict[str, int]:
     """Return the fields that a dataset's own flags set, or their defaults."""
     given = {}
-    for length in DATASETS[dataset].lengths:
-        name = length_flag(DATASETS[dataset], length)[2:].replace("-", "_")
+    owner = DATASETS[DATASETS[dataset].lengths_of or dataset]
+    for length in owner.lengths:
+        name = length_flag(owner, length)[2:].replace("-", "_")
         value: int | None = getattr(o, name, None)
         value = length.default if value is None else value
         if value is not None:

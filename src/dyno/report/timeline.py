@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 
 from dyno.facts.entry import Bar, Moment
+from dyno.facts.explanation import Neighbourhood, Part
 from dyno.facts.imported import Row, Samples
 from dyno.facts.metric import SAMPLED
 from dyno.facts.record import Record
@@ -43,6 +44,8 @@ class Detail(msgspec.Struct, frozen=True):
     bars: list[Bar] = []
     bars_of: int = 0
     moments: list[Moment] = []
+    parts: list[Part] = []
+    slowest: list[Neighbourhood] = []
 
 
 def quantiles(row: Row) -> dict[str, list[tuple[float, float]]]:
@@ -63,6 +66,7 @@ def bars_of_records(records: Sequence[Record]) -> list[Bar]:
     for r in sorted(records, key=lambda r: r.sent_ns):
         first = _s(r.chunk_ns[0]) if r.chunk_ns and r.unseen[:1] != [0] else None
         end = r.chunk_ns[-1] if r.error is None and r.chunk_ns else r.end_ns
+        end = end if r.answered_ns is None else r.answered_ns
         bars.append(Bar(_s(r.sent_ns), first, _s(end), r.error or ""))
     return _thinned(bars)
 

@@ -25,7 +25,14 @@ from dyno.facts.summary import CancelSummary, Result, ReuseSummary, SessionSumma
 from dyno.files import opened
 from dyno.option import fields, sentences
 from dyno.store import imports, upgrade
-from dyno.store.run import read
+from dyno.store.explained import (
+    PARTS,
+    REQUEST_PARTS,
+    explained,
+    part_rows,
+    request_rows,
+)
+from dyno.store.run import Run, read
 from dyno.store.shelf import Shelf, look_around, run_line, trial_folders
 from dyno.workload.spec import WorkloadSpec
 
@@ -37,6 +44,8 @@ TABLES = {
     "findings": "one row per finding",
     "telemetry": "one row per sampled value, from telemetry.jsonl",
     "failures": "one row per trial that could not be measured",
+    "parts": "one row per part of a serving run's latency: where the time went",
+    "request_parts": "one row per completed request and part of its latency",
     "imported": "one row per figure from other tools' results, stored by `dyno import`",
 }
 
@@ -177,7 +186,8 @@ _REQUESTS = f"""
     CASE WHEN output_tokens > {_FIRST_TOKENS} AND len(chunk_ns) > 1 AND coalesce(unseen[1], -1) <> 0
           AND coalesce(unseen[-1], -1) <> len(chunk_ns) - 1
          THEN (chunk_ns[-1] - chunk_ns[1]) / (output_tokens - {_FIRST_TOKENS}) / 1e6 END AS own_tpot_ms,
-    CASE WHEN coalesce(unseen[-1], -1) <> len(chunk_ns) - 1 THEN (chunk_ns[-1] - sent_ns) / 1e6 END AS e2el_ms,
+    CASE WHEN answered_ns IS NOT NULL THEN (answered_ns - sent_ns) / 1e6
+         WHEN coalesce(unseen[-1], -1) <> len(chunk_ns) - 1 THEN (chunk_ns[-1] - sent_ns) / 1e6 END AS e2el_ms,
     (sent_ns - due_ns) / 1e6 AS queue_ms
 """
 # Long files, by the table that is made of their lines.
@@ -243,6 +253,7 @@ _IMPORTED = {
     "value": ("DOUBLE", "in the unit of its name; tokens/s or requests/s, seconds"),
     "definition": ("VARCHAR", "how the tool defines it; see METHOD.md"),
 }
+_EXPLAINED = {"parts": PARTS, "request_parts": REQUEST_PARTS}
 _MEANINGS = {
     **sentences(Record),
     **sentences(Iteration),
@@ -338,6 +349,9 @@ class RunTables:
             columns,
             [row for path in shelf.imports for row in self._imported(path)],
         )
+        self._folders = folders
+        for table, named in _EXPLAINED.items():
+            self._insert(table, {name: kind for name, (kind, _) in named.items()}, [])
         self._sizes: dict[str, int] = {}
         self._long = {table: self._files(folders, name) for table, name in _LONG.items()}
         for table, paths in self._long.items():
@@ -391,6 +405,8 @@ class RunTables:
         named = [table for table in self._long if table in query.lower()]
         try:
             self._fit(named)
+            if any(table in query.lower() for table in _EXPLAINED):
+                self._explain()
             self._db.execute("SET lock_configuration = true")
             while True:
                 try:
@@ -430,6 +446,25 @@ class RunTables:
             result = self._db.execute(f"SELECT {cells} FROM ({inner}\n) AS t({names})")
         numbers = {i for i, kind in enumerate(kinds) if kind.startswith(_NUMBERS)}
         return QueryResult(columns, numbers, _rows(result))
+
+    def _explain(self) -> None:
+        """Fill the tables of parts. They are calculated from the records, and only where a query asks for them."""
+        rows: dict[str, list[dict[str, Any]]] = {table: [] for table in _EXPLAINED}
+        for folder in self._folders:
+            run = Run(folder)
+            if not run.whole or not run.records_path.exists():
+                continue
+            try:
+                each = explained(run)
+            except StoreError as e:
+                self.unreadable.append(str(e))
+                continue
+            rows["parts"] += part_rows(each)
+            rows["request_parts"] += request_rows(each)
+        for table, named in _EXPLAINED.items():
+            self._db.execute(f"DROP TABLE {table}")
+            columns = {name: kind for name, (kind, _) in named.items()}
+            self._insert(table, columns, rows[table])
 
     def _files(self, folders: list[Path], name: str) -> list[Path]:
         readable = []
@@ -652,6 +687,8 @@ def _meaning(table: str, column: str) -> str:
         return _IMPORTED[column][1]
     if table == "scores":
         return _SCORES[column][1]
+    if table in _EXPLAINED:
+        return _EXPLAINED[table][column][1]
     family = next(prefix for prefix in _FAMILIES if column.startswith(prefix))
     return _MEANINGS.get(column) or _SETTINGS.get(column) or _FAMILIES[family]
 

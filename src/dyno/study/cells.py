@@ -177,7 +177,17 @@ def _as_text(hint: Any, value: Any) -> Any:
         return [_number_as_text(v) for v in value]
     if isinstance(value, dict) and hint == dict[str, str]:
         return {k: _number_as_text(v) for k, v in value.items()}
+    if isinstance(value, dict) and get_origin(hint) is dict:
+        return {k: _cells_as_text(get_args(hint)[1], v) for k, v in value.items()}
     return value
+
+
+def _cells_as_text(kind: Any, cells: Any) -> Any:
+    """Turn the numbers of a table into text where its keys have a grammar, as those of a workload."""
+    if not isinstance(cells, dict) or not hasattr(kind, "__struct_fields__"):
+        return cells
+    grammars = {name for name, field in fields(kind).items() if field.option.grammar}
+    return {k: _number_as_text(v) if k in grammars else v for k, v in cells.items()}
 
 
 def _number_as_text(value: Any) -> Any:

@@ -31,6 +31,8 @@ class DatasetTraits(msgspec.Struct, frozen=True):
     endless: bool = False
     # its prompts have exactly the requested length, and share nothing that isn't asked for
     exact: bool = False
+    media: bool = False  # its requests have images or sounds
+    scores: bool = False  # its requests are for models that write no text
     # its histories have calls of tools, which the server's template writes out
     tools: bool = False
 
@@ -62,11 +64,13 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
     folders: bool = False  # its path may be a folder
     offline: bool = False  # `dyno bench throughput` has it
     lengths: tuple[LengthFlag, ...] = ()
+    lengths_of: str = ""  # the data set whose flags for lengths it has, too
     # setting → vLLM's default of its flag, where it is not that of all
     flag_defaults: dict[str, Any] = {}
     hub_file: str = ""  # its file on the Hub, where none is given
     hub_name: str = ""  # the setting that names a data set of the Hub
     hub_endings: tuple[str, ...] = ()  # of its files that are fetched
+    hub_refused: frozenset[str] = frozenset()  # data sets of the Hub without text
     rate: str = ""  # the setting that is the rate of its requests
     # of an answer, about, where nothing limits it: for an estimate of the time
     answer_tokens: int = 200

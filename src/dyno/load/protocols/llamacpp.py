@@ -6,9 +6,14 @@ import msgspec
 
 from dyno.load.protocols.base import (
     Asked,
+    ServerTimes,
     StreamReading,
+    WireProtocol,
     decoded,
     finish,
+    note_one_text,
+    read_object,
+    reported_ns,
     settle_silent,
     several_choices,
 )
@@ -33,37 +38,50 @@ _decode = msgspec.json.Decoder(_CompletionEvent).decode
 _FINISH = {"limit": "length", "eos": "stop", "word": "stop"}  # in OpenAI's words
 
 
+def times_of(timings: dict[str, Any]) -> ServerTimes:
+    """Return the times of llama.cpp's `timings`. Its clock starts when a slot begins to work on the prompt."""
+    return ServerTimes(
+        prefill_ns=reported_ns(timings.get("prompt_ms")),
+        decode_ns=reported_ns(timings.get("predicted_ms")),
+    )
+
+
 def _note_end(reading: StreamReading, event: _CompletionEvent) -> None:
     """Note what the last event says of the whole answer."""
     reading.done = True
     finish(reading, _FINISH.get(event.stop_type or "", event.stop_type))
     reading.output_tokens = event.tokens_predicted
     reading.prompt_tokens = event.tokens_evaluated
-    cached = (event.timings or {}).get("cache_n")
+    timings = event.timings or {}
+    reading.times = times_of(timings)
+    cached = timings.get("cache_n")
     reading.cached_tokens = cached if type(cached) is int else None
 
 
-class Completion:
+class Completion(WireProtocol):
     path = "/completion"
     takes_token_ids = True
-    takes_stop = False
-    chat = False
-    text_key: str | None = "content"
-    fields: frozenset[str] | None = None
+    text_key = "content"
+    whole = True
 
     def body(self, request: Request, asked: Asked) -> dict[str, Any]:
         body: dict[str, Any] = {
             "prompt": request.prompt,
             "n_predict": request.output_tokens,
-            "stream": True,
+            "stream": asked.stream,
             **asked.sampling,
         }
         if asked.ignore_eos:
             body["ignore_eos"] = True
         return {**body, **asked.extra_body}
 
-    def read_plain(self, raw: bytes, start: int) -> StreamReading | None:
-        return None
+    def read_whole(self, body: bytes) -> StreamReading:
+        reading = StreamReading([], [])
+        if (answer := read_object(body, _decode, reading)) is not None:
+            note_one_text(reading, answer.content)
+            _note_end(reading, answer)
+            reading.model = answer.model
+        return reading
 
     def read(self, events: list[tuple[int, bytes]]) -> StreamReading:
         reading = StreamReading([], [], chunk_tokens=[])

@@ -13,6 +13,7 @@ from dyno.facts.report import Chart, Report
 from dyno.report.charts import vega
 from dyno.report.charts.bars import micro, quality, side_by_side
 from dyno.report.charts.base import SCHEMA
+from dyno.report.charts.explain import parts, slowest
 from dyno.report.charts.front import quality_front
 from dyno.report.charts.latency import by_turn, distribution, latency
 from dyno.report.charts.requests import requests, timeline
@@ -24,8 +25,8 @@ from dyno.report.look import Look, theme
 
 # In the order in which a page shows them. Those without data make none.
 MAKERS: tuple[Callable[[Sequence[Entry], Look], Iterator[Chart]], ...] = (
-    throughput, side_by_side, micro, searches, latency, by_turn, distribution, tradeoff, requests, timeline, cost,
-    memory, energy, roofline, quality_front, quality,
+    throughput, side_by_side, micro, searches, latency, by_turn, distribution, tradeoff,
+    parts, slowest, requests, timeline, cost, memory, energy, roofline, quality_front, quality,
 )  # fmt: skip
 
 

@@ -8,19 +8,28 @@ from dyno.plugins import Registry
 from dyno.workload.common import CommonSpec
 from dyno.workload.dataset import Dataset
 from dyno.workload.datasets.agents import AGENTS
+from dyno.workload.datasets.audio import (
+    CUSTOM_AUDIO,
+    RANDOM_AUDIO,
+    CustomAudioSpec,
+    RandomAudioSpec,
+)
 from dyno.workload.datasets.chat import CHAT, ChatSpec
 from dyno.workload.datasets.clients import CLIENTS, ClientsSpec
 from dyno.workload.datasets.conversations import CONVERSATIONS, ConversationsSpec
 from dyno.workload.datasets.custom import CUSTOM
 from dyno.workload.datasets.hf import HF, HfSpec
+from dyno.workload.datasets.images import CUSTOM_IMAGE, RANDOM_MM, RandomMmSpec
 from dyno.workload.datasets.mix import MIX
 from dyno.workload.datasets.prefix_repetition import PREFIX_REPETITION
-from dyno.workload.datasets.random import RANDOM
+from dyno.workload.datasets.random import RANDOM, RandomSpec
+from dyno.workload.datasets.rerank import RANDOM_RERANK, RandomRerankSpec
 from dyno.workload.datasets.sharegpt import SHAREGPT
 from dyno.workload.datasets.sharegpt_shaped import SHAREGPT_SHAPED
 from dyno.workload.datasets.sonnet import SONNET
 from dyno.workload.datasets.spec_bench import SPEC_BENCH, SpecBenchSpec
 from dyno.workload.datasets.speed_bench import SPEED_BENCH, SpeedBenchSpec
+from dyno.workload.datasets.structured import STRUCTURED, StructuredSpec
 from dyno.workload.datasets.tasks import TASKS
 from dyno.workload.datasets.traces import TRACES, TimedTraceSpec
 
@@ -42,6 +51,12 @@ _OWN = {
         HF,
         SPEC_BENCH,
         SPEED_BENCH,
+        STRUCTURED,
+        RANDOM_MM,
+        CUSTOM_IMAGE,
+        RANDOM_RERANK,
+        RANDOM_AUDIO,
+        CUSTOM_AUDIO,
         CLIENTS,
         MIX,
     )
@@ -77,6 +92,12 @@ if TYPE_CHECKING:
         HfSpec,
         SpecBenchSpec,
         SpeedBenchSpec,
+        StructuredSpec,
+        RandomSpec,
+        RandomRerankSpec,
+        RandomMmSpec,
+        RandomAudioSpec,
+        CustomAudioSpec,
         ClientsSpec,
         frozen=True,
     ):
