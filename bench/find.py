@@ -40,6 +40,7 @@ PROBE_S = 0.7  # that a probe costs beside its load
 HOLDS = 0.93
 _FACTOR = 2.0001
 _AGAIN = 20  # searches that get the time which they say they need
+_LONGEST_S = 1800.0  # those that need more are not tried
 _AHEAD = 3  # models that are begun before one has ended
 
 
@@ -245,7 +246,7 @@ class _Jobs:
         open_ = [
             (1_000_000 + i, f.needs_s)
             for i, f in enumerate(found)
-            if not f.answered and f.needs_s
+            if not f.answered and f.needs_s and f.needs_s <= _LONGEST_S
         ]
         again = self._shared(begun.name, open_[:_AGAIN])
         return _Again(begun.name, begun.truth, found, again)
