@@ -91,14 +91,13 @@ def vision(source: Path, folder: Path) -> None:
 
 def speech(source: Path, folder: Path) -> None:
     import torch
+    from tokenizers.pre_tokenizers import ByteLevel
     from transformers import (
         WhisperConfig,
         WhisperFeatureExtractor,
         WhisperForConditionalGeneration,
     )
     from transformers.models.whisper.tokenization_whisper import LANGUAGES
-
-    from tokenizers.pre_tokenizers import ByteLevel
 
     letters = sorted(ByteLevel.alphabet())
     vocab = {letter: i for i, letter in enumerate(letters)}
