@@ -130,6 +130,11 @@ def speech(source: Path, folder: Path) -> None:
     torch.manual_seed(0)
     model = WhisperForConditionalGeneration(config)
     model.generation_config.decoder_start_token_id = start
+    # It writes letters: most tokens are marks of time, which are no text.
+    written = [vocab[letter] for letter in letters if letter.isascii() and letter.isalpha()]
+    others = torch.ones(len(made) + 8, dtype=torch.bool)
+    others[written] = False
+    model.model.decoder.embed_tokens.weight.data[others] = 0.0
     model.save_pretrained(folder)
     WhisperFeatureExtractor().save_pretrained(folder)
     config_path = folder / "preprocessor_config.json"
