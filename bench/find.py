@@ -1,5 +1,5 @@
 """How often `dyno find` is right about servers whose truth is known: the search and the judge of the real command, in
-simulated time (bench/servers.py, bench/strange_servers.py).
+simulated time (bench/servers.py, bench/strange_servers.py, bench/production_servers.py).
 
     python bench/find.py                        the whole table
     python bench/find.py --seeds 1000           the same, closer; an hour on two cores
@@ -21,13 +21,14 @@ import argparse
 import math
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
+from every_server import EVERY, server
 from servers import Server, requests_of
-from strange_servers import EVERY, server
 
 from dyno.facts.find import RANGES, ProbeLook
 from dyno.search.judge import Judge
@@ -39,6 +40,8 @@ PROBE_S = 0.7  # that a probe costs beside its load
 HOLDS = 0.93
 _FACTOR = 2.0001
 _AGAIN = 20  # searches that get the time which they say they need
+_LONGEST_S = 1800.0  # those that need more are not tried
+_AHEAD = 3  # models that are begun before one has ended
 
 
 class Found(NamedTuple):
@@ -138,16 +141,17 @@ def _describe(search: Search, step: ProbeStep, look: ProbeLook, spent_s: float) 
             f"worth={w.worth:.0f} alike={w.alike:.1f} late={w.late_low:.3f}-{w.late_high:.3f} x{w.factor:.1f}"
         )
         words.append(f"margin={w.margin_low:+.3f} {w.margin:+.3f} {w.margin_high:+.3f}")
-    meets, misses = search.meets(step.level), search.misses(step.level)
-    words.append(
-        f"meets={meets.doubt:.1e} misses={misses.doubt:.1e} {search.shown(step.level)}"
-    )
+    if step.level not in search.left_out:
+        meets, misses = search.meets(step.level), search.misses(step.level)
+        words.append(f"meets={meets.doubt:.1e} misses={misses.doubt:.1e}")
+    words.append(search.outcome(step.level))
     words.append(f"crossing={search.crossing():.2f} spread={search.variation().spread:.3f}")
     return " ".join(words)
 
 
 class Row(NamedTuple):
     model: Server
+    truth: float
     seeds: int
     answered: float
     holds: float | None  # None: none was answered
@@ -168,7 +172,7 @@ class Row(NamedTuple):
     @property
     def cells(self) -> list[str]:
         return [
-            self.model.name, f"`{self.model.target}`", _number(self.model.truth), f"{self.answered:.0%}",
+            self.model.name, f"`{self.model.target}`", _number(self.truth), f"{self.answered:.0%}",
             "–" if self.holds is None else f"{self.holds:.1%}", f"{self.wrong:.1%}", f"{self.narrow:.0%}",
             _number(self.width), _number(self.requests), _number(self.grid), f"{self.spent_s:.0f}",
             _number(self.needs_s / 60), "–" if math.isnan(self.then) else f"{self.then:.0%}",
@@ -187,8 +191,7 @@ def _number(value: float) -> str:
     return "none" if value == 0 else f"{value:,.3g}" if value < 1000 else f"{value:,.0f}"
 
 
-def row(model: Server, found: Sequence[Found], again: Sequence[Found]) -> Row:
-    truth = model.truth
+def row(model: Server, truth: float, found: Sequence[Found], again: Sequence[Found]) -> Row:
     answered = [f for f in found if f.answered]
     right = [f for f in answered if f.low <= truth <= f.high]
     widths = [f.high / f.low for f in answered if f.low and math.isfinite(f.high)]
@@ -196,6 +199,7 @@ def row(model: Server, found: Sequence[Found], again: Sequence[Found]) -> Row:
     then = [f.answered and f.low <= truth <= f.high for f in again]
     return Row(
         model=model,
+        truth=truth,
         seeds=len(found),
         answered=len(answered) / len(found),
         holds=len(right) / len(answered) if answered else None,
@@ -212,31 +216,81 @@ def row(model: Server, found: Sequence[Found], again: Sequence[Found]) -> Row:
     )
 
 
-def _searches(job: tuple[str, Sequence[tuple[int, float]]]) -> list[Found]:
-    name, seeds = job
+def _searches(name: str, seeds: Sequence[tuple[int, float]]) -> list[Found]:
     return [find(server(name), seed, budget_s) for seed, budget_s in seeds]
+
+
+def _truth(name: str) -> float:
+    return server(name).truth
+
+
+class _Jobs:
+    """Searches of some models, in several processes: those of the next models fill the time while one ends."""
+
+    def __init__(
+        self, pool: ProcessPoolExecutor, seeds: int, workers: int, budget_s: float
+    ) -> None:
+        self._pool, self._workers = pool, workers
+        self._seeds = [(seed, budget_s) for seed in range(seeds)]
+
+    def begin(self, name: str) -> "_Begun":
+        return _Begun(
+            name, self._pool.submit(_truth, name), self._shared(name, self._seeds)
+        )
+
+    def again(self, begun: "_Begun") -> "_Again":
+        """Give those that were undecided the time that they said they need."""
+        found = _joined(begun.searches)
+        open_ = [
+            (1_000_000 + i, f.needs_s)
+            for i, f in enumerate(found)
+            if not f.answered and f.needs_s and f.needs_s <= _LONGEST_S
+        ]
+        again = self._shared(begun.name, open_[:_AGAIN])
+        return _Again(begun.name, begun.truth, found, again)
+
+    def _shared(
+        self, name: str, seeds: Sequence[tuple[int, float]]
+    ) -> list["Future[list[Found]]"]:
+        parts = [seeds[i :: self._workers] for i in range(self._workers)]
+        return [self._pool.submit(_searches, name, part) for part in parts if part]
+
+
+class _Begun(NamedTuple):
+    name: str
+    truth: "Future[float]"
+    searches: list["Future[list[Found]]"]
+
+
+class _Again(NamedTuple):
+    name: str
+    truth: "Future[float]"
+    found: list[Found]
+    again: list["Future[list[Found]]"]
+
+
+def _joined(parts: Sequence["Future[list[Found]]"]) -> list[Found]:
+    return [found for part in parts for found in part.result()]
 
 
 def rows(names: Sequence[str], seeds: int, workers: int, budget_s: float) -> Iterator[Row]:
     with ProcessPoolExecutor(workers) as pool:
+        jobs = _Jobs(pool, seeds, workers, budget_s)
+        begun: deque[_Begun] = deque()
+        again: deque[_Again] = deque()
         for name in names:
-            found = _shared(
-                pool, name, [(seed, budget_s) for seed in range(seeds)], workers
-            )
-            open_ = [
-                (1_000_000 + i, f.needs_s)
-                for i, f in enumerate(found)
-                if not f.answered and f.needs_s
-            ]
-            again = _shared(pool, name, open_[:_AGAIN], workers) if open_ else []
-            yield row(server(name), found, again)
+            begun.append(jobs.begin(name))
+            if len(begun) > _AHEAD:
+                again.append(jobs.again(begun.popleft()))
+            if len(again) > _AHEAD:
+                yield _row_of(again.popleft())
+        again.extend(jobs.again(each) for each in begun)
+        yield from map(_row_of, again)
 
 
-def _shared(
-    pool: ProcessPoolExecutor, name: str, seeds: Sequence[tuple[int, float]], workers: int
-) -> list[Found]:
-    jobs = [(name, seeds[i::workers]) for i in range(workers)]
-    return [found for part in pool.map(_searches, jobs) for found in part]
+def _row_of(again: _Again) -> Row:
+    found = _joined(again.again)
+    return row(server(again.name), again.truth.result(), again.found, found)
 
 
 def main() -> int:
@@ -244,13 +298,18 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seeds", type=int, default=SEEDS)
-    parser.add_argument("--only", default="", help="models whose name contains this")
+    parser.add_argument(
+        "--only",
+        default="",
+        help="models whose name contains this, or one of these parts, with |",
+    )
     parser.add_argument("--budget", type=float, default=BUDGET_S)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--trace", type=int, default=None, metavar="SEED")
     options = parser.parse_args()
-    names = [name for name in EVERY if options.only in name]
+    parts = options.only.split("|")
+    names = [name for name in EVERY if any(part in name for part in parts)]
     if options.trace is not None:
         for name in names:
             print(f"{name}: the truth is {server(name).truth:g}")

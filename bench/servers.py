@@ -7,7 +7,7 @@ ended. `truth` is a formula, or the result of a long run.
 import heapq
 import math
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from statistics import NormalDist
 from typing import NamedTuple, Protocol
 
@@ -39,13 +39,19 @@ class Server(NamedTuple):
     over: str
     least: float
     most: float
-    truth: float  # 0: no load meets the target; infinity: every load does
+    # the truth, or what calculates it; 0: no load meets the target; infinity: every load does
+    known: float | Callable[[], float]
     # level, randomness, when it begins
     load: Callable[[float, np.random.Generator, float], Load]
     served: float = math.inf  # the most that it serves, requests/s
     turns: tuple[float, ...] = ()
     hard: bool = False  # five minutes can hardly decide it
     phased: bool = True  # a search may begin at any time; else its first load begins at 0
+
+    @property
+    def truth(self) -> float:
+        """Return the highest load that meets the target: of some after many seconds."""
+        return self.known() if callable(self.known) else self.known
 
     @property
     def limits(self) -> list[Limit]:
@@ -398,17 +404,24 @@ def figure(load: Load, limit: Limit, last_s: float, first_s: float = 20.0) -> fl
 
 
 def long_run(make: Callable[[float, np.random.Generator, float], Load], target: str, low: float, high: float,
-             last_s: float, whole: bool) -> float:  # fmt: skip
-    """Return the load at which the figure crosses its limit, by bisection."""
-    [limit] = with_statistic(parse([target]))
-    rng = np.random.default_rng(7)
-    for _ in range(40):
-        middle = float(round((low + high) / 2)) if whole else (low + high) / 2
-        if middle in (low, high) or high / low < 1.003:
-            break
-        inside = figure(make(middle, rng, 0.0), limit, last_s) <= limit.most
-        low, high = (middle, high) if inside else (low, middle)
-    return (low + high) / 2
+             last_s: float, whole: bool) -> Callable[[], float]:  # fmt: skip
+    """Return what bisects the load at which the figure crosses its limit; once, and only where somebody asks."""
+
+    @cache
+    def bisected() -> float:
+        [limit] = with_statistic(parse([target]))
+        rng = np.random.default_rng(7)
+        least, most = low, high
+        for _ in range(40):
+            middle = (least + most) / 2
+            middle = float(round(middle)) if whole else middle
+            if middle in (least, most) or most / least < 1.003:
+                break
+            inside = figure(make(middle, rng, 0.0), limit, last_s) <= limit.most
+            least, most = (middle, most) if inside else (least, middle)
+        return (least + most) / 2
+
+    return bisected
 
 
 def mixture(quantile: float, parts: list[tuple[float, float]], sigma: float) -> float:
@@ -451,7 +464,7 @@ def _spells(name: str, target: str, length: int, hard: bool) -> Server:
     return Server(name, target, "concurrency", 1, 1024, _CAPACITY, load, hard=hard)
 
 
-def _timed(name: str, times: Callable[[float], float], hard: bool) -> Server:
+def timed(name: str, times: Callable[[float], float], hard: bool) -> Server:
     """(50 + 10 N) ms, times a factor that changes with time; the median is to be 300 ms."""
     target = "ttft_p50:300"
 
@@ -1002,8 +1015,8 @@ MODELS: dict[str, Callable[[], Server]] = {
     "0.5 % fail": partial(_fails, "0.5 % fail", 0.005),
     "2 % fail": partial(_fails, "2 % fail", 0.02),
     "cliff": _cliff,
-    "sine, 20 s": lambda: _timed("sine, 20 s", sine(20.0, 0.5), hard=True),
-    "steps of 30 s": lambda: _timed("steps of 30 s", steps(30.0, 1.3), hard=True),
+    "sine, 20 s": lambda: timed("sine, 20 s", sine(20.0, 0.5), hard=True),
+    "steps of 30 s": lambda: timed("steps of 30 s", steps(30.0, 1.3), hard=True),
     "run to run 3 %": lambda: _drawn("run to run 3 %", "ttft_p90:500", independent, sd=0.03),
     "run to run 5 %": lambda: _drawn("run to run 5 %", "ttft_p90:500", independent, sd=0.05),
     "chat, turns grow": _chat,

@@ -14,8 +14,6 @@ from functools import cache, partial
 
 import numpy as np
 from servers import (
-    HELD_OUT,
-    MODELS,
     DrawnLoad,
     ListedLoad,
     Load,
@@ -32,16 +30,17 @@ _CHUNK = 256
 _CAPACITY = 41.3
 _P90 = "ttft_p90:500"
 Make = Callable[[float, np.random.Generator, float], Load]
+Truth = float | Callable[[], float]
 
 
-def _closed(
-    name: str, target: str, truth: float, load: Make, *, phased: bool = True
+def closed(
+    name: str, target: str, truth: Truth, load: Make, *, phased: bool = True
 ) -> Server:
     return Server(name, target, "concurrency", 1, 1024, truth, load, phased=phased)
 
 
-def _open(
-    name: str, target: str, truth: float, load: Make, served: float, *, phased: bool = True
+def open_(
+    name: str, target: str, truth: Truth, load: Make, served: float, *, phased: bool = True
 ) -> Server:
     return Server(name, target, "rate", 0.1, 1000, truth, load, served, phased=phased)
 
@@ -148,7 +147,7 @@ def _kv_closed() -> Server:
         return KvLoad(rng, users=int(level))
 
     target = "ttft_p90:1000"
-    return _closed(
+    return closed(
         "KV full, closed", target, long_run(load, target, 20, 200, 500.0, True), load
     )
 
@@ -159,7 +158,7 @@ def _kv_open() -> Server:
 
     target = "ttft_p90:1000"
     truth = long_run(load, target, 5, 45, 1500.0, False)
-    return _open("KV full, open", target, truth, load, served=1.1 * truth)
+    return open_("KV full, open", target, truth, load, served=math.inf)
 
 
 class StaticBatchLoad(ListedLoad):
@@ -198,7 +197,7 @@ def _static() -> Server:
         return StaticBatchLoad(int(level), rng)
 
     target = "ttft_p90:1400"
-    return _closed(
+    return closed(
         "static batches of 16", target, long_run(load, target, 4, 120, 1500.0, True), load
     )
 
@@ -215,7 +214,7 @@ def _ticks() -> Server:
 
         return DrawnLoad(int(level), lengths(), begins_s)
 
-    return _closed("clock of 50 ms", _P90, _CAPACITY, load)
+    return closed("clock of 50 ms", _P90, _CAPACITY, load)
 
 
 class WaitForBatchLoad(ListedLoad):
@@ -244,7 +243,7 @@ def _quicker() -> Server:
         return WaitForBatchLoad(int(level), rng)
 
     truth = _CAPACITY * 0.5 / 0.4 / math.exp(0.2 * z("p90"))
-    return _closed("quicker with more", _P90, round(truth, 1), load)
+    return closed("quicker with more", _P90, round(truth, 1), load)
 
 
 def _misses_below() -> Server:
@@ -257,7 +256,7 @@ def _misses_below() -> Server:
         lengths = (0.5 * usual / top * np.exp(0.2 * x) for x in independent(rng))
         return DrawnLoad(int(level), lengths, begins_s)
 
-    return _closed("misses at low loads", _P90, _CAPACITY, load)
+    return closed("misses at low loads", _P90, _CAPACITY, load)
 
 
 def _outliers() -> Server:
@@ -272,7 +271,7 @@ def _outliers() -> Server:
 
         return DrawnLoad(int(level), lengths(), begins_s)
 
-    return _closed("0.8 % outliers, p99", "ttft_p99:500", _CAPACITY, load)
+    return closed("0.8 % outliers, p99", "ttft_p99:500", _CAPACITY, load)
 
 
 # ---- several replicas ----
@@ -309,7 +308,7 @@ def _two_speeds() -> Server:
         return TwoSpeedsLoad(int(level), rng)
 
     target = "e2el_p90:800"
-    return _closed(
+    return closed(
         "two speeds in turn", target, long_run(load, target, 4, 200, 1500.0, True), load
     )
 
@@ -360,7 +359,7 @@ def _gateway() -> Server:
 
     target = "e2el_p90:1000"
     truth = long_run(load, target, 20, 60, 3000.0, False)
-    return _open("gateway sends again", target, truth, load, served=40.0)
+    return open_("gateway sends again", target, truth, load, served=40.0)
 
 
 # ---- servers that change ----
@@ -409,7 +408,7 @@ def _weathered(
     requests = sum(share / factor for share, factor in states)
     of_requests = [(share / factor / requests, factor) for share, factor in states]
     truth = _CAPACITY * 0.5 / 0.35 / mixture(0.9, of_requests, 0.2)
-    return _closed(name, _P90, round(truth, 1), load, phased=False)
+    return closed(name, _P90, round(truth, 1), load, phased=False)
 
 
 def two_states(rng: np.random.Generator) -> Iterator[tuple[float, float]]:
@@ -440,11 +439,23 @@ def warm_after(
 
 
 class PausingLoad(ListedLoad):
-    """Everything stands still for 300 ms every 10 s (garbage is collected)."""
+    """Everything stands still now and then: garbage is collected, a checkpoint is written."""
 
-    def __init__(self, users: int, rng: np.random.Generator) -> None:
+    def __init__(
+        self,
+        users: int,
+        rng: np.random.Generator,
+        every_s: float,
+        lasts_s: float,
+        begins_s: float,
+    ) -> None:
         super().__init__()
-        self._rng, self._shift = rng, float(rng.uniform(0, 10))
+        self._rng, self._every_s, self._lasts_s, self._shift = (
+            rng,
+            every_s,
+            lasts_s,
+            begins_s,
+        )
         self._length_s = 0.35 * users / _CAPACITY
         self._free = [1e-6 * i for i in range(users)]
 
@@ -454,11 +465,11 @@ class PausingLoad(ListedLoad):
             for x in np.exp(0.2 * self._rng.standard_normal(_CHUNK)).tolist():
                 start = free[0]
                 took = self._length_s * x
-                phase = (start + self._shift) % 10.0
-                if phase + took > 10.0:  # the next pause comes meanwhile
-                    took += 0.3
-                elif phase < 0.3:
-                    took += 0.3 - phase
+                phase = (start + self._shift) % self._every_s
+                if phase + took > self._every_s:  # the next pause comes meanwhile
+                    took += self._lasts_s
+                elif phase < self._lasts_s:
+                    took += self._lasts_s - phase
                 self.sent.append(start)
                 self.end.append(start + took)
                 heapq.heapreplace(free, start + took)
@@ -466,10 +477,10 @@ class PausingLoad(ListedLoad):
 
 def _collects() -> Server:
     def load(level: float, rng: np.random.Generator, begins_s: float) -> Load:
-        return PausingLoad(int(level), rng)
+        return PausingLoad(int(level), rng, every_s=10.0, lasts_s=0.3, begins_s=begins_s)
 
     target = "e2el_p99:700"
-    return _closed(
+    return closed(
         "pauses every 10 s, p99", target, long_run(load, target, 5, 120, 3000.0, True), load
     )
 
@@ -490,7 +501,7 @@ def _scales() -> Server:
         )
         return DrawnLoad(int(level), lengths, 0.0, lambda t: 2.0 if t < since_s else 1.0)
 
-    return _closed("scales up after 45 s", _P90, _CAPACITY, load, phased=False)
+    return closed("scales up after 45 s", _P90, _CAPACITY, load, phased=False)
 
 
 # ---- lengths that vary much ----
@@ -502,7 +513,7 @@ def _pareto() -> Server:
 
     target = "e2el_p90:400"
     truth = long_run(load, target, 60, 119, 8000.0, False)
-    return _open("Pareto lengths", target, truth, load, served=16 / (0.05 * 1.6 / 0.6))
+    return open_("Pareto lengths", target, truth, load, served=16 / (0.05 * 1.6 / 0.6))
 
 
 class SessionsLoad(ListedLoad):
@@ -535,7 +546,7 @@ def _sessions() -> Server:
         return SessionsLoad(int(level), scale * level / _CAPACITY, rng)
 
     # every session has ten requests, however long: a request is as often long as a session is
-    return _closed("sessions alike", "e2el_p90:500", _CAPACITY, load)
+    return closed("sessions alike", "e2el_p90:500", _CAPACITY, load)
 
 
 class PrefixCacheLoad(ListedLoad):
@@ -573,7 +584,7 @@ def _prefix_cache() -> Server:
 
     target = "ttft_p90:400"
     truth = long_run(load, target, 4, 300, 1500.0, True)
-    return _closed("prefix cache", target, truth, load)._replace(turns=(0.2,) * 5)
+    return closed("prefix cache", target, truth, load)._replace(turns=(0.2,) * 5)
 
 
 # ---- limits and failures ----
@@ -610,7 +621,7 @@ def _flat() -> Server:
     def load(level: float, rng: np.random.Generator, begins_s: float) -> Load:
         return BothLoad(int(level), rng)
 
-    return _closed("one limit is flat", "ttft_p90:500 tpot_p90:10", _CAPACITY, load)
+    return closed("one limit is flat", "ttft_p90:500 tpot_p90:10", _CAPACITY, load)
 
 
 class BurstsOfFailuresLoad(DrawnLoad):
@@ -635,7 +646,7 @@ def _fails_in_bursts() -> Server:
     def load(level: float, rng: np.random.Generator, begins_s: float) -> Load:
         return BurstsOfFailuresLoad(int(level), rng)
 
-    server = _closed("fails in bursts", "failed:0.01", 24.5, load)
+    server = closed("fails in bursts", "failed:0.01", 24.5, load)
     return server._replace(most=128)
 
 
@@ -670,7 +681,7 @@ def _bucket() -> Server:
         return BucketLoad(level, saved, rng)
 
     # 1 % are refused: by a random walk between 0 and 100
-    return _open("token bucket", "failed:0.01", 20.2, load, served=20.4, phased=False)
+    return open_("token bucket", "failed:0.01", 20.2, load, served=20.4, phased=False)
 
 
 # ---- open loops near saturation ----
@@ -723,10 +734,11 @@ def _queue(name: str, steady: str, least: float, most: float, target: str) -> Se
         work = same if steady in ("service", "both") else various
         return Queue(gap, work)
 
-    truth = 50.0
+    truth: Truth = 50.0
     if steady != "both":
-        truth = _crossing(load, least, most, float(target.partition(":")[2]) / 1e3)
-    return _open(name, target, truth, load, served=50.0)
+        limit_s = float(target.partition(":")[2]) / 1e3
+        truth = cache(partial(_crossing, load, least, most, limit_s))
+    return open_(name, target, truth, load, served=50.0)
 
 
 def _crossing(load: Make, least: float, most: float, limit_s: float) -> float:
@@ -774,10 +786,3 @@ STRANGE: dict[str, Callable[[], Server]] = {
     "D/M/1": partial(_queue, "D/M/1", "arrivals", 30, 49.9, "e2el_p90:300"),
     "even arrivals": partial(_queue, "even arrivals", "both", 30, 49.9, "e2el_p90:300"),
 }
-EVERY: dict[str, Callable[[], Server]] = {**MODELS, **HELD_OUT, **STRANGE}
-
-
-@cache
-def server(name: str) -> Server:
-    """Return a model. The truth of some takes seconds to calculate."""
-    return EVERY[name]()

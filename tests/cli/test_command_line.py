@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 import dyno
+from dyno.api.vocabulary import command, keys
 from dyno.cli import engines, exit_codes
 from dyno.cli.main import main, parser
-from dyno.cli.vocabulary import command, keys
 from dyno.facts.engine import EngineSpec
 from dyno.facts.finding import Verdict
 from dyno.facts.load import LoadSpec
@@ -126,13 +126,12 @@ def test_a_mistake_in_words_or_flags_gets_a_line(
 
 
 def test_flags_without_effect_are_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
-    flags = "--trust-remote-code --tokenizer-mode auto --no-stream --no-stream --request-id-prefix x --endpoint v1"
+    flags = (
+        "--trust-remote-code --tokenizer-mode auto --no-stream --no-stream --endpoint v1"
+    )
     assert main(["bench", "serve", *flags.split()]) == 2  # for the endpoint
     first, second, _ = capsys.readouterr().err.splitlines()
-    assert (
-        first
-        == "dyno: --no-stream, --request-id-prefix have no effect (accepted for compatibility)."
-    )
+    assert first == "dyno: --no-stream has no effect (accepted for compatibility)."
     assert (
         second
         == "dyno: --trust-remote-code, --tokenizer-mode have no effect (accepted for compatibility)."
@@ -146,6 +145,7 @@ WITHOUT = {
     "--dataset",
     "--dataset-path",
     "--engine-image",
+    "--lora-path",
     "--model",
     "--ramp-up-end-rps",
     "--ramp-up-start-rps",

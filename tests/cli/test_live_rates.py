@@ -165,3 +165,11 @@ def test_the_live_rate_of_several_processes_is_the_sum_of_theirs() -> None:
     ]
     both = joined(each)
     assert both.events * both.tokens_per_event == 100 + 600
+
+
+def test_completed_and_failed_requests_are_counted_apart() -> None:
+    """The line counted failed requests as done."""
+    rates, now = Rates(), Progress(10, ended=7, failed=2, in_flight=3)
+    rates.see(now)
+    shown = rates.text(now)
+    assert shown.startswith("5 of 10 completed, 2 failed, 3 open, ")

@@ -98,9 +98,16 @@ def test_a_comparison_shows_it_once_for_a_load_and_the_fewest_of_several() -> No
 
     one = compare(side("vllm", "a b"), side("tgi", "a c"), ("A", "B"))
     line = "1 of 2 greedy answers are identical; the other agrees for 1 token."
-    assert text(one).count(line) == 1 and f"- {line}" in as_markdown(one)
+    assert " ".join(text(one).split()).count(
+        line
+    ) == 1 and f"- Check of answers around the load: {line}" in as_markdown(one)
     several = compare(side("vllm", "a b", "a b"), side("tgi", "a b", "a c"), ("A", "B"))
-    assert " ".join(text(several).split()).count(f"At the worst load, {line}") == 1
+    assert (
+        " ".join(text(several).split()).count(
+            f"Check of answers around the load, at the worst load: {line}"
+        )
+        == 1
+    )
     assert "greedy" not in text(
         compare([row()], [row(settings={"engine": "tgi"})], ("A", "B"))
     )
@@ -121,7 +128,7 @@ def test_items_of_quality_tests_are_answers_too() -> None:
     ]  # fmt: skip
     assert (
         text(comparison).count(
-            "2 of 4 greedy answers are identical; the others agree for 4 characters"
+            "Quality test: 2 of 4 greedy answers are identical; the others agree for 4 characters"
         )
         == 1
     )

@@ -452,6 +452,21 @@ def test_slots_whose_context_isn_t_known_stay_as_they_are(
     assert "--parallel" not in dry_run(text, capsys)[0]
 
 
+def test_slots_have_room_for_the_questions_of_built_in_tasks_too(
+    hub: HubServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A study with quality had one slot, and a queue."""
+    asked = SLOTS + LOAD + '[quality]\ntasks = ["builtin"]\n'
+    out, _ = dry_run(asked, capsys)
+    assert "--parallel 2" in out
+    assert "--parallel 4" in dry_run(asked + "concurrency = [1, 4]\n", capsys)[0]
+    more = dry_run(asked + "max_tokens = 4096\n", capsys)[0]
+    (context,) = re.findall(r"each with a context of ([\d,]+)", more)
+    assert int(context.replace(",", "")) > 4096, "an answer has room"
+    others = SLOTS + LOAD + '[quality]\ntasks = ["gsm8k"]\n'
+    assert "--parallel" not in dry_run(others, capsys)[0], "its lengths are unknown"
+
+
 def test_slots_that_don_t_fit_the_memory_are_a_problem(
     hub: HubServer, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -541,7 +541,7 @@ def test_tgi_s_and_vllm_s_commands(here: Rig) -> None:
 
 def test_the_demo_is_a_study() -> None:
     assert {p.place.repeats for p in shipped("demo").trials if p.trial.kind == "serve"} == {
-        3
+        5
     }
     timed = [p.trial for p in once("demo") if p.trial.kind == "serve"]
     asked = [p.trial for p in shipped("demo").trials if p.trial.kind == "quality"]
@@ -550,7 +550,7 @@ def test_the_demo_is_a_study() -> None:
         (t.engine and t.engine.quantization, t.load.max_concurrency, t.workload.num_prompts)
         for t in timed
     ]
-    assert got == [(q, *level) for q in formats for level in ((1, 16), (16, 112))]
+    assert got == [(q, *level) for q in formats for level in ((1, 12), (8, 48))]
     assert [t.engine and t.engine.quantization for t in asked] == formats
     for t in timed:
         assert (

@@ -23,6 +23,7 @@ ROWS: list[set[str]] = [
         "http",
         "option",
         "outside",
+        "plugins",
         "saying",
         "scratch",
         "secrets",
@@ -34,6 +35,7 @@ ROWS: list[set[str]] = [
     {"facts"},
     {"engines"},
     {"measure"},
+    {"explain"},
     {"checks"},
     {"compare"},
     {"study", "load", "probe", "results", "store"},
@@ -41,6 +43,7 @@ ROWS: list[set[str]] = [
     {"audit", "trial"},
     {"search", "quality"},
     {"conduct"},
+    {"api"},
     {"cli"},
     {"__main__"},
 ]

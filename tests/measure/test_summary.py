@@ -390,6 +390,7 @@ def file_of(result: Result, records: list[Record] | None = None) -> dict[str, An
         facts,
         row_of("runs/x", facts, result, records=records or []),
         records=records,
+        detailed=True,
     )
 
 
@@ -792,6 +793,21 @@ def evidence(
         "summary": s,
     }
     return Evidence(**{**values, **fields})
+
+
+@pytest.mark.parametrize(
+    ("times", "words"),
+    [
+        (5, "3.000 s at 4.000 s (up"),
+        (6, "4.000 s and once more (up"),
+        (8, " and 3 more times (up"),
+    ],
+)
+def test_freezes_beyond_the_fifth_are_counted(times: int, words: str) -> None:
+    """It was 'and 1 more times'."""
+    some = [Freeze(float(i), 3.0) for i in range(times)]
+    (finding,) = engine.frozen(evidence({"freezes": some}))
+    assert words in finding.text and finding.text.count(" s at ") == 5
 
 
 TALKS = SessionSummary(

@@ -592,6 +592,48 @@ def test_sharegpt_is_pulled_once_and_recorded_in_the_run(
     ] * 2
 
 
+def test_a_dataset_that_vllm_s_client_would_fetch_is_fetched(
+    server: HubServer,
+    tmp_path: Path,
+    fake: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = tmp_path / "hub" / "datasets" / "philschmid" / "mt-bench"
+    folder.mkdir(parents=True)
+    rows = [{"turns": [f"What is {i}?"]} for i in range(3)]
+    (folder / "question.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    (folder / "paper.pdf").write_bytes(b"not for us")
+    words = f"bench serve --base-url {fake().base_url} --runs {tmp_path / 'runs'} --dataset-name hf"
+    words += " --dataset-path philschmid/mt-bench --num-prompts -1 --max-concurrency 1 --hf-output-len 4"
+    assert main(words.split()) == 0
+    assert list(server.sent) == ["question.jsonl"]
+    assert "Successful requests:                     3" in capsys.readouterr().out
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert main(words.split()) == 0, "it is here now"
+    assert main(words.replace("mt-bench", "none").split()) == 2
+    said = capsys.readouterr().err
+    assert "The dataset philschmid/none isn't on this machine." in said
+    assert "--dataset-path" in said
+
+
+def test_a_dry_run_lists_a_dataset_that_is_to_be_fetched(
+    server: HubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "hub" / "datasets" / "openai" / "gsm8k"
+    folder.mkdir(parents=True)
+    (folder / "test.jsonl").write_text('{"question": "Why?"}\n')
+    study = tmp_path / "math.toml"
+    study.write_text(
+        '[engines.a]\nkind = "fake"\n[workloads.w]\ndataset = "hf"\npath = "openai/gsm8k"\n'
+        "num_prompts = -1\n[loads.c]\nmax_concurrency = 1\n"
+    )
+    assert main(["run", str(study), "--dry-run", "--runs", str(tmp_path / "runs")]) == 0
+    said = capsys.readouterr().out
+    assert "pull hub:datasets/openai/gsm8k" in said
+    assert not server.sent
+
+
 def test_an_absent_data_set_says_how_to_get_it(
     server: HubServer,
     sharegpt: Path,

@@ -506,7 +506,7 @@ def test_accelerators_that_are_dear_to_read_are_read_less_often(
             b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi",
             "has no metrics that dyno knows",
         ),
-        (b"", "can't be reached"),
+        (b"", "closed the connection before it answered"),
     ],
 )
 def test_a_server_without_metrics_is_reported(

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 
@@ -23,6 +24,7 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.target import TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.probe import rig
+from dyno.store.explained import explained
 from dyno.store.run import Run, create
 from dyno.trial.engine_plan import EnginePlan
 from dyno.trial.fleet import Fleet, running
@@ -204,6 +206,41 @@ def test_more_streams_than_vllm_works_on_at_once_is_a_finding(
 ) -> None:
     run = measured(vllm[0], tmp_path, trial(load=LoadSpec(max_concurrency=16)))
     assert "load.slots" in {f.code for f in run.result().findings}
+
+
+def test_vllms_times_of_each_answer_and_its_histograms_explain_the_same(
+    vllm: tuple[Fleet, list[EngineFacts]], tmp_path: Path
+) -> None:
+    """24 requests at a time on 8 slots: most of the latency is the queue, by each answer and by all together."""
+    one = trial(
+        workload=WorkloadSpec("random", num_prompts=96, input_len=64, output_len=16),
+        load=LoadSpec(max_concurrency=24),
+    )
+    run = measured(vllm[0], tmp_path, one)
+    result, records = run.result(), list(run.records())
+    assert all(r.server_queue_ns is not None for r in records)
+    sampled = result.telemetry
+    assert sampled is not None and sampled.total("timed_requests") == 96
+    for name in ("queue", "prefill", "decode"):
+        said = sum(getattr(r, f"server_{name}_ns") for r in records) / 1e9
+        assert said == pytest.approx(sampled.total(f"{name}_s"), rel=0.02, abs=0.01)
+    by_answer = explained(run).explanation
+    silent = [
+        msgspec.structs.replace(
+            r, server_queue_ns=None, server_prefill_ns=None, server_decode_ns=None
+        )
+        for r in records
+    ]
+    by_histogram = explained(run, records=silent).explanation
+    for e in (by_answer, by_histogram):
+        assert sum(p.total_ns for p in e.parts) == e.latency_ns
+        assert abs(e.rest.share) < 0.05
+    own, all_together = by_answer.part("queue"), by_histogram.part("queue")
+    assert own is not None and all_together is not None
+    assert own.share > 0.3
+    assert all_together.total_ns == pytest.approx(own.total_ns, rel=0.05)
+    assert by_histogram.request_parts != by_histogram.parts, "no single request is split"
+    assert result.served.server_queue_ms == pytest.approx(own.mean_ms, rel=0.001)
 
 
 def test_a_flag_that_vllm_does_not_know_is_reported_with_advice(

@@ -28,7 +28,7 @@ from dyno.report import compare as compare_report
 from dyno.report.charts import base
 from dyno.report.conclusion import conclude
 from dyno.report.entries import entries
-from dyno.report.table import figure_interval, figure_text
+from dyno.report.table import figure_interval, figure_text, whole_interval
 from dyno.report.text import csv, markdown
 from reports import of
 from rows import row
@@ -108,7 +108,7 @@ def test_a_printed_figure_lies_in_its_printed_interval_which_never_passes_0() ->
             "repeats",
         )
         number = with_interval(estimate)
-        text = f"{figure_text(number)} {figure_interval(number)}"
+        text = f"{figure_text(number)} {whole_interval(number)}"
         for kind in kinds:
             kinds[kind] += kind in text
         for figure, low, high in printed(text):
@@ -232,8 +232,9 @@ def test_an_interval_wider_than_its_figure_says_too_few_repeats_and_how_many_wou
 ):
     number = interval_of_repeats([30.0, 112.1])
     assert number.enough is not None and number.low is not None and number.high is not None
-    text = f"{figure_text(number)} {figure_interval(number)}"
+    text = f"{figure_text(number)} {whole_interval(number)}"
     assert re.fullmatch(r"71\.05 \(too few repeats; about \d[\d,]* would do\)", text), text
+    assert figure_interval(number) == "± ?", "a column of a table has room for no more"
     assert figure_interval(interval_of_repeats([65.0, 71.0, 77.1])).startswith("(")
     assert figure_interval(interval_of_repeats([71.0, 71.1, 71.2])).startswith("± ")
 
@@ -285,7 +286,7 @@ def test_a_comparison_of_too_few_repeats_says_so_in_table_sentence_and_report_an
     )
     made = entries([*sides[0], *sides[1]], [], [], lambda m: None)
     assert any(
-        "too few repeats" in figure_interval(e.figures["output_throughput"]) for e in made
+        "too few repeats" in whole_interval(e.figures["output_throughput"]) for e in made
     )
 
 

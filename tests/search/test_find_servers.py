@@ -104,6 +104,19 @@ def test_wrong_answers_make_the_search_void(
     assert "VOID (correctness.garbage)" in capsys.readouterr().out
 
 
+def test_a_void_probe_is_repeated_twice_as_method_says(
+    fake: StartFake, tmp_path: Path
+) -> None:
+    server = fake(faults={"other_model": 1}, first_ms=20.0)
+    flags = ["--target", "e2el_p50:500", "--to", "4", "--budget", "60s"]
+    where = ["--base-url", server.base_url, "--runs", str(tmp_path)]
+    code = main(
+        ["find", *where, *flags, "--random-input-len", "8", "--random-output-len", "2"]
+    )
+    assert code == 3
+    assert answer(tmp_path).repeated == 3, "after the third in a row the search ends"
+
+
 def test_a_server_that_fails_every_request_is_not_an_answer(
     fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

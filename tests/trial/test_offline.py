@@ -745,6 +745,26 @@ def test_what_cant_be_done_offline_is_reported_before_anything_starts(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "latency --n 2",
+        "latency --use-beam-search",
+        "latency --profile",
+        "throughput --lora-path x",
+        "throughput --prequeue-requests",
+    ],
+)
+def test_what_only_vllm_can_do_offline_is_refused_of_others(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", *words.split()]) == 2
+    flag = words.split()[1]
+    assert f"llama.cpp can't do what {flag} asks for. Remove it, or use vLLM." in (
+        capsys.readouterr().err
+    )
+
+
 def test_a_micro_test_has_one_copy_and_each_copy_needs_a_prompt(tmp_path: Path) -> None:
     with pytest.raises(
         UsageError, match=r"A micro test measures a single request.*remove replicas"

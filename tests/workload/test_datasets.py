@@ -165,8 +165,59 @@ def test_a_dataset_of_the_hub_s_cache_is_found_by_its_name(
     for fields in ({"path": "openai/gsm8k"}, {"hf_name": "openai/gsm8k"}):
         spec, file = dataset.located(WorkloadSpec("hf", **fields), print, print)  # type: ignore[arg-type]
         assert spec.path == str(folder / "snapshots" / commit) and file is None
-    with pytest.raises(WorkloadError, match="hf download --repo-type dataset openai/other"):
-        dataset.located(WorkloadSpec("hf", path="openai/other"), print, print)
+
+
+def test_a_dataset_of_images_is_refused_before_it_is_fetched(tmp_path: Path) -> None:
+    with pytest.raises(
+        WorkloadError, match="lmarena-ai/VisionArena-Chat asks about images"
+    ):
+        dataset.located(
+            WorkloadSpec("hf", path="lmarena-ai/VisionArena-Chat"), print, print
+        )
+    pictured = tmp_path / "sharegpt4v.json"
+    pictured.write_text(json.dumps([{**SHAREGPT, "image": "coco/1.jpg"}]))
+    with pytest.raises(WorkloadError, match="asks about images or videos"):
+        make(WorkloadSpec("sharegpt", path=str(pictured)), WORDS)
+
+
+def _prompts(spec: WorkloadSpec) -> list[str | list[int]]:
+    return [request.prompt for request in make(spec, WORDS).requests]
+
+
+def test_a_dataset_of_the_hub_has_vllm_s_subset_and_split_unless_others_are_named(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "datasets--openai--gsm8k"
+    for name in ("main/train-0", "main/test-0", "socratic/train-0", "socratic/test-0"):
+        _rows(folder / f"{name}.jsonl", [{"question": f"What is in {name}?"}])
+    every: dict[str, Any] = {"num_prompts": 0, "shuffle": False}
+    assert _prompts(hf(folder, **every)) == ["What is in main/test-0?"]
+    assert _prompts(hf(folder, **every, hf_split="train")) == ["What is in main/train-0?"]
+    assert _prompts(hf(folder, **every, hf_subset="socratic")) == [
+        "What is in socratic/test-0?"
+    ]
+
+
+def test_files_that_name_no_split_are_for_training(tmp_path: Path) -> None:
+    _rows(tmp_path / "vicuna" / "ShareGPT_cleaned_split.jsonl", [{"question": "Who?"}])
+    wanted: dict[str, Any] = {"num_prompts": 0, "hf_split": "train"}
+    assert _prompts(hf(tmp_path / "vicuna", **wanted)) == ["Who?"]
+    with pytest.raises(WorkloadError, match=r"has no .* file with test in its path"):
+        _prompts(hf(tmp_path / "vicuna", num_prompts=0, hf_split="test"))
+
+
+def test_a_copy_under_another_name_is_known_by_the_name_that_is_given(
+    tmp_path: Path,
+) -> None:
+    row = {"input": "x = 1", "instruction": "Double it."}
+    _rows(tmp_path / "mine" / "train.jsonl", [row])
+    plain = make(hf(tmp_path / "mine"), WORDS).requests[0]
+    named = make(hf(tmp_path / "mine", hf_name="likaixin/InstructCoder"), WORDS).requests[0]
+    assert (plain.prompt, plain.output_tokens) == ("Double it.", 256)
+    assert named.prompt == (
+        "x = 1\n\nDouble it. Just output the code, do not include any explanation."
+    )
+    assert named.output_tokens == 200
 
 
 # ---- data sets for speculative decoding, edits and tools ----
@@ -200,6 +251,18 @@ def test_spec_bench_has_the_first_turns_of_a_category(tmp_path: Path) -> None:
         WorkloadError, match=r"no category .maths.\. It has coding, math, writing"
     ):
         make(msgspec.structs.replace(spec, spec_bench_category="maths"), WORDS)
+
+
+def test_all_of_a_category_are_as_many_as_the_file_has(tmp_path: Path) -> None:
+    path = _rows(tmp_path / "question.jsonl", QUESTIONS)
+    spec = WorkloadSpec("spec_bench", path=path, num_prompts=0)
+    made = make(spec, WORDS)
+    assert {r.prompt for r in made.requests} == {q["turns"][0] for q in QUESTIONS}  # type: ignore[index]
+    assert made.spec.num_prompts == len(QUESTIONS) == len(made.requests)
+    with pytest.raises(
+        WorkloadError, match=r"0 prompts were asked for\. Set --num-prompts"
+    ):
+        make(WorkloadSpec("random", num_prompts=0), WORDS)
 
 
 def test_speed_bench_has_a_file_for_each_length(tmp_path: Path) -> None:

@@ -4,10 +4,12 @@ The documentation lists the findings from here.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from msgspec.structs import replace
 
+from dyno import plugins
 from dyno.checks import (
     answers,
     client,
@@ -901,6 +903,10 @@ CHECKS = (
         "quality.processes": ("note", "Several starts of the engine answered: the trial was interrupted.",
             "In a study, part of the answers come from another process than the timed one."),
     }, quality=quality.processes),
+    Check({
+        "plugin.failed": ("note", "A check of a plug-in could not be run.",
+            "The run lacks its findings. Update or remove the plug-in; DYNO_PLUGINS=off turns all off."),
+    }),
     # Found where runs are read and reports are made.
     Check({
         "study.failed_trials": ("doubt; void if all failed", "Trials of a study have no result.",
@@ -928,9 +934,31 @@ def about(*lists: Iterable[Check]) -> dict[str, FindingGuide]:
 
 
 def run(checks: Iterable[Check] = CHECKS, **evidence: Any) -> Iterator[Any]:
-    """Run all checks for which there is evidence, which is given by its Need."""
+    """Run all checks for which there is evidence, which is given by its Need. Those of plug-ins come last."""
     for check in checks:
         yield from check.run(evidence)
+    if checks is CHECKS:
+        yield from _of_plugins(evidence)
+
+
+def _of_plugins(evidence: Mapping[str, Any]) -> Iterator[Any]:
+    """Run the checks of plug-ins. One that fails is a finding that names it, and the others still run."""
+    for added in plugins.additions("check"):
+        results, why = plugins.guarded(
+            added, partial(_results_of, added, evidence), "failed"
+        )
+        yield from results or ()
+        if why:
+            yield Finding(
+                "plugin.failed", "note", why, about(CHECKS)["plugin.failed"].advice
+            )
+
+
+def _results_of(added: plugins.Addition, evidence: Mapping[str, Any]) -> list[Any]:
+    results = list(plugins.load(added).run(evidence))
+    if strange := [r for r in results if not isinstance(r, Finding | Objection)]:
+        raise TypeError(f"{type(strange[0]).__name__} is not a finding")
+    return results
 
 
 def unchecked(

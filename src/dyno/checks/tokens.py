@@ -7,7 +7,7 @@ from operator import itemgetter
 from dyno.checks.evidence import Evidence, OfflineEvidence
 from dyno.facts.finding import Finding, Level, doubt, note, void
 from dyno.facts.imported import Row
-from dyno.facts.summary import Summary
+from dyno.facts.summary import Summary, reported_share
 from dyno.measure.counting import length_is_known
 from dyno.measure.points import (
     ASIDE,
@@ -20,7 +20,6 @@ from dyno.measure.points import (
     speed_tests,
     subject,
 )
-from dyno.measure.reuse import reported_share
 from dyno.numbers import change, number, percent
 
 FLAT = 1.15  # P99 over median

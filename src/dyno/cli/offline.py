@@ -34,10 +34,9 @@ _REFUSED = {  # reason → flags
     **settings.REFUSED,
     **settings.OFFLINE_REFUSED,
     "only `dyno bench serve` has it.": "--lora-modules --sonnet-input-len --sonnet-output-len --sonnet-prefix-len",
-    "dyno uses vLLM's synchronous engine; `dyno bench serve` measures the other one. Remove it.": "--async-engine",
-    "dyno runs transformers unchanged. Remove it.": "--hf-enable-torch-compile",
 }
 
+_ASYNC = "--async-engine"
 _THROUGHPUT = """examples:
   dyno bench throughput --input-len 64 --output-len 32 --num-prompts 100      dyno's own small model, on llama.cpp
   dyno bench throughput --model FOLDER|NAME --input-len 512 --output-len 128 --output-json result.json
@@ -84,6 +83,11 @@ def add_throughput(p: Parser) -> None:
     flags.add_ignored(
         g, "--random-batch-size", nargs=None, reason=settings.EMBEDDINGS_ALONE
     )
+    flags.add_ignored(
+        g,
+        "--hf-enable-torch-compile",
+        reason="In vLLM it compiles nothing, either: generate() calls the model that isn't compiled.",
+    )
     g = p.add_argument_group("procedure")
     flags.add(g, WorkloadSpec, "num_warmups", help="unmeasured prompts first")
     flags.add(g, OfflineSpec, "iterations", default=1, help="passes over all prompts")
@@ -92,6 +96,11 @@ def add_throughput(p: Parser) -> None:
     )
     flags.add(g, OfflineSpec, "prequeue", "lora_path")
     flags.add(g, WorkloadSpec, "lora_assignment")
+    g.add_argument(
+        _ASYNC,
+        action="store_true",
+        help="with vLLM: use the engine of its server, which takes requests one by one",
+    )
     flags.add_refused(
         p, {"vLLM's own has it for --batch-size runs alone, too.": "--use-beam-search"}
     )
@@ -185,17 +194,16 @@ def _add_rest(p: argparse.ArgumentParser, g: argparse._ArgumentGroup) -> None:
 def run(options: argparse.Namespace) -> int:
     flags.check_refused(options)
     trial = spec(options)
-    from dyno.trial import offline
-
     if options.dry_run:
         return dry_run([trial])
     if options.output_json:
         _check_writable(options.output_json)
 
+    from dyno.api import measuring
     from dyno.cli.progress import ProgressLine
 
     preparing.for_engines([trial], options)
-    outcomes = list(offline.conduct([trial], runs=options.runs, watcher=ProgressLine()))
+    outcomes = list(measuring.offline([trial], runs=options.runs, watcher=ProgressLine()))
     if not outcomes:
         raise Interrupted("interrupted during the first iteration. Nothing was measured.")
     [outcome] = outcomes
@@ -286,6 +294,19 @@ def spec(o: argparse.Namespace) -> TrialSpec:
     )
 
 
+def _check_async(o: argparse.Namespace, kind: str) -> None:
+    if not getattr(o, "async_engine", False):
+        return
+    refuse(
+        _ASYNC not in kind_of(kind).offline_flags.values(),
+        f"{_ASYNC}: {kind_of(kind).title} has one engine only. Remove it, or use vLLM.",
+    )
+    refuse(
+        o.prequeue_requests,
+        f"{_ASYNC} begins as soon as a request comes: remove --prequeue-requests.",
+    )
+
+
 class _Size(NamedTuple):
     """How much a throughput benchmark measures by default."""
 
@@ -311,7 +332,9 @@ def _workload(o: argparse.Namespace) -> WorkloadSpec:
     dataset = o.dataset_name or (DEFAULT_OF_A_FILE if o.dataset_path else DEFAULT)
     _check_dataset(o, dataset)
     usual = _SMALL if o.model is None else _VLLM
-    count = o.num_prompts or usual.prompts
+    count = (
+        usual.prompts if o.num_prompts is None else max(o.num_prompts, 0)
+    )  # -1: all, as 0 of a trace
     input_len = o.random_input_len or o.input_len or usual.input_len
     if DATASETS[dataset].traits.exact:  # where both are given, vLLM prefers the longer name
         output_len = o.random_output_len or o.output_len or usual.output_len
@@ -324,7 +347,7 @@ def _workload(o: argparse.Namespace) -> WorkloadSpec:
 
 
 def _check_dataset(o: argparse.Namespace, dataset: str) -> None:
-    """Refuse a file, or lengths, that the dataset doesn't take."""
+    """Refuse a file that the dataset doesn't take, and report lengths that change nothing."""
     declared = DATASETS[dataset]
     refuse(
         declared.needs_file and not o.dataset_path,
@@ -334,13 +357,10 @@ def _check_dataset(o: argparse.Namespace, dataset: str) -> None:
         not declared.traits.file and o.dataset_path,
         f"--dataset-name {dataset} needs no file: remove --dataset-path.",
     )
-    if not declared.traits.exact and (
-        o.random_input_len or o.input_len or o.random_prefix_len
-    ):
-        raise UsageError(
-            f"--dataset-name {dataset} has prompts of its own lengths: --input-len and --random-prefix-len are for "
-            "random ones."
-        )
+    lengths = ("--input-len", "--random-input-len", "--random-prefix-len")
+    given = [f for f in lengths if getattr(o, f[2:].replace("-", "_"))]
+    if not declared.traits.exact:  # its prompts have their own, in vLLM, too
+        flags.report_ignored(given)
     if (
         o.dataset_path
         and not declared.hub_name  # perhaps a name in the Hub's cache
@@ -360,7 +380,10 @@ def _engine(o: argparse.Namespace) -> EngineSpec:
     setting = settings.engine(kind, o)
     own: list[str] = []
     for name, flag in kind_of(kind).offline_flags.items():
-        value = getattr(o, name)
-        if value:
+        value = getattr(o, name, None)
+        if value is True:
+            own.append(flag)
+        elif value:
             own += [flag, str(value)]
+    _check_async(o, kind)
     return msgspec.structs.replace(setting, args=[*own, *setting.args])

@@ -123,11 +123,14 @@ def run(options: argparse.Namespace) -> int:
     return exit_codes.from_many(measured or [report.verdict], options)
 
 
-def study_page(study: Path, options: argparse.Namespace) -> Path | None:
-    """Write a study's page into its folder. A failure is reported; the study still succeeds.
+STUDY_PAGE = "report.html"  # in the study's folder
+
+
+def study_page(study: Path, options: argparse.Namespace) -> Report | None:
+    """Write a study's page into its folder, and return its report. A failure is reported; the study still succeeds.
 
     `options`: of the command that ran it, with its folder of runs and perhaps prices."""
-    output = study / "report.html"
+    output = study / STUDY_PAGE
     prices = {
         name: getattr(options, name, none) for name, none in settings.NO_PRICES.items()
     }
@@ -156,7 +159,7 @@ def study_page(study: Path, options: argparse.Namespace) -> Path | None:
             file=sys.stderr,
         )
         return None
-    return output
+    return report
 
 
 def _report(options: argparse.Namespace) -> "Report":

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dyno.cli import exit_codes, flags, preparing, settings, vocabulary
+from dyno.api import vocabulary
+from dyno.api.headers import proxied, request_headers
+from dyno.cli import exit_codes, flags, preparing, settings
 from dyno.cli.flags import refuse
 from dyno.cli.parser import Parser
 from dyno.engines.kinds import KINDS, kind_of, starts
@@ -343,8 +345,6 @@ def _result_flags(g: argparse._ArgumentGroup) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from dyno.trial import slots
-
     flags.check_refused(options)
     _hand_over(options)
     each = list(loads(options))
@@ -354,16 +354,17 @@ def run(options: argparse.Namespace) -> int:
     if len(each) > 1 or options.repeats > 1:
         return _several(each, options)
     trial, headers = spec(each[0][1])
-    [trial] = slots.for_loads([trial])
+    from dyno.api import measuring
+
+    trial = measuring.planned(trial)
     if options.dry_run:
         return dry_run(trial)
 
     from dyno.cli.progress import ProgressLine
-    from dyno.trial.online import serve
 
     preparing.for_engines([trial], options)
     with ProgressLine(bar=not options.disable_tqdm) as watcher:
-        outcome = serve(
+        outcome = measuring.on_server(
             trial,
             runs=options.runs,
             headers=headers,
@@ -609,20 +610,12 @@ def dry_run(trial: TrialSpec) -> int:
 
 
 def exit_code(outcome: "Outcome", options: argparse.Namespace) -> int:
-    served, engine = outcome.result.served, outcome.run.engine()
+    from dyno.trial.outcome import ended_early
+
+    served = outcome.result.served
     if served.outcome == "interrupted":
         return exit_codes.INTERRUPTED
-    if engine is not None and engine.died:
-        why = engine.died
-    elif served.outcome == "all failed":
-        failures = ", ".join(f"{count} {kind}" for kind, count in served.failures.items())
-        why = f"every request failed ({failures}), so the load was stopped. Read the server's log."
-    elif served.outcome == "lost":
-        why = "every process of the client ended before the load was over. Look for the cause in the system's log."
-    elif served.outcome != "complete":
-        why = f"the server stopped answering after {served.completed} completed requests. Read its log."
-    else:
-        why = ""
+    why = ended_early(outcome.run, outcome.result)
     if why:
         print(f"dyno: {why} Results until then are kept.", file=sys.stderr)
     if why or not served.completed:
@@ -634,9 +627,12 @@ def result_file(outcome: "Outcome", detailed: bool) -> dict[str, Any]:
     from dyno.report import result_json
     from dyno.store.rows import read_row
 
-    records = outcome.run.records() if detailed else None
     return result_json.build(
-        outcome.result, outcome.manifest, read_row(outcome.run), records=records
+        outcome.result,
+        outcome.manifest,
+        read_row(outcome.run),
+        records=outcome.run.records(),
+        detailed=detailed,
     )
 
 
@@ -699,9 +695,12 @@ def _workload(
     if o.output_len:
         own |= {"output_len": o.output_len}
     work = msgspec.structs.replace(work, **own, classes=parts)
-    count = o.num_prompts or prompts_needed(load, work) or _default_prompts(o)
+    count = o.num_prompts
+    if count is None:
+        count = prompts_needed(load, work) or _default_prompts(o)
+    count = max(count, 0)  # -1: all, as 0 of a trace
     sessions = o.num_sessions
-    if parts and not o.num_prompts:
+    if parts and o.num_prompts is None:
         sessions = sessions or count  # of a mix the classes' rates are those of sessions
     return msgspec.structs.replace(work, num_prompts=count, num_sessions=sessions)
 
@@ -718,9 +717,9 @@ def target(o: argparse.Namespace) -> tuple[TargetSpec, dict[str, str]]:
     path = _template(o, backend).get("path") or PROTOCOLS[backend].path
     endpoint = o.endpoint or path
     base_url, *more_urls = _urls(o, endpoint)
-    headers = _headers(o)
+    headers = request_headers(flags.pairs(o.header, "--header"))
     check_plain(endpoint, f"--endpoint {endpoint!r}")
-    aim, proxy_login = settings.proxied(
+    aim, proxy_login = proxied(
         TargetSpec(
             base_url=base_url,
             more_urls=more_urls,
@@ -759,22 +758,12 @@ def _urls(o: argparse.Namespace, endpoint: str) -> list[str]:
     return texts
 
 
-def _headers(o: argparse.Namespace) -> dict[str, str]:
-    """Return the headers of the command line, and the key of the environment where they have none."""
-    headers = {}
-    given = flags.pairs(o.header, "--header")
-    key = os.environ.get("OPENAI_API_KEY")
-    if key and "authorization" not in map(str.lower, given):
-        headers["Authorization"] = f"Bearer {key}"
-    headers |= given
-    settings.check_headers(headers)
-    return headers
-
-
 def _body(o: argparse.Namespace, backend: str) -> dict[str, Any]:
     extra_body = flags.json_object(o.extra_body)
     if o.logprobs is not None:
-        extra_body.setdefault("logprobs", o.logprobs)
+        chat = {"logprobs": True, "top_logprobs": o.logprobs}  # a number is refused there
+        asked = chat if PROTOCOLS[backend].chat else {"logprobs": o.logprobs}
+        extra_body = asked | extra_body
     sampling = {name: value for name in SAMPLING if (value := getattr(o, name)) is not None}
     fields = PROTOCOLS[backend].fields
     if fields is not None and (unknown := sorted({*sampling, *extra_body} - fields)):

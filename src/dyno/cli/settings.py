@@ -11,12 +11,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from dyno.cli import flags, vocabulary
+from dyno.api import vocabulary
+from dyno.cli import flags
 from dyno.engines.kinds import FOR_OTHERS, kind_of
 from dyno.errors import UsageError
 from dyno.facts import rules
 from dyno.facts.engine import ContainerSpec, EngineSpec
-from dyno.facts.target import TargetSpec
 from dyno.option import Option, fields, problems, switches
 from dyno.workload.dataset import Dataset, LengthFlag
 from dyno.workload.datasets import DATASETS, DEFAULT
@@ -315,58 +315,6 @@ def add_prices(p: argparse._ActionsContainer) -> None:
         metavar="DOLLARS",
         help="price per kilowatt-hour (default: none)",
     )
-
-
-# ---- a running server ----
-
-
-# With one of these, the server and dyno would disagree where a request ends, or who goes on with the connection.
-_FRAMING = {
-    "content-length", "transfer-encoding", "connection", "keep-alive", "proxy-connection", "te", "trailer", "upgrade",
-    "expect",
-}  # fmt: skip
-
-
-def check_headers(headers: dict[str, str]) -> None:
-    for name, value in headers.items():
-        if not re.fullmatch(r"[\w!#$%&'*+.^`|~-]+", name, re.A):
-            # It isn't repeated: of 'Authorization: Bearer abc==' it is the key.
-            raise UsageError(
-                "A header's name must be one word. Write --header 'Authorization=Bearer …', with '='."
-            )
-        if name.lower() in _FRAMING:
-            raise UsageError(
-                f"The header {name} frames the request, which dyno does itself. Remove it."
-            )
-        if not re.fullmatch(r"[ -~]*", value):
-            raise UsageError(
-                f"The header {name!r} has characters that HTTP doesn't allow. Use ASCII without line ends."
-            )
-
-
-def proxied(target: TargetSpec) -> tuple[TargetSpec, dict[str, str]]:
-    """Return the target with the proxy that the environment names for it, and the header that the proxy wants."""
-    from dyno.http import Url
-    from dyno.transport import proxy_for
-
-    urls = [Url(url) for url in target.urls if url]
-    proxies = {
-        None if url.local else proxy_for(url.tls, url.host, url.port, os.environ)
-        for url in urls
-    }
-    if not proxies:
-        return target, {}
-    if len(proxies) > 1:
-        raise UsageError(
-            "The environment sets different proxies for the servers. Set no_proxy so that all are reached the same way."
-        )
-    (proxy,) = proxies
-    if proxy is None:
-        return target, {}
-    login = (
-        {} if proxy.authorization is None else {"Proxy-Authorization": proxy.authorization}
-    )
-    return msgspec.structs.replace(target, proxy=proxy.url), login
 
 
 # ---- `--class 'chat: request_rate_rps=2 input_len=512'`: a class of traffic, in the keys of a study ----

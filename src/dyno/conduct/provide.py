@@ -272,9 +272,12 @@ def _dataset(work: WorkloadSpec, bare: Bare | None) -> Iterator[Need]:
     source = work.path or work.dataset
     declared = DATASETS.get(work.dataset)
     if declared and declared.hub_name:
-        return  # only what is here is used
-    recipe = hub.dataset_recipe(source)
-    if recipe and (bare or hub.dataset_file(source) is None):
+        source = dataset.hub_name(work) or ""
+        recipe = hub.folder_recipe(source, dataset.files_of(work)) if source else None
+        here = hub.cached_folder(source) if source else None
+    else:
+        recipe, here = hub.dataset_recipe(source), hub.dataset_file(source)
+    if recipe and (bare or here is None):
         yield Need(
             "data set",
             work.dataset,

@@ -30,6 +30,7 @@ from dyno.report.front import with_quality
 from dyno.report.target import best, target
 from dyno.report.timeline import Detail, bars_of_records, bars_of_samples, moments
 from dyno.results.tools.lm_eval import results_beside
+from dyno.store.explained import explained
 from dyno.store.rows import read_row, read_rows, row_without
 from dyno.store.run import Run
 from dyno.store.shelf import Shelf, find, kind_of, look_around, trial_folders
@@ -267,7 +268,15 @@ def detail(row: Row) -> Detail | None:
     if row.kind != "serve" or not run.records_path.exists():
         return Detail(full)
     records = list(run.records())
-    return Detail(full, bars_of_records(records), len(records), _moments(run, row, records))
+    each = explained(run, records=records)
+    return Detail(
+        full,
+        bars_of_records(records),
+        len(records),
+        _moments(run, row, records),
+        each.explanation.parts if each.explanation.requests else [],
+        each.happenings.neighbourhoods(),
+    )
 
 
 def _moments(run: Run, row: Row, records: list[Record]) -> list[Moment]:
@@ -411,6 +420,16 @@ def compare_words(
     anyway: bool,
 ) -> Comparison:
     a, b = (read(word, runs) for word in words)
+    return compare_sources((a, b), metrics, gates, anyway)
+
+
+def compare_sources(
+    sides: tuple[Source, Source],
+    metrics: Sequence[str],
+    gates: Sequence[Gate],
+    anyway: bool,
+) -> Comparison:
+    a, b = sides
     _check_apart(a, b)
     return compare(
         a.document.rows, b.document.rows, (_name(a), _name(b)), metrics, gates, anyway

@@ -3,9 +3,10 @@
 import itertools
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -17,6 +18,7 @@ from dyno.engines.kinds import KINDS, starts
 from dyno.errors import EngineError, StoreError, UsageError
 from dyno.facts.elsewhere import SshSpec
 from dyno.facts.offline import Batch
+from dyno.facts.quality import QualitySpec
 from dyno.facts.rig import Accelerator, Rig
 from dyno.facts.study import Place, PlannedTrial, RigWanted, Study
 from dyno.facts.trial import TrialSpec
@@ -24,16 +26,20 @@ from dyno.load.plan import prompts_needed
 from dyno.load.protocols import PROTOCOLS
 from dyno.models import steps
 from dyno.numbers import many
+from dyno.plugins import Derived
 from dyno.probe.model import looks_local
 from dyno.quality import ask
 from dyno.store.study import StudyFolder
 from dyno.study import file
+from dyno.study.document import as_toml
 from dyno.study.trials import Known
-from dyno.trial import slots
+from dyno.trial import dataset, slots
 from dyno.trial.engine_plan import EnginePlan
 from dyno.trial.offline import batch_of, same_engine
 from dyno.trial.prepare import hidden, longest
 from dyno.trial.prepare import public as public_trial
+from dyno.workload.datasets import DATASETS
+from dyno.workload.spec import WorkloadSpec
 
 _NO_TEXT = "# The file is not stored, because dyno can't remove a secret from it. study.json has every trial.\n"
 _AT_LEAST = 8  # accelerators that are assumed where a study doesn't say how many
@@ -42,16 +48,22 @@ _AT_LEAST = 8  # accelerators that are assumed where a study doesn't say how man
 def known() -> Known:
     """Return the names that a study file may use."""
     return Known(
-        backends={name: kind.backend for name, kind in KINDS.items()},
-        attached=frozenset(name for name, kind in KINDS.items() if not kind.starts),
-        paths={name: protocol.path for name, protocol in PROTOCOLS.items()},
-        fields={name: protocol.fields for name, protocol in PROTOCOLS.items()},
+        backends=Derived(KINDS, attrgetter("backend")),
+        starts=Derived(KINDS, attrgetter("starts")),
+        paths=Derived(PROTOCOLS, attrgetter("path")),
+        fields=Derived(PROTOCOLS, attrgetter("fields")),
         prompts_needed=prompts_needed,
         recipe_problem=steps.problem,
         quality_problem=ask.problem,
         quality_workload=ask.workload,
-        with_slots=slots.for_loads,
+        with_slots=_with_slots,
     )
+
+
+def _with_slots(
+    trials: Sequence[TrialSpec], quality: QualitySpec | None
+) -> list[TrialSpec]:
+    return slots.for_loads(trials, quality, ask.longest(quality) if quality else None)
 
 
 def read(path: Path, given: dict[str, str] | None = None) -> tuple[Study, str]:
@@ -64,6 +76,14 @@ def read(path: Path, given: dict[str, str] | None = None) -> tuple[Study, str]:
         why = e.strerror if isinstance(e, OSError) else "it is not UTF-8"
         raise UsageError(f"The study {path} can't be read: {why}.") from None
     return file.read(text, path, known(), given), text
+
+
+def read_tables(
+    tables: Mapping[str, Any], name: str, given: dict[str, str] | None = None
+) -> tuple[Study, str]:
+    """Return the study that tables describe, and its text: that of a file with the same tables."""
+    text = as_toml(tables)
+    return file.read(text, Path(f"{name}.toml"), known(), given), text
 
 
 def repeated(
@@ -286,13 +306,8 @@ def _engine_problems(setting: SettingPlan) -> Iterator[tuple[PlannedTrial, str]]
 
 def _missing_files(trial: TrialSpec) -> Iterator[str]:
     """Yield what is wrong with the local files that a trial names."""
-    data = trial.workload.path
-    if (
-        data
-        and not data.startswith("hub:")
-        and (why := _missing(Path(data).expanduser(), folders=False))
-    ):
-        yield f"path = {data!r}: {why}."
+    if trial.workload.path and (why := _missing_data(trial.workload)):
+        yield f"path = {trial.workload.path!r}: {why}."
     tokenizer = trial.tokenizer
     # provided, or missed by the engine's plan
     own = trial.engine is not None and tokenizer in trial.engine.weights
@@ -300,6 +315,16 @@ def _missing_files(trial: TrialSpec) -> Iterator[str]:
         return
     if why := _missing(Path(tokenizer).expanduser(), folders=True):
         yield f"tokenizer = {tokenizer!r}: {why}."
+
+
+def _missing_data(workload: WorkloadSpec) -> str | None:
+    """Return why a workload's file can't be used; None: it can, or will be fetched."""
+    assert workload.path is not None
+    declared = DATASETS[workload.dataset]
+    of_hub = declared.hub_name and dataset.hub_name(workload)
+    if of_hub or workload.path.startswith("hub:"):
+        return None
+    return _missing(Path(workload.path).expanduser(), folders=declared.folders)
 
 
 def problems_before_fetching(

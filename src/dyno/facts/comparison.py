@@ -26,6 +26,9 @@ CONFIDENCE = 0.95
 LEAST = 0.005
 LEAST_VARIATION = f"assuming run-to-run variation of at least {percent(LEAST)}"
 ONE_RUN = "by single runs: they know nothing of slow spells that come fewer than ten times in a run"
+# tests whose greedy answers are compared
+ANSWERS_CHECK = "Check of answers around the load"
+QUALITY_TEST = "Quality test"
 
 # How it is known how far a figure may be off. shared: a single run, assumed to vary as the other side's repeats do.
 Basis = Literal[
@@ -86,6 +89,12 @@ class Difference(msgspec.Struct, frozen=True):
     points: bool = False
     # The interval includes 0 and is wider than B ÷ A: how many repeats per side would make it ± 10 %; 0: unknown.
     enough_repeats: int | None = None
+
+    @property
+    def inseparable(self) -> bool:
+        """Return whether the data show no difference between the sides."""
+        equal = self.word in ("no difference detected", "inconclusive")
+        return equal or self.word.startswith("perhaps")
 
     @property
     def change_words(self) -> str:

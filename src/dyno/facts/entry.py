@@ -6,6 +6,7 @@ Charts and tables use only this, whatever the source: a run, a study's trial or 
 import msgspec
 
 from dyno.facts.comparison import Basis
+from dyno.facts.explanation import Neighbourhood, Part
 from dyno.facts.find import FindAnswer
 from dyno.facts.finding import Finding, Verdict
 from dyno.facts.imported import Row, RowKind, Scalar
@@ -139,6 +140,8 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     bars: list[Bar] = []
     bars_of: int = 0  # requests there were, of which some are shown
     moments: list[Moment] = []
+    parts: list[Part] = []  # where the time of its requests went
+    slowest: list[Neighbourhood] = []
     # Of the first repeat:
     turns: list[TurnSummary] = []  # by place in the session
     classes: list[ClassSummary] = []  # of traffic

@@ -90,6 +90,8 @@ _TABLE = (
     Metric("acceptance_length", "other", "higher", explained="tokens per step of speculative decoding",
            labels=("accept length", "acceptance length"), keys=("spec_decode_acceptance_length", "accept_length"),
            titles=("mean acceptance length",)),
+    Metric("queue_share", "other", "lower", "queue share", "queue share",
+           "share of the latency, from due to the last token, in the server's queue, as the server reports it"),
     Metric("score", "other", "higher", explained="score in a quality test"),
     Metric("stderr", "other", explained="standard error of the score"),
     Metric("memory_bytes", "other", "lower", "memory"),

@@ -101,6 +101,15 @@ class Record(msgspec.Struct):
     tokens_by: TokensBy | None = None
     # the count that isn't used: the server's, where that can't be; else dyno's own
     tokens_other: int | None = None
+    server_queue_ns: Annotated[
+        int | None, "time in the server's queue, as the server reports it with the answer"
+    ] = None
+    server_prefill_ns: Annotated[
+        int | None, "time from the queue's end to the first token, as the server reports it"
+    ] = None
+    server_decode_ns: Annotated[
+        int | None, "time from the first token to the last, as the server reports it"
+    ] = None
     reasoning: bool = False  # some of the text came as reasoning
     answer_from: Annotated[
         int | None, "first chunk (from 0) with text of the answer, where there is reasoning"

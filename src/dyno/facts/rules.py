@@ -257,6 +257,11 @@ def _is_not_empty(setting: str) -> Rule:
     return Rule(setting, broken, text, only="keys")
 
 
+def _has_no_end(given: GivenSettings) -> bool:
+    count = given.number("num_prompts")
+    return count is not None and count < 1 and not given.dataset.traits.ends
+
+
 def _has_a_depth(given: GivenSettings) -> bool:
     return given.micro and bool(given.values.get("prefix_len"))
 
@@ -277,6 +282,11 @@ WORKLOAD = [
         _reads_no_file,
         f"is for a file, but {{data set}} generates its prompts. Use {{dataset}} {_FILES}.",
         only="flags",
+    ),
+    Rule(
+        "num_prompts",
+        _has_no_end,
+        "must be at least 1, but is {value}: {data set} has no last prompt.",
     ),
     *(_is_needed(setting) for setting in _LENGTHS),
     *(_is_not_empty(setting) for setting in _LENGTHS if setting != "prefix_len"),

@@ -372,6 +372,9 @@ class Summary(msgspec.Struct, frozen=True):
         int, "events without text before the first text of an answer, without the role"
     ] = 0
     probes: ProbeSummary | None = None  # where some were sent: --probe-request-rate
+    server_queue_ms: Annotated[
+        float | None, "mean time in the server's queue, where each answer reports it"
+    ] = None
 
     @property
     def events(self) -> int:
@@ -471,3 +474,13 @@ class Result(msgspec.Struct, frozen=True):
         """Return the summary, where it is known that a server was measured."""
         assert self.summary is not None
         return self.summary
+
+
+def reported_share(s: Summary, telemetry: TelemetrySummary | None) -> float | None:
+    """Return the share of prompt tokens that the server reports from its prefix cache: by its answers, else by its
+    counters."""
+    if s.cached_input_tokens is not None:
+        return s.cached_input_tokens / max(s.total_input_tokens, 1)
+    return (
+        telemetry.ratio("prefix_hit_tokens", "prefix_queried_tokens") if telemetry else None
+    )

@@ -97,10 +97,16 @@ class EngineTelemetry(msgspec.Struct, frozen=True):
     prefix_queried_tokens: int | None = None
     prefix_hit_tokens: int | None = None
     output_tokens: int | None = None
-    drafted_tokens: int | None = None  # speculative decoding
+    drafts: int | None = None  # speculative decoding
+    drafted_tokens: int | None = None
     accepted_tokens: int | None = None
     # tokens a step, the one by the model itself among them
     accepted_length_mean: float | None = None
+    # of the requests that ended during the load, added up: its queue, from there to the first token, and to the last
+    queue_s: float | None = None
+    prefill_s: float | None = None
+    decode_s: float | None = None
+    timed_requests: int | None = None  # how many they are
     restarted: bool = False  # a counter went back: then none is given
 
 

@@ -274,6 +274,10 @@ def _note_counts(reading: StreamReading, record: Record) -> None:
     record.prompt_tokens = reading.prompt_tokens
     record.cached_tokens = reading.cached_tokens
     record.output_tokens = reading.output_tokens
+    if reading.times is not None:
+        record.server_queue_ns = reading.times.queue_ns
+        record.server_prefill_ns = reading.times.prefill_ns
+        record.server_decode_ns = reading.times.decode_ns
     record.tokens_by = None if reading.output_tokens is None else "usage"
     record.finish_reason = reading.finish_reason and reading.finish_reason[:NAME_MAX]
     record.done = reading.done

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from dyno.facts.record import Record
-from dyno.facts.summary import ReuseSummary, Summary
-from dyno.facts.telemetry import TelemetrySummary
+from dyno.facts.summary import ReuseSummary
 from dyno.measure import counting
 from dyno.measure.sums import Summed
 from dyno.workload.request import Histories, StoredRequest
@@ -169,13 +168,3 @@ def _message(message: dict[str, Any]) -> str:
     text = content if isinstance(content, str) else msgspec.json.encode(content).decode()
     calls = message.get("tool_calls")
     return f"\n{message.get('role')}\n{text}{msgspec.json.encode(calls).decode() if calls else ''}"
-
-
-def reported_share(s: Summary, telemetry: TelemetrySummary | None) -> float | None:
-    """Return the share of prompt tokens that the server reports from its prefix cache: by its answers, else by its
-    counters."""
-    if s.cached_input_tokens is not None:
-        return s.cached_input_tokens / max(s.total_input_tokens, 1)
-    return (
-        telemetry.ratio("prefix_hit_tokens", "prefix_queried_tokens") if telemetry else None
-    )

@@ -195,6 +195,9 @@ class Tally(Summed):
         if r.cached_tokens is not None and not odd:
             n["cached"] += r.cached_tokens
             n["cached_known"] += 1
+        if r.server_queue_ns is not None:
+            n["server_queued"] += 1
+            n["server_queue_ns"] += r.server_queue_ns
         self._add_times(r)
 
     def _add_media(self, r: Record) -> None:
@@ -434,7 +437,14 @@ class Tally(Summed):
             classes=[
                 c.summary(over, percentiles) for _, c in sorted(self._classes.items())
             ],
+            server_queue_ms=self._server_queue_ms(),
         )
+
+    def _server_queue_ms(self) -> float | None:
+        n = self._n
+        if not n["server_queued"] or n["server_queued"] < n["completed"]:
+            return None
+        return n["server_queue_ns"] / n["server_queued"] / NS_PER_MS
 
     def _latencies(self, percentiles: Sequence[float]) -> dict[str, Latency]:
         """Return them by stem, without those that say nothing of their own."""

@@ -14,7 +14,7 @@ import numpy as np
 from dyno.facts.engine import EngineFacts
 from dyno.facts.record import ClientFacts
 from dyno.facts.rig import Accelerator, Rig
-from dyno.facts.summary import CancelSummary, Steady
+from dyno.facts.summary import CancelSummary, Steady, Summary
 from dyno.facts.telemetry import (
     AcceleratorTelemetry,
     EngineTelemetry,
@@ -157,6 +157,24 @@ def summarize(
         absent=absent,
         notes=notes,
     )
+
+
+_COUNTS_DIFFER = 0.01  # of the requests of a histogram and of the load
+
+
+def queue_share(s: Summary, sampled: TelemetrySummary | None) -> float | None:
+    """Return the share of the latency, from due to the last token, that requests spent in the server's queue: by each
+    answer, else by its histogram. None: it says neither."""
+    latency = s.latencies.get("response_e2el")
+    queue_ms = s.server_queue_ms
+    if queue_ms is None and sampled is not None and s.completed:
+        queue_s, counted = sampled.total("queue_s"), sampled.total("timed_requests")
+        if queue_s is not None and counted:
+            near = abs(counted - s.completed) <= max(1, _COUNTS_DIFFER * s.completed)
+            queue_ms = 1000 * queue_s / counted if near else None
+    if queue_ms is None or latency is None or not latency.mean:
+        return None
+    return queue_ms / latency.mean
 
 
 def with_generated(
@@ -310,8 +328,9 @@ def _host(samples: list[Sample], window: Window) -> HostTelemetry:
 
 COUNTED = (
     "preemptions", "prefix_queried_tokens", "prefix_hit_tokens", "output_tokens", "drafted_tokens", "accepted_tokens",
-    "drafts",
+    "drafts", "timed_requests",
 )  # fmt: skip
+TIMED = ("queue_s", "prefill_s", "decode_s")  # counted in seconds
 
 
 def _engine(index: int, samples: list[Sample], window: Window) -> EngineTelemetry:
@@ -329,7 +348,8 @@ def _engine(index: int, samples: list[Sample], window: Window) -> EngineTelemetr
         )
     )
     counts, restarted = _counted(samples, start, end)
-    drafts, accepted = counts.pop("drafts", 0), counts.get("accepted_tokens")
+    times = _increases(samples, start, end, TIMED) or {}
+    drafts, accepted = counts.get("drafts"), counts.get("accepted_tokens")
     return EngineTelemetry(
         index=index,
         samples=window.count(samples),
@@ -343,26 +363,39 @@ def _engine(index: int, samples: list[Sample], window: Window) -> EngineTelemetr
         if drafts and accepted is not None
         else length.mean(*steady),
         restarted=restarted,
+        queue_s=times.get("queue_s"),
+        prefill_s=times.get("prefill_s"),
+        decode_s=times.get("decode_s"),
         **counts,
     )
 
 
 def _counted(samples: list[Sample], start: int, end: int) -> tuple[dict[str, int], bool]:
     """Return increases from the last sample before the load to the first after it; {} if one is missing or dropped."""
+    increases = _increases(samples, start, end, COUNTED)
+    if increases is None:
+        return {}, True
+    return {name: round(value) for name, value in increases.items()}, False
+
+
+def _increases(
+    samples: list[Sample], start: int, end: int, names: Sequence[str]
+) -> dict[str, float] | None:
+    """Return by how much counters increased; {} without samples around the load. None: one dropped."""
     first = max((i for i, s in enumerate(samples) if s.at_ns <= start), default=None)
     last = min((i for i, s in enumerate(samples) if s.at_ns >= end), default=None)
     if first is None or last is None or last <= first:
-        return {}, False
+        return {}
     around = samples[first : last + 1]
-    counts = {}
-    for name in COUNTED:
+    increases = {}
+    for name in names:
         if name not in around[-1].values:
             continue
         values = _readings(around, name)
         if any(b < a for a, b in pairwise(values)):
-            return {}, True
-        counts[name] = round(values[-1] - values[0])
-    return counts, False
+            return None
+        increases[name] = values[-1] - values[0]
+    return increases
 
 
 def _readings(samples: Sequence[Sample], name: str) -> list[float]:

@@ -8,7 +8,7 @@ import re
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import NamedTuple
@@ -453,6 +453,27 @@ def dataset(source: str, say: Say, below: Say) -> DataFile:
     return DataFile(
         f"{recipe.source.partition('@')[0]}@{root.name}", name, known, str(path)
     )
+
+
+def dataset_folder(name: str, include: Sequence[str], say: Say, below: Say) -> Path:
+    """Return the folder of a data set, OWNER/NAME or OWNER/NAME@REV, with these files: fetched where it isn't here."""
+    folder = cached_folder(name)
+    if folder is None:
+        folder = Path(pull(folder_recipe(name, include), say, below).path)
+    return folder
+
+
+def folder_recipe(name: str, include: Sequence[str]) -> ModelRecipe:
+    return ModelRecipe(source=f"hub:datasets/{name}", include=[*include])
+
+
+def cached_folder(name: str) -> Path | None:
+    """Return the folder of a data set in the Hub's cache. None: it isn't there."""
+    repo, _, revision = name.partition("@")
+    storage = storage_folder("dataset", repo)
+    commit, _ = snapshot(storage, revision or "main")
+    folder = snapshot_folder(storage, commit) if commit else None
+    return folder if folder is not None and folder.is_dir() else None
 
 
 def dataset_file(source: str) -> Path | None:

@@ -23,6 +23,7 @@ ITEMS = 100  # of each task, unless the spec says otherwise
 OTHER_ITEMS = 1000  # guessed, of a task of lm-eval
 METRIC = "exact_match"
 END = "\n\n"  # of an answer in the completions form
+_TEMPLATE = 256  # tokens that a chat template may add
 _SHOTS: dict[Form, int] = {"chat": 0, "completions": 3}
 _EXAMPLES = 1_000_000  # numbers of examples: no item has such a one
 
@@ -118,6 +119,15 @@ def questions(
         _question(spec, one, count)
         for one in items(own_tasks(spec), spec.limit or ITEMS, spec.seed)
     ]
+
+
+def longest(spec: QualitySpec) -> int | None:
+    """Return the most tokens that a question may have with its answer; None for lm-eval's tasks. No token is shorter
+    than a character."""
+    if other_tasks(spec):
+        return None
+    characters = [question.request.prompt_tokens for question in questions(spec, len)]
+    return max(characters) + _TEMPLATE + (spec.max_tokens or MAX_TOKENS)
 
 
 def _question(spec: QualitySpec, one: Item, count: Callable[[str], int] | None) -> Question:

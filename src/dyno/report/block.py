@@ -19,9 +19,9 @@ from dyno.facts.summary import (
     SessionSummary,
     Steady,
     Summary,
+    reported_share,
 )
 from dyno.facts.trial import TrialSpec
-from dyno.measure.reuse import reported_share
 from dyno.numbers import UNKNOWN, count, deviating, number, percent
 from dyno.report import short_run
 from dyno.report.machine import roofline_pairs, telemetry_pairs

@@ -3,9 +3,11 @@
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from dyno.facts.comparison import (
+    ANSWERS_CHECK,
     CONFIDENCE,
     LEAST_VARIATION,
     ONE_RUN,
+    QUALITY_TEST,
     Comparison,
     Difference,
     GateResult,
@@ -133,15 +135,20 @@ def _overview_tables(c: Comparison, loads: Sequence[str]) -> Iterator[Table]:
 
 
 def _lowest_agreement(c: Comparison, as_markdown: bool) -> Iterator[str]:
-    # Each load asks the same prompts: the lowest agreement says most.
-    by_load = _noun(c) == "load"
-    known = [
-        p.agreement for p in c.pairings if p.agreement is not None and (p.total or by_load)
-    ]
-    if known:
-        lowest = min(known, key=lambda a: a.identical / a.answers)
-        where = "At the worst load, " if len(known) > 1 else ""
-        yield from _item(f"{where}{lowest.words}.", as_markdown)
+    """Yield the lowest agreement of each test: a load asks the same prompts as the others."""
+    for test in (ANSWERS_CHECK, QUALITY_TEST):
+        own = [p for p in c.pairings if p.agreement is not None and _test(p) == test]
+        totals = [p for p in own if p.total]
+        known = [p.agreement for p in totals or own if p.agreement is not None]
+        if known:
+            lowest = min(known, key=lambda a: a.identical / a.answers)
+            worst = ", at the worst load" if len(known) > 1 else ""
+            yield from _item(f"{test}{worst}: {lowest.words}.", as_markdown)
+
+
+def _test(p: Pairing) -> str:
+    """Name the test whose answers are compared."""
+    return QUALITY_TEST if p.kind == "quality" else ANSWERS_CHECK
 
 
 def _about(differences: Sequence[Difference]) -> str:
@@ -289,7 +296,7 @@ def _pairing(
         for line in sentences(p, figures):
             yield from _item(line, as_markdown)
     if p.agreement is not None:
-        yield from _item(f"{p.agreement.words}.", as_markdown)
+        yield from _item(f"{_test(p)}: {p.agreement.words}.", as_markdown)
     if p.refused:
         yield f"{item}Not compared: see the findings."
     own = [f for f in p.findings if f not in elsewhere]

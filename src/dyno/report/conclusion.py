@@ -7,7 +7,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from dyno.compare.compare import default_metrics, pairings
-from dyno.facts.comparison import Difference, Pairing
+from dyno.facts.comparison import ANSWERS_CHECK, QUALITY_TEST, Difference, Pairing
 from dyno.facts.entry import Entry
 from dyno.facts.finding import Finding, Verdict
 from dyno.facts.imported import KINDS, Row
@@ -96,7 +96,7 @@ def conclude(
     all_contests = [*contests(given, limits), *small_contests(given)]
     judge = _Judge(entries, detail)
     # has the scores in words of its own
-    if quality := list(front_sentences(entries, judge.inseparable)):
+    if quality := list(front_sentences(entries, judge.differ)):
         all_contests = [c for c in all_contests if c.metric != "score"]
     judged = [judge(contest, contest.ranked[1]) for contest in all_contests]
     unanswered = list(_unanswered(given, all_contests, limits))
@@ -115,7 +115,7 @@ def conclude(
     return Words(
         compared=_compared(entries, unfinished),
         on=_on(entries),
-        answer=[*searched, *answer, *quality],
+        answer=[*searched, *quality, *(answer if _adds(main, quality) else [])],
         confidence=[_confidence(j) for j in judged[:_MOST]] or [_NOTHING_COMPARED],
         caveats=_caveats(entries, findings, unfinished),
         agreement=list(_agreement(entries)),
@@ -141,6 +141,11 @@ def _main(judged: Sequence[Judged]) -> Judged | None:
 def _known_best(sentences: list[str], standing: Standing | None) -> list[str]:
     """Return the sentence about the best result, if there is one that can be used."""
     return sentences[:1] if standing is not None else []
+
+
+def _adds(main: Judged | None, quality: Sequence[str]) -> bool:
+    """Return whether the contest says more of speeds than the sentences about quality do."""
+    return not quality or main is None or main.leads or main.difference is None
 
 
 # ---- what was compared ----
@@ -298,13 +303,10 @@ class _Judge:
             side.error is None and self._rows(e)[0].samples is not None for side, e in sides
         )
 
-    def inseparable(self, one: Entry, other: Entry, metric: str) -> bool:
-        """Return whether the data show no difference between two figures: then neither is called faster."""
+    def differ(self, one: Entry, other: Entry, metric: str) -> Difference | None:
+        """Compare a figure of two entries, the first against the second."""
         pair, _ = self._pairing(other, one, metric, level(other) != level(one))
-        difference = _difference(pair, metric)
-        return difference is not None and (
-            difference.word in _EQUAL or difference.word.startswith("perhaps")
-        )
+        return _difference(pair, metric)
 
     def _pairing(
         self, a: Entry, b: Entry, metric: str, loads_differ: bool
@@ -579,10 +581,8 @@ def _with_remark(standing: Standing | None, entries: Sequence[Entry]) -> Standin
         return None
     by_id = {e.id: e for e in entries}
     shown = {by_id[c.entry].series for c in standing.contenders if c.entry in by_id}
-    return replace(
-        standing,
-        remark=_falling([e for e in entries if e.series in shown], standing.workload),
-    )
+    falling = _falling([e for e in entries if e.series in shown], standing.workload)
+    return replace(standing, remark=f"{standing.remark} {falling}".strip())
 
 
 def _falling(entries: Sequence[Entry], workload: str) -> str:
@@ -619,7 +619,8 @@ def _standing(main: Judged, judge: _Judge) -> Standing:
             rows.append(Contender(other.id, d.change, d.low, d.high, word, d.points))
     more = len(others) + 1 - len(rows)
     loads: Loads = "one" if contest.one_load else "best"
-    return Standing(contest.metric, contest.about, rows, more, loads)
+    remark = _without_result(contest)
+    return Standing(contest.metric, contest.about, rows, more, loads, remark)
 
 
 # ---- greedy answers ----
@@ -662,8 +663,8 @@ def _most_answers(entries: Sequence[Entry]) -> dict[str, _Answers]:
 def _asked(e: Entry) -> str:
     """Name the test whose answers are compared."""
     if e.kind == "serve":
-        return "Check of answers around the load"
-    return f"Quality test {e.load.only(('task', 'n_shot')).words}".rstrip()
+        return ANSWERS_CHECK
+    return f"{QUALITY_TEST} {e.load.only(('task', 'n_shot')).words}".rstrip()
 
 
 # ---- one paragraph a workload ----
@@ -689,11 +690,18 @@ def _workload(j: Judged, limits: Limits, entries: Sequence[Entry]) -> Iterator[s
         yield f"At {level(ahead)}, {ahead.series} has {values}."
     if (more := contest.beyond) is not None:
         yield f"{more.series} reaches {number(contest.value(more))}{_where(contest, more)}, where others lack a result."
-    if contest.left_out:
-        yield f"Without a usable result at these loads: {_listed(contest.left_out)}."
+    if without := _without_result(contest):
+        yield without
     yield from _per_accelerator(contest)
     if falling := _falling(entries, contest.about):
         yield falling
+
+
+def _without_result(contest: Contest) -> str:
+    """Name the series that were measured, and have no result that counts."""
+    if not contest.left_out:
+        return ""
+    return f"Without a usable result at these loads: {_listed(contest.left_out)}."
 
 
 def _per_accelerator(contest: Contest) -> Iterator[str]:

@@ -249,6 +249,8 @@ def _measured(entry: Entry, deep: Detail) -> Entry:
         bars=deep.bars,
         bars_of=deep.bars_of,
         moments=deep.moments,
+        parts=deep.parts,
+        slowest=deep.slowest,
         **_sessions(results),
     )
 

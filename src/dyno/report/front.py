@@ -16,8 +16,8 @@ from dyno.report.target import Contest, Limits, contests, level, small_contests
 _LOSS = ("worse", "perhaps worse")  # the second is real unless many settings were compared
 _MOST = 3  # settings of one sentence
 
-# whether the data show no difference in a figure of two entries
-Inseparable = Callable[[Entry, Entry, str], bool]
+# compares a figure of two entries, the first against the second; None: not comparable
+Differ = Callable[[Entry, Entry, str], Difference | None]
 
 
 def with_quality(entries: Sequence[Entry], limits: Limits) -> list[Entry]:
@@ -142,9 +142,10 @@ def speed(e: Entry) -> tuple[str, Number] | None:
 
 
 def front_sentences(
-    entries: Sequence[Entry], inseparable: Inseparable = lambda one, other, metric: False
+    entries: Sequence[Entry], differ: Differ = lambda one, other, metric: None
 ) -> Iterator[str]:
-    """Yield the fastest setting without a detectable loss, the smallest detectable loss, and faster but worse ones."""
+    """Yield the fastest setting without a detectable loss, those with one, and the smallest detectable loss. What is
+    decided comes first: losses, where no setting is the fastest."""
     timed = [
         e
         for e in entries
@@ -154,10 +155,14 @@ def front_sentences(
     reference = next((e for e in scores if not _quality(e).reference), None)
     if len(timed) < 2 or reference is None:
         return
-    front = _Front(timed, inseparable)
-    yield front.fastest()
+    front = _Front(timed, differ)
+    if front.peers:
+        yield from front.with_loss()
+        yield from front.fastest()
+    else:
+        yield from front.fastest()
+        yield from front.with_loss()
     yield from front.detectable_loss()
-    yield from front.faster_with_loss()
     yield _reference_sentence(reference, scores)
     yield from _without_score(entries, front.ranked[0].kind)
 
@@ -177,27 +182,42 @@ def _without_score(entries: Sequence[Entry], kind: str) -> Iterator[str]:
 
 
 class _Front:
-    """Settings with a score and a speed. `ranked`: all, the fastest first; `able`: those without a detectable loss."""
+    """Settings with a score and a speed. `ranked`: all, the fastest first; `able`: those without a detectable loss;
+    `peers`: of these, those that can't be separated from the first in speed."""
 
-    def __init__(self, timed: Sequence[Entry], inseparable: Inseparable) -> None:
-        self._inseparable = inseparable
+    def __init__(self, timed: Sequence[Entry], differ: Differ) -> None:
+        self._differ = differ
         self.ranked = sorted(timed, key=_speed, reverse=True)
         self.able = [
             e for e in self.ranked if _quality(e).word not in (*_LOSS, "not comparable")
         ]
+        self.peers = [e for e in self.able[1:] if self._alike(self.able[0], e)]
 
-    def fastest(self) -> str:
+    def fastest(self) -> Iterator[str]:
         if not self.able:
-            return "Every setting with a known speed has a detectable loss of quality."
+            yield "Every setting with a known speed has a detectable loss of quality."
+            return
         leader = self.able[0]
-        peers = [e for e in self.able[1:] if self._alike(leader, e)]
-        if not peers:
-            return f"The fastest setting with no detectable loss of quality is {_described(leader)}."
-        first = [leader, *peers[: _MOST - 1]]
+        if not self.peers:
+            yield f"The fastest setting with no detectable loss of quality is {_described(leader)}."
+            yield from self._gain(leader)
+            return
+        first = [leader, *self.peers[: _MOST - 1]]
         names = f"{', '.join(e.series for e in first[:-1])} and {first[-1].series}"
-        more = f" and {len(peers) + 1 - len(first)} more" if len(peers) >= _MOST else ""
+        left_out = len(self.peers) + 1 - len(first)
+        more = f" and {left_out} more" if left_out else ""
         paces = "; ".join(_described(e) for e in first)
-        return f"{names}{more} can't be separated in speed; none has a detectable loss of quality: {paces}."
+        yield f"{names}{more} can't be separated in speed; none has a detectable loss of quality: {paces}."
+
+    def _gain(self, leader: Entry) -> Iterator[str]:
+        """Yield how much faster it is than the reference, where that has an interval."""
+        reference = next((e for e in self.able if not _quality(e).reference), leader)
+        if reference is leader:
+            return
+        difference = self._difference(leader, reference)
+        if difference is not None and difference.low is not None:
+            pace = number(_speed(reference))
+            yield f"Its speed against {reference.series} ({pace}): {difference.both_words}."
 
     def detectable_loss(self) -> Iterator[str]:
         known = [
@@ -221,12 +241,12 @@ class _Front:
             return self.ranked
         return self.able[:1] if _quality(self.able[0]).reference else self.able
 
-    def faster_with_loss(self) -> Iterator[str]:
-        lossy = [e for e in self.ranked if _quality(e).word in _LOSS and self._faster(e)]
-        if lossy:
-            each = [f"{e.series} ({_pace(e)}, {_points(e)})" for e in lossy[:_MOST]]
-            more = f" and {len(lossy) - _MOST} more" if len(lossy) > _MOST else ""
-            yield f"Faster, but with a loss of quality: {'; '.join(each)}{more}."
+    def with_loss(self) -> Iterator[str]:
+        lossy = [e for e in self.ranked if _quality(e).word in _LOSS]
+        faster = [e for e in lossy if self._faster(e)]
+        others = [e for e in lossy if e not in faster]
+        yield from _with_loss("Faster, but with a loss of quality", faster)
+        yield from _with_loss("A loss of quality is detected", others)
 
     def _faster(self, e: Entry) -> bool:
         """Return whether it is faster than every setting without a loss."""
@@ -235,11 +255,21 @@ class _Front:
         return _speed(e) > _speed(self.able[0]) and not self._alike(e, self.able[0])
 
     def _alike(self, one: Entry, other: Entry) -> bool:
-        speeds = speed(one), speed(other)
-        if speeds[0] is None or speeds[1] is None:
-            return False
-        name, other_name = speeds[0][0], speeds[1][0]
-        return name == other_name and self._inseparable(one, other, name)
+        difference = self._difference(one, other)
+        return difference is not None and difference.inseparable
+
+    def _difference(self, one: Entry, other: Entry) -> Difference | None:
+        """Compare the speeds of two settings."""
+        name, _ = speed(one) or ("", None)
+        other_name, _ = speed(other) or ("", None)
+        return self._differ(one, other, name) if name and name == other_name else None
+
+
+def _with_loss(what: str, lossy: Sequence[Entry]) -> Iterator[str]:
+    if lossy:
+        each = [f"{e.series} ({_pace(e)}, {_loss(e)})" for e in lossy[:_MOST]]
+        more = f" and {len(lossy) - _MOST} more" if len(lossy) > _MOST else ""
+        yield f"{what}: {'; '.join(each)}{more}."
 
 
 def _quality(e: Entry) -> Quality:

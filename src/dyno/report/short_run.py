@@ -7,7 +7,8 @@ from typing import NamedTuple
 from dyno.facts.finding import Finding
 from dyno.numbers import many
 
-_REQUESTS = re.compile(r"--num-prompts (\d+)")
+# "(setting 3240)"
+_REQUESTS = re.compile(r" (\d+)\)")
 
 
 class Sorted(NamedTuple):

@@ -21,7 +21,7 @@ from dyno.numbers import UNKNOWN, count, many, number, percent
 from dyno.report import find, quality, searches, short_run
 from dyno.report.entries import of_repeats
 from dyno.report.searches import Drawn, Searched, table_of
-from dyno.report.table import Cell, Column, figure_interval, terminal
+from dyno.report.table import Cell, Column, figure_interval, terminal, too_wide
 from dyno.screen import styled, verdict_style, wrapped
 from dyno.store.rows import row_of_trial
 
@@ -31,6 +31,7 @@ _SHORT = {
     "output_len": "output", "tensor_parallel": "TP", "max_num_seqs": "slots",
 }  # fmt: skip
 
+_MOST = 2  # findings of the same kind
 _OF_REPEATS = "statistics.repeats_differ"  # about the repeats of a trial together
 _SPREAD = (
     " Over n repeats: totals of completed, failed and duration, means of the rest, with 95 % confidence interval "
@@ -79,10 +80,10 @@ def _table(
     table = table_of([*drawn, *figures, (Column("verdict", kind="verdict"), verdicts)])
     yield from terminal(table, more=f"`dyno runs show {planned[0].place.study} --json`")
     yield from wrapped(about)
+    yield from wrapped(too_wide(table.lines))
     if kind == "find":
         yield from _search_lines(rows)
-    for row in rows:
-        yield from _repeats_differ(row.entry)
+    yield from _repeats_differ(rows)
 
 
 def _figures(kind: str, rows: Sequence[_TrialLine]) -> tuple[list[Drawn], str]:
@@ -101,10 +102,13 @@ def _figures(kind: str, rows: Sequence[_TrialLine]) -> tuple[list[Drawn], str]:
     ], about
 
 
-def _repeats_differ(entry: Entry) -> Iterator[str]:
-    for finding in entry.findings:
-        if finding.code == _OF_REPEATS:
-            yield from _finding(finding)
+def _repeats_differ(rows: Sequence[_TrialLine]) -> Iterator[str]:
+    """Yield the settings whose repeats differ; the page has all."""
+    own = [f for row in rows for f in row.entry.findings if f.code == _OF_REPEATS]
+    for finding in own[:_MOST]:
+        yield from _finding(finding)
+    if len(own) > _MOST:
+        yield f"  So do those of {many(len(own) - _MOST, 'more setting')}."
 
 
 def _search_lines(rows: Sequence[_TrialLine]) -> Iterator[str]:
@@ -315,7 +319,7 @@ def _quality(rows: Sequence[_TrialLine]) -> _Columns:
                 better=way,
             )
         )
-    about = "all: mean of the tasks. The start of the engine that was timed answered; the first concurrency counts."
+    about = "all: mean of the tasks. The engine process that was timed answered, at the first concurrency."
     return [*figures, _DURATION], about
 
 

@@ -87,6 +87,7 @@ def failed_cell(count_: float | None) -> Cell:
     return Cell(count(count_), count_, style="bad" if count_ else "")
 
 
+TOO_WIDE = "± ?"  # for an interval that is wider than its figure
 _GAP = "  "
 _NARROW = 12  # a text is not folded into less
 _NAMED = 8  # hidden columns
@@ -320,9 +321,24 @@ def too_few(figure: Number) -> str:
 
 
 def figure_interval(figure: Number) -> str:
-    """Return the interval of a figure, '' where it isn't known."""
-    if figure.enough is not None:
-        return f"({too_few(figure)})"
+    """Return the interval of a figure: '' where it isn't known, '± ?' where it is wider than the figure."""
+    return TOO_WIDE if figure.enough is not None else _known_interval(figure)
+
+
+def too_wide(lines: Iterable[Line]) -> str:
+    """Explain the mark of an interval that is wider than its figure; '' where no line has it."""
+    cells = (cell for line in lines for cell in line.cells)
+    if not any(cell.interval == TOO_WIDE or cell.text.endswith(TOO_WIDE) for cell in cells):
+        return ""
+    return f"{TOO_WIDE}: the 95 % interval is wider than the figure. Too few repeats, or too short a run."
+
+
+def whole_interval(figure: Number) -> str:
+    """Return the interval of a figure, where there is room for the reason why it has none."""
+    return f"({too_few(figure)})" if figure.enough is not None else _known_interval(figure)
+
+
+def _known_interval(figure: Number) -> str:
     if figure.low is not None and figure.high is not None:
         return interval(figure.value, figure.low, figure.high)
     return plus_minus(figure.deviation, figure.value) if figure.deviation else ""

@@ -25,7 +25,15 @@ from dyno.numbers import (
     setting,
 )
 from dyno.report import find, per, searches, short_run
-from dyno.report.table import Cell, Column, Line, Table, figure_interval, figure_text
+from dyno.report.table import (
+    Cell,
+    Column,
+    Line,
+    Table,
+    figure_interval,
+    figure_text,
+    too_wide,
+)
 from dyno.report.target import limit_words
 
 PLACES = 8  # evidence lines shown of a finding
@@ -296,7 +304,8 @@ def _table(
     for i, entry in enumerate(entries):
         cells = [d.cells[i] for d in drawn]
         lines.append(Line(cells, entry.id, entry.series, entry.verdict))
-    return Table([d.column for d in drawn], lines, name, title, about)
+    notes = f"{about} {too_wide(lines)}".strip()
+    return Table([d.column for d in drawn], lines, name, title, notes)
 
 
 def _series(entries: Sequence[Entry]) -> _Drawn:
@@ -679,7 +688,8 @@ def best(report: Report) -> Table | None:
     if report.target:
         title = f"Best load with {limit_words(report.target)}"
         about = " ".join([_BEST_ABOUT, *report.target_words])
-    return Table([d.column for d in drawn], lines, "best", title, about)
+    notes = f"{about} {too_wide(lines)}".strip()
+    return Table([d.column for d in drawn], lines, "best", title, notes)
 
 
 def _where_chosen(chosen: Sequence[Entry | None]) -> Iterator[_Drawn]:

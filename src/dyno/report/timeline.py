@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 
 from dyno.facts.entry import Bar, Moment
+from dyno.facts.explanation import Neighbourhood, Part
 from dyno.facts.imported import Row, Samples
 from dyno.facts.metric import SAMPLED
 from dyno.facts.record import Record
@@ -43,6 +44,8 @@ class Detail(msgspec.Struct, frozen=True):
     bars: list[Bar] = []
     bars_of: int = 0
     moments: list[Moment] = []
+    parts: list[Part] = []
+    slowest: list[Neighbourhood] = []
 
 
 def quantiles(row: Row) -> dict[str, list[tuple[float, float]]]:

@@ -7,6 +7,7 @@ had run then.
 
 import contextlib
 import os
+import re
 import select
 import sys
 from collections.abc import Iterator, Sequence
@@ -31,6 +32,10 @@ from dyno.units import seconds
 _LOOK_S = 0.1
 _EVENT = b"data:"
 _FIRST_EVENTS = 2  # the first may carry a role alone
+# an event with text, in all protocols
+_TEXT = re.compile(
+    rb'"(?:text|content|reasoning|reasoning_content)"\s*:\s*"(?!")', re.ASCII
+)
 
 
 class PlannedLength(msgspec.Struct, frozen=True, array_like=True):
@@ -110,7 +115,8 @@ class Following:
                 self._events[exchange] = 0
             elif kind == READ and exchange in self._events and self._zero_ns is not None:
                 self._events[exchange] += payload.count(_EVENT)
-                if self._events[exchange] >= _FIRST_EVENTS:
+                several = self._events[exchange] >= _FIRST_EVENTS
+                if several or _TEXT.search(payload):
                     self.timeline.first(exchange, seconds(at_ns - self._zero_ns))
                     del self._events[exchange]
             yield frame

@@ -92,6 +92,8 @@ _NEARBY = 1.0  # log of a load over another
 # of the first long probe; of a short search, these shares
 _LOOK_S, _LOOK_SHARE, _OPEN_LOOK_SHARE = 30.0, 0.125, 0.09
 _LAST_LOOK_S, _LAST_LOOK = 60.0, 0.2  # of the last probe of an open loop
+_LONGEST_S = 30.0  # hardly another probe of an open loop lasts as long
+_PROBES_LATER = 2  # probes for which there is no time left then
 _UNKNOWN_S = 10.0  # that a probe lasts at least, before one has shown it
 
 
@@ -195,10 +197,10 @@ class Search:
         server is slower with little load, as where batches wait until they are full. Then the answer is above."""
         for place, good in enumerate(self._levels):
             below = self._levels[:place]
-            if not self.meets(good).certain or not self._slower(below, good):
+            if self._alone(good) != "meets" or not self._slower(below, good):
                 continue
             for level in below:
-                self._slow_below[level] = self.outcome(level)
+                self._slow_below[level] = self._alone(level)
             self._levels = self._levels[place:]
             self._known.clear()
             return
@@ -206,8 +208,24 @@ class Search:
     def _slower(self, below: Sequence[float], good: float) -> bool:
         """Return whether one of these loads misses the target, visited in turns with one that meets it."""
         return any(
-            self.misses(level).certain and self._in_turns(level, good) for level in below
+            self._alone(level) == "misses" and self._in_turns(level, good)
+            for level in below
         )
+
+    @_remembered
+    def _alone(self, level: float) -> Outcome:
+        """Return what a load's own probes show, by how much probes of one load differ: whether a higher load may be
+        quicker is the question, so that it is quicker counts as no variation."""
+        own = self._ready(level, level)
+        if not own:
+            return "undecided"
+        differs = self._variation_by(*self._differences_of_repeats())
+        count = len(self.limits)
+        if all(self._limit_met(i, own, differs) <= _EACH for i in range(count)):
+            return "meets" if self._seen_again(own, level, below=True) else "undecided"
+        if any(self._limit_missed(i, own, differs) * count <= _EACH for i in range(count)):
+            return "misses" if self._seen_again(own, level, below=False) else "undecided"
+        return "undecided"
 
     def _in_turns(self, one: float, other: float) -> bool:
         """Return whether each of two loads was visited between visits of the other."""
@@ -215,6 +233,11 @@ class Search:
         if not all(times):
             return False
         return max(min(each) for each in times) < min(max(each) for each in times)
+
+    @property
+    def left_out(self) -> list[float]:
+        """The loads that miss the target below one that meets it."""
+        return sorted(self._slow_below)
 
     @property
     def slow_below(self) -> float | None:
@@ -242,7 +265,7 @@ class Search:
     def start_nearby(self, level: float) -> float:
         """Return how many seconds of such a load don't count, by the probes so far."""
         # the last long probe of an open loop is there for what comes late: its queue comes and goes meanwhile
-        longest_s = math.inf if self.whole else self._last_look_s()
+        longest_s = math.inf if self.whole else max(self._last_look_s(), _LONGEST_S)
         near = [
             p.look.profiles
             for p in self.probes
@@ -285,13 +308,18 @@ class Search:
             best = min(best, Shown(doubt, again), key=_order)
         return best
 
-    def _limit_met(self, i: int, probes: Sequence[Probe]) -> float:
-        weighed = [p.look.weighed[i] for p in probes]
-        return doubt_of_meeting(self.limits[i], weighed, self.variation(), self._clump(i))
+    def _limit_met(
+        self, i: int, probes: Sequence[Probe], differs: Variation | None = None
+    ) -> float:
+        """Return the doubt. `differs`: by how much probes do; None: as all of them show."""
+        weighed, differs = [p.look.weighed[i] for p in probes], differs or self.variation()
+        return doubt_of_meeting(self.limits[i], weighed, differs, self._clump(i))
 
-    def _limit_missed(self, i: int, probes: Sequence[Probe]) -> float:
-        weighed = [p.look.weighed[i] for p in probes]
-        return doubt_of_missing(self.limits[i], weighed, self.variation(), self._clump(i))
+    def _limit_missed(
+        self, i: int, probes: Sequence[Probe], differs: Variation | None = None
+    ) -> float:
+        weighed, differs = [p.look.weighed[i] for p in probes], differs or self.variation()
+        return doubt_of_missing(self.limits[i], weighed, differs, self._clump(i))
 
     @_remembered
     def _clump(self, i: int) -> float:
@@ -423,11 +451,13 @@ class Search:
     def variation(self) -> Variation:
         """Estimate by the probes of one load, and by what is assumed before there are several."""
         seen, degrees = self.seen_variation()
+        return self._variation_by(degrees * seen**2, degrees)
+
+    def _variation_by(self, squares: float, degrees: float) -> Variation:
+        """Return the variation by sums of squares, and by what is assumed."""
         total = degrees + _VARIES_WORTH
-        return Variation(
-            math.sqrt((degrees * seen**2 + _VARIES_WORTH * self._assumed() ** 2) / total),
-            total,
-        )
+        assumed = _VARIES_WORTH * self._assumed() ** 2
+        return Variation(math.sqrt((squares + assumed) / total), total)
 
     def _assumed(self) -> float:
         return (_VARIES if self.whole else _OPEN_VARIES) * max(self.slope(), 1.0)
@@ -435,14 +465,8 @@ class Search:
     @_remembered
     def seen_variation(self) -> Variation:
         """Estimate by the probes alone: of one load, and of loads whose margins fall where they should rise."""
-        near = [
-            x for x in self._levels if self._ready(x, x) and abs(self.margin(x)) < _COMPARED
-        ]
-        squares, degrees = 0.0, 0
-        for level in near:
-            margins = [p.look.margin for p in self._ready(level, level)]
-            squares += float(np.var(margins)) * len(margins)
-            degrees += len(margins) - 1
+        near = self._compared()
+        squares, degrees = self._differences_of_repeats()
         means, counts = (
             [self.margin(x) for x in near],
             [len(self._ready(x, x)) for x in near],
@@ -451,6 +475,22 @@ class Search:
         squares += sum(n * (m - f) ** 2 for n, m, f in zip(counts, means, fit, strict=True))
         degrees += len(near) - len(set(fit.tolist()))
         return Variation(math.sqrt(squares / degrees) if degrees else 0.0, degrees)
+
+    def _compared(self) -> list[float]:
+        """Return the loads whose probes show how much probes differ."""
+        return [
+            x for x in self._levels if self._ready(x, x) and abs(self.margin(x)) < _COMPARED
+        ]
+
+    @_remembered
+    def _differences_of_repeats(self) -> tuple[float, int]:
+        """Return by how much probes of one load differ: the sum of squares, and its degrees of freedom."""
+        squares, degrees = 0.0, 0
+        for level in self._compared():
+            margins = [p.look.margin for p in self._ready(level, level)]
+            squares += float(np.var(margins)) * len(margins)
+            degrees += len(margins) - 1
+        return squares, degrees
 
     # ---- what is known of all ----
 
@@ -582,7 +622,7 @@ class Search:
     def _near_limit(self, i: int) -> list[Probe]:
         """Return the probes with a figure near this limit."""
         near = []
-        for probe in self._ready(self._levels[0], math.inf):
+        for probe in self._ready(0.0, math.inf):
             look = probe.look
             piles_up = look.grows or look.swells
             margin = look.weighed[i].margin
@@ -725,7 +765,7 @@ class Search:
             level = min(last * step, self.most)
             return self._brief(level, left_s)
         if self.shown(self.most) == "meets":
-            return None
+            return self._long_look(self.most, left_s)
         return self._long(self.most, left_s)
 
     def _downwards(self, last: float, left_s: float) -> ProbeStep | None:
@@ -733,22 +773,21 @@ class Search:
             step = _SMALL_STEP if last / self.least <= 8 else _STEP
             level = max(last / step, self.least)
             return self._brief(level, left_s)
-        if self.shown(self.least) == "misses":
+        if "misses" in (self.shown(self.least), self._alone(self.least)):
             return self._better_above(left_s)
         return self._long(self.least, left_s)
 
     def _better_above(self, left_s: float) -> ProbeStep | None:
-        """Return a higher load, where the lowest one misses the target and a higher one looks better: a server may be
-        slower with little load. None: none looks better."""
+        """Return a higher load, where the lowest one misses the target and the figure does not rise from there: a
+        server may be slower with little load. None: no load looks better."""
+        spread = self._variation_by(*self._differences_of_repeats()).spread
+        last, clear = self._levels[-1], max(_BETTER, 2 * spread)
+        if self.margin(last) < self.margin(self.least) + clear and last < self.most:
+            return self._brief(min(last * _STEP, self.most), left_s)
         best = min(self._levels, key=self.margin)
         better = self.margin(self.least) - self.margin(best)
-        if better < max(_BETTER, 2 * self.variation().spread):
-            return None
-        if self.margin(best) >= 0:
-            last = self._levels[-1]
-            higher = min(last * _SMALL_STEP, self.most)
-            return self._brief(higher, left_s) if best == last < higher else None
-        if len(self._ready(best, best)) >= _MOST_TRIES:
+        visited = len(self._ready(best, best))
+        if self.margin(best) >= 0 or better < clear or visited >= _MOST_TRIES:
             return None
         again = self.probes[-1].level == best
         return self._long(self.least if again else best, left_s)
@@ -816,8 +855,11 @@ class Search:
         known = self.interval()
         if known.low < known.high:
             met, missed = max(met, known.low), min(missed, known.high)
-        if self._narrow_enough(met, missed):
-            return self._long_look(met, left_s)
+        long_look = self._long_look(met, left_s)
+        later_s = left_s - _PROBES_LATER * self._probe_s()
+        last_chance = later_s < 1.1 * self._last_look_s()
+        if self._narrow_enough(met, missed) or (long_look and last_chance):
+            return long_look
         most_s = self._worth_s(math.log(missed / met), left_s, spent_s)
         pending = [x for x in self._levels if met < x < missed and self._pending(x)]
         if pending and self._probe_s() <= most_s:
@@ -831,7 +873,7 @@ class Search:
         # it may need fewer than expected
         if best is None and missed / met > _WIDE and left_s > self._probe_s():
             best = max(self._gains_again(met, missed, math.inf), default=None)
-        return self._long(best.level, left_s) if best else self._long_look(met, left_s)
+        return self._long(best.level, left_s) if best else long_look
 
     def _last_look_s(self) -> float:
         return min(_LAST_LOOK_S, _LAST_LOOK * (self.budget_s or math.inf))

@@ -28,15 +28,15 @@ from dyno.facts.rig import Accelerator, Rig
 from dyno.facts.setting import SETTINGS, name_of
 from dyno.facts.spread import Distribution, Latency, Spread
 from dyno.facts.study import Place, PlannedTrial
-from dyno.facts.summary import Result, Summary
+from dyno.facts.summary import Result, Summary, reported_share
 from dyno.facts.telemetry import TelemetrySummary
 from dyno.facts.trial import TrialSpec, micro_name
 from dyno.http import Url
 from dyno.measure import timing
 from dyno.measure.cost import hour
 from dyno.measure.offline import micro_sample, times_ms
-from dyno.measure.reuse import reported_share
 from dyno.measure.scores import with_total
+from dyno.measure.telemetry import queue_share
 from dyno.measure.timing import Span
 from dyno.option import fields
 from dyno.store.run import Manifest, Run
@@ -473,6 +473,7 @@ def _of_serving(s: Summary, telemetry: TelemetrySummary | None) -> dict[str, Fig
             "acceptance_rate": telemetry.acceptance,
             "acceptance_length": telemetry.accepted_length,
         }
+    values["queue_share"] = queue_share(s, telemetry)
     if s.reuse is not None:
         values["reported_reuse"] = reported_share(s, telemetry)
     figures = _figures(values)

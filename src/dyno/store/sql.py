@@ -5,9 +5,9 @@ import functools
 import itertools
 import mmap
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import duckdb
 import msgspec
@@ -33,8 +33,15 @@ from dyno.facts.summary import (
 from dyno.files import opened
 from dyno.option import fields, sentences
 from dyno.store import imports, upgrade
-from dyno.store.run import read
-from dyno.store.shelf import look_around, run_line, trial_folders
+from dyno.store.explained import (
+    PARTS,
+    REQUEST_PARTS,
+    explained,
+    part_rows,
+    request_rows,
+)
+from dyno.store.run import Run, read
+from dyno.store.shelf import Shelf, look_around, run_line, trial_folders
 from dyno.workload.spec import WorkloadSpec
 
 TABLES = {
@@ -45,9 +52,15 @@ TABLES = {
     "findings": "one row per finding",
     "telemetry": "one row per sampled value, from telemetry.jsonl",
     "failures": "one row per trial that could not be measured",
+    "parts": "one row per part of a serving run's latency: where the time went",
+    "request_parts": "one row per completed request and part of its latency",
     "imported": "one row per figure from other tools' results, stored by `dyno import`",
 }
 
+if TYPE_CHECKING:
+    import numpy as np
+
+_Answer = TypeVar("_Answer")
 _SCALARS = {
     inspect.BoolType: "BOOLEAN",
     inspect.IntType: "BIGINT",
@@ -248,6 +261,7 @@ _IMPORTED = {
     "value": ("DOUBLE", "in the unit of its name; tokens/s or requests/s, seconds"),
     "definition": ("VARCHAR", "how the tool defines it; see METHOD.md"),
 }
+_EXPLAINED = {"parts": PARTS, "request_parts": REQUEST_PARTS}
 _MEANINGS = {
     **sentences(Record),
     **sentences(Iteration),
@@ -321,13 +335,16 @@ class QueryResult(msgspec.Struct):
 class RunTables:
     """`unreadable`: sentences about runs that are left out."""
 
-    def __init__(self, runs: Path) -> None:
+    def __init__(self, runs: Path, only: Sequence[Path] | None = None) -> None:
+        """`only`: the folders of these runs. None: of all below `runs`."""
         self.unreadable: list[str] = []
-        shelf = look_around(runs)
+        shelf = look_around(runs) if only is None else Shelf()
         folders = [
             *shelf.runs,
             *(trial for study in shelf.studies for trial in trial_folders(study)),
+            *(only or ()),
         ]
+        self._answered = 0
         self._db = duckdb.connect(
             config={
                 "autoinstall_known_extensions": "false",
@@ -342,6 +359,9 @@ class RunTables:
             columns,
             [row for path in shelf.imports for row in self._imported(path)],
         )
+        self._folders = folders
+        for table, named in _EXPLAINED.items():
+            self._insert(table, {name: kind for name, (kind, _) in named.items()}, [])
         self._sizes: dict[str, int] = {}
         self._long = {table: self._files(folders, name) for table, name in _LONG.items()}
         for table, paths in self._long.items():
@@ -352,20 +372,63 @@ class RunTables:
 
     def ask(self, query: str) -> QueryResult:
         """Answer a query. A damaged file is left out, and the query runs again."""
+        return self._without_damaged(query, self._answer)
+
+    # ---- answers that stay: for programs, which read them by columns ----
+
+    def keep(self, query: str) -> str:
+        """Answer a query once, and return the name under which its answer is kept."""
+
+        def stored(query: str) -> str:
+            statement = self._reading(query)
+            name = f"answer_{self._answered}"
+            inner = statement.query.strip().rstrip(";")
+            self._db.execute(f"CREATE TABLE {name} AS FROM ({inner}\n)")
+            return name
+
+        self._answered += 1
+        return self._without_damaged(query, stored)
+
+    def stream(self, answer: str) -> object:
+        """Return a kept answer as an Arrow stream: a capsule, by Arrow's PyCapsule interface."""
+        return self._db.table(answer).__arrow_c_stream__()
+
+    def arrays(self, answer: str) -> dict[str, "np.ndarray[Any, Any]"]:
+        """Return the columns of a kept answer. Where a number is missing, it is NaN."""
+        columns: dict[str, Any] = self._db.table(answer).fetchnumpy()
+        return {name: _unmasked(column) for name, column in columns.items()}
+
+    def rows_of(self, answer: str) -> Iterator[tuple[Any, ...]]:
+        result = self._db.cursor().execute(f"FROM {answer}")
+        while rows := result.fetchmany(1000):
+            yield from rows
+
+    def names_of(self, answer: str) -> list[str]:
+        names: list[str] = self._db.table(answer).columns
+        return names
+
+    def count_of(self, answer: str) -> int:
+        (count,) = self._db.execute(f"SELECT count(*) FROM {answer}").fetchall()[0]
+        return int(count)
+
+    def _without_damaged(self, query: str, answer: Callable[[str], _Answer]) -> _Answer:
         named = [table for table in self._long if table in query.lower()]
         try:
             self._fit(named)
+            if any(table in query.lower() for table in _EXPLAINED):
+                self._explain()
             self._db.execute("SET lock_configuration = true")
             while True:
                 try:
-                    return self._answer(query)
+                    return answer(query)
                 except duckdb.Error as e:
                     if not self._left_out(e):
                         raise
         except duckdb.Error as e:
             raise UsageError(f"The query can't be answered. {e}") from None
 
-    def _answer(self, query: str) -> QueryResult:
+    def _reading(self, query: str) -> Any:
+        """Return the query as a statement, which only reads."""
         statements = self._db.extract_statements(query)
         if len(statements) != 1:
             raise UsageError(f"One query at a time, please: this is {len(statements)}.")
@@ -375,6 +438,10 @@ class RunTables:
                 f"A query may only read (select, describe, summarize); this is {statements[0].type.name.lower()}. "
                 "For a PIVOT, name the values: pivot trials on engine in ('a', 'b') …"
             )
+        return statements[0]
+
+    def _answer(self, query: str) -> QueryResult:
+        statements = [self._reading(query)]
         result = self._db.execute(statements[0])
         columns = _distinct([column[0] for column in result.description])
         kinds = [str(column[1]) for column in result.description]
@@ -389,6 +456,25 @@ class RunTables:
             result = self._db.execute(f"SELECT {cells} FROM ({inner}\n) AS t({names})")
         numbers = {i for i, kind in enumerate(kinds) if kind.startswith(_NUMBERS)}
         return QueryResult(columns, numbers, _rows(result))
+
+    def _explain(self) -> None:
+        """Fill the tables of parts. They are calculated from the records, and only where a query asks for them."""
+        rows: dict[str, list[dict[str, Any]]] = {table: [] for table in _EXPLAINED}
+        for folder in self._folders:
+            run = Run(folder)
+            if not run.whole or not run.records_path.exists():
+                continue
+            try:
+                each = explained(run)
+            except StoreError as e:
+                self.unreadable.append(str(e))
+                continue
+            rows["parts"] += part_rows(each)
+            rows["request_parts"] += request_rows(each)
+        for table, named in _EXPLAINED.items():
+            self._db.execute(f"DROP TABLE {table}")
+            columns = {name: kind for name, (kind, _) in named.items()}
+            self._insert(table, columns, rows[table])
 
     def _files(self, folders: list[Path], name: str) -> list[Path]:
         readable = []
@@ -611,8 +697,25 @@ def _meaning(table: str, column: str) -> str:
         return _IMPORTED[column][1]
     if table == "scores":
         return _SCORES[column][1]
+    if table in _EXPLAINED:
+        return _EXPLAINED[table][column][1]
     family = next(prefix for prefix in _FAMILIES if column.startswith(prefix))
     return _MEANINGS.get(column) or _SETTINGS.get(column) or _FAMILIES[family]
+
+
+def _unmasked(column: Any) -> Any:
+    """Return a column of DuckDB's without its mask: with NaN where a number is missing, else None."""
+    import numpy as np
+
+    if not isinstance(column, np.ma.MaskedArray):
+        return column
+    missing = np.ma.getmaskarray(column)
+    if not missing.any():
+        return column.data
+    is_number = column.dtype.kind in "iuf"
+    out: Any = column.data.astype(np.float64 if is_number else object)
+    out[missing] = np.nan if is_number else None
+    return out
 
 
 def _rows(result: Any) -> Iterator[Sequence[Any]]:

@@ -19,7 +19,7 @@ from dyno.facts.trial import TrialSpec
 from dyno.http import Url, check_plain
 from dyno.option import problems
 from dyno.study.cells import CELLS, CLIENT, OFFLINE, SERVING, TRANSPORT, converted
-from dyno.study.document import Path, TomlDocument, near
+from dyno.study.document import Mistakes, Path, near
 from dyno.study.grid import GridCell, Section
 from dyno.workload.common import MOST_PROMPTS
 from dyno.workload.dataset import Dataset, DatasetTraits
@@ -46,7 +46,7 @@ class Known(NamedTuple):
     """Engines and backends that dyno has, handed in: this room imports none of them."""
 
     backends: Mapping[str, str]  # engine kind → its backend
-    attached: frozenset[str]  # kinds that are not started
+    starts: Mapping[str, bool]  # engine kind → whether dyno starts it
     paths: Mapping[str, str]  # backend → its route
     fields: Mapping[str, frozenset[str] | None]  # backend → the fields it takes; None: any
     prompts_needed: Callable[[LoadSpec, WorkloadSpec], int | None]
@@ -59,7 +59,7 @@ class Known(NamedTuple):
 
 
 class Trials:
-    def __init__(self, document: TomlDocument, known: Known, folder: FilePath) -> None:
+    def __init__(self, document: Mistakes, known: Known, folder: FilePath) -> None:
         self.doc, self.known, self.folder = document, known, folder
         self.models: dict[str, ModelRecipe | None] = {}  # None: it is wrong
 
@@ -211,7 +211,7 @@ class Trials:
 
     def _check_urls(self, urls: list[str], kind: str, section: Section) -> bool:
         """Return whether an engine of this kind has a URL exactly if it is a running server."""
-        attached = kind in self.known.attached
+        attached = not self.known.starts[kind]
         if attached and not urls:
             text = f"base_url is missing: kind = {kind!r} is a running server."
             self.doc.missing(section.table, text, ["base_url"], _tables(section))
@@ -232,7 +232,7 @@ class Trials:
     ) -> dict[str, ModelRecipe]:
         """Return the recipes of this study's models that a trial names. A slip of the pen in a name is a mistake."""
         keys = [("trial", "tokenizer")]
-        if values["engine"].get("kind") not in self.known.attached:
+        if self.known.starts.get(values["engine"].get("kind", ""), True):
             keys += [("engine", "model"), ("engine", "draft_model")]
         out = {}
         for part, key in keys:
@@ -301,9 +301,9 @@ class Trials:
         # How many requests: the load's number goes before the workload's, and with workloads that have no sessions.
         aside = {"num_sessions", "num_warmups", *(SERVING if kind != "serve" else ())}
         load = {k: v for k, v in cells.items() if k not in aside}
-        given = load | {
-            k: values["workload"].get(k) for k in work.cells if k != "num_prompts"
-        }
+        paced = "requests_per_stream" in load  # then the workload's number is not used
+        own = [k for k in work.cells if not (paced and k == "num_prompts")]
+        given = {k: values["workload"].get(k) for k in own} | load
         each = [*rules.LOAD, *(rules.WORKLOAD if dataset is not _UNKNOWN else ())]
         settings = rules.GivenSettings(given, dataset, recorded, micro=kind == "micro")
         for mistake in rules.mistakes(each, settings, "keys"):
@@ -384,12 +384,10 @@ class Trials:
     ) -> tuple[int | None, int | None]:
         """Return how many requests and sessions there are. `cells`: of the workload, `how`: of the load."""
         sessions = how.get("num_sessions", cells.get("num_sessions"))
-        count = _requested(how, load, offline)
+        count = _requested(how, cells, load, offline)
         if count is not None:
             return count, sessions
-        count = cells.get("num_prompts") or self.known.prompts_needed(
-            load, WorkloadSpec(**cells)
-        )
+        count = self.known.prompts_needed(load, WorkloadSpec(**cells))
         if count is None:
             return _implied(cells, load, offline, sessions), sessions
         if count and cells["dataset"] == DEFAULT_OF_CLASSES and "num_prompts" not in cells:
@@ -445,16 +443,24 @@ def _is_paced(cells: dict[str, Any], dataset: Dataset) -> bool:
 
 
 def _requested(
-    how: dict[str, Any], load: LoadSpec, offline: OfflineSpec | None
+    how: dict[str, Any],
+    cells: dict[str, Any],
+    load: LoadSpec,
+    offline: OfflineSpec | None,
 ) -> int | None:
-    """Return the number of requests that a load asks for."""
+    """Return the number of requests that a load asks for, or its workload; 0: all of a file."""
     if offline and offline.kind == "latency":
         return offline.batch_size or 8  # as vLLM's; what a workload says is for other loads
     if "num_prompts" in how:
-        number: int = how["num_prompts"]
-        return number
-    each: float | None = how.get("requests_per_stream")
-    return max(1, round(each * (load.max_concurrency or 1))) if each else None
+        asked: int = how["num_prompts"]
+        return max(asked, 0)
+    each: float = how.get("requests_per_stream", 0)
+    if each:
+        return max(1, round(each * (load.max_concurrency or 1)))
+    of_workload: int | None = cells.get("num_prompts")
+    if of_workload is None:
+        return None
+    return max(of_workload, 0)
 
 
 def _implied(

@@ -2,12 +2,12 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from dyno.errors import ModelError, WorkloadError
+from dyno.errors import ModelError, UsageError, WorkloadError
 from dyno.models import hub
-from dyno.models.cache import snapshot, snapshot_folder, storage_folder
 from dyno.option import setting_name
 from dyno.saying import Say
 from dyno.workload.datasets import DATASETS
@@ -24,9 +24,8 @@ def located(
         return msgspec.structs.replace(spec, classes=parts), None
     declared = DATASETS.get(spec.dataset)
     if declared and declared.hub_name:
-        return msgspec.structs.replace(
-            spec, path=_cached(spec.path or getattr(spec, declared.hub_name))
-        ), None
+        name = hub_name(spec)
+        return (spec if name is None else _fetched(spec, name, say, below)), None
     source = spec.path or spec.dataset
     recipe = hub.dataset_recipe(source)
     if recipe is None:
@@ -42,22 +41,36 @@ def located(
     return msgspec.structs.replace(spec, path=file.path), file
 
 
-def _cached(name: str | None) -> str | None:
-    """Return the folder of a dataset in the Hub's cache, by OWNER/NAME; a path of this machine is its own."""
-    text = (name or "").removeprefix("hub:").removeprefix("datasets/")
-    if (
-        not name
-        or Path(name).expanduser().exists()
-        or not re.fullmatch(r"[\w.-]+/[\w.-]+(@[\w./-]+)?", text)
+def hub_name(spec: WorkloadSpec) -> str | None:
+    """Return OWNER/NAME or OWNER/NAME@REVISION of a data set of the Hub; None: its files are named by a path."""
+    declared = DATASETS[spec.dataset]
+    given: str = spec.path or getattr(spec, declared.hub_name) or ""
+    name = given.removeprefix("hub:").removeprefix("datasets/")
+    if Path(given).expanduser().exists() or not re.fullmatch(
+        r"[\w.-]+/[\w.-]+(@[\w./-]+)?", name
     ):
-        return name
-    repo, _, revision = text.partition("@")
-    storage = storage_folder("dataset", repo)
-    commit, _ = snapshot(storage, revision or "main")
-    folder = snapshot_folder(storage, commit) if commit else None
-    if folder is None or not folder.is_dir():
+        return None
+    if name.partition("@")[0] in declared.hub_refused:
         raise WorkloadError(
-            f"The dataset {repo} isn't on this machine. Fetch it with `hf download --repo-type dataset {repo}`, or "
-            f"give a folder or file with {setting_name('--dataset-path')}."
+            f"The dataset {name} asks about images or sounds: dyno sends text only. Choose another with "
+            f"{setting_name('--dataset-path')}."
         )
-    return str(folder)
+    return name
+
+
+def files_of(spec: WorkloadSpec) -> list[str]:
+    """Return patterns of the files that a data set of the Hub is fetched with."""
+    return [f"*{ending}" for ending in DATASETS[spec.dataset].hub_endings]
+
+
+def _fetched(spec: WorkloadSpec, name: str, say: Say, below: Say) -> WorkloadSpec:
+    """Return the workload with the folder of its data set, which is fetched where it isn't here."""
+    try:
+        folder = hub.dataset_folder(name, files_of(spec), say, below)
+    except (ModelError, UsageError) as e:
+        raise WorkloadError(
+            f"The dataset {name} isn't on this machine. {e} A folder or file from elsewhere is given with "
+            f"{setting_name('--dataset-path')}."
+        ) from None
+    given: dict[str, Any] = {DATASETS[spec.dataset].hub_name: name} if not spec.path else {}
+    return msgspec.structs.replace(spec, path=str(folder), **given)

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 import dyno
+from dyno import plugins
 from dyno.checks import examine
 from dyno.checks.evidence import OfflineEvidence
 from dyno.errors import EngineError, UsageError
@@ -26,6 +27,7 @@ from dyno.facts.trial import TrialSpec
 from dyno.load.progress import Stop
 from dyno.measure import offline as measured
 from dyno.measure import roofline, telemetry
+from dyno.numbers import many
 from dyno.option import fields, setting_name
 from dyno.probe import rig
 from dyno.probe.telemetry.sampler import Sampler
@@ -56,7 +58,7 @@ def batch_of(trial: TrialSpec) -> Batch:
     shared = replicas(trial) if o.kind == "throughput" else 1
     if w.num_prompts < shared:
         raise UsageError(
-            f"{w.num_prompts} prompts can't be shared by {shared} replicas. Give at least {shared}."
+            f"{many(w.num_prompts, 'prompt')} can't be shared by {many(shared, 'replica')}. Give at least {shared}."
         )
     return Batch(o.kind, -(-w.num_prompts // shared), longest(trial) or 2048)
 
@@ -337,6 +339,7 @@ def measure(
             model=worker.plan.shape(),
             peaks=worker.peaks,
             dataset=batches.file,
+            plugins=plugins.active(),
         )
     )
     with contextlib.ExitStack() as last:

@@ -9,13 +9,14 @@ import itertools
 import re
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 
 import msgspec
 
 import dyno
-from dyno import secrets
+from dyno import plugins, secrets
 from dyno.checks import examine
 from dyno.checks.evidence import Evidence
 from dyno.clock import now_ns
@@ -186,8 +187,11 @@ def measure(
         watcher.sampling(sampling)
         trip = session.round_trip_ns()
         before = others_s(session.cpu_s, _cpu_s(ahead))
-        with processes.probing(probes(trial, session), run.probe_path, keys):
-            client = _drive(run, session, trial, load, count, keys, ahead)
+        with (
+            processes.probing(probes(trial, session), run.probe_path, keys),
+            _driver(run, session, trial, load, count, keys, ahead) as drive,
+        ):
+            client = drive()
         after = others_s(session.cpu_s, _cpu_s(ahead))
         if here:
             client = _with_others(client, before, after)
@@ -232,7 +236,8 @@ def _stop_profiler(session: Session, trial: TrialSpec) -> None:
         session.watcher.phase(str(e))
 
 
-def _drive(
+@contextlib.contextmanager
+def _driver(
     run: Run,
     session: Session,
     trial: TrialSpec,
@@ -240,11 +245,12 @@ def _drive(
     count: int,
     keys: Sequence[bytes],
     ahead: processes.Ahead | None,
-) -> ClientFacts:
-    """Put the load on by this process, or by several."""
+) -> Iterator[Callable[[], ClientFacts]]:
+    """Yield what puts the load on, by this process or by several."""
     if count > 1 or trial.client.on != "here":
         spools = run.spools_of(count)
-        return processes.drive(session, load, spools, keys, trial.client, ahead)
+        yield partial(processes.drive, session, load, spools, keys, trial.client, ahead)
+        return
     with contextlib.closing(Spool(run.spool_path, keys)) as spool:
         watch = session.watcher.progress
         wire = Wire(
@@ -255,7 +261,7 @@ def _drive(
             core=session.core,
             gate=_gate(ahead),
         )
-        return wire.drive()
+        yield wire.drive
 
 
 def _warm_up(
@@ -327,6 +333,7 @@ def manifest_of(session: Session, prepared: Prepared) -> Manifest:
         template=work.template,
         media=prepared.media,
         structured=answers.prescribed(trial, work.requests),
+        plugins=plugins.active(),
     )
 
 
@@ -360,9 +367,16 @@ def finish(
     answers: the words of these are not kept then. `ahead`: what was decoded while the load ran.
     """
     try:
-        return _finish(
-            run, tokenizer, keep_raw, only_whole, keys_known, watcher or Watcher(), ahead
-        )
+        with run.in_hand():
+            return _finish(
+                run,
+                tokenizer,
+                keep_raw,
+                only_whole,
+                keys_known,
+                watcher or Watcher(),
+                ahead,
+            )
     except DynoError:
         raise
     except Exception as e:  # dyno's own mistake: it costs this trial and no other

@@ -15,17 +15,20 @@ _LEAST_CONTEXT, _BLOCK = 512, 256  # tokens; a cache is a multiple of a block
 
 
 def for_loads(
-    trials: Sequence[TrialSpec], quality: QualitySpec | None = None
+    trials: Sequence[TrialSpec],
+    quality: QualitySpec | None = None,
+    longest_question: int | None = None,
 ) -> list[TrialSpec]:
     """Return the trials with slots for their load, where the setting leaves the number open.
 
     Slots share a context. Where the setting has none, each gets what the longest request needs; where that isn't known,
-    the setting stays as it is."""
+    the setting stays as it is. `longest_question`: of the quality test, in tokens with its answer; None: unknown."""
     settings: dict[bytes, list[TrialSpec]] = {}
     for trial in trials:
         if trial.engine and trial.offline is None:
             settings.setdefault(msgspec.json.encode(trial.engine), []).append(trial)
-    chosen = {key: _with_slots(mine, quality) for key, mine in settings.items()}
+    asked = [] if quality is None else [longest_question]
+    chosen = {key: _with_slots(mine, quality, asked) for key, mine in settings.items()}
     return [_replaced(trial, chosen) for trial in trials]
 
 
@@ -37,15 +40,17 @@ def _replaced(trial: TrialSpec, chosen: dict[bytes, EngineSpec | None]) -> Trial
 
 
 def _with_slots(
-    trials: Sequence[TrialSpec], quality: QualitySpec | None
+    trials: Sequence[TrialSpec],
+    quality: QualitySpec | None,
+    asked: Sequence[int | None],
 ) -> EngineSpec | None:
-    """Return the setting that these trials share, with slots. None: it stays."""
+    """Return the setting that these trials share, with slots. None: it stays. `asked`: lengths beside the loads'."""
     spec = trials[0].engine
     assert spec is not None
     if not kind_of(spec.kind).one_slot(spec) or any(trial.find for trial in trials):
         return None
     slots = math.ceil(_highest(trials, quality) / spec.replicas)
-    length = spec.max_model_len or (None if quality else _context(trials))
+    length = spec.max_model_len or _context([*map(longest, trials), *asked])
     if slots == 1 or length is None:
         return None
     return msgspec.structs.replace(spec, max_num_seqs=slots, max_model_len=length)
@@ -56,8 +61,9 @@ def _highest(trials: Sequence[TrialSpec], quality: QualitySpec | None) -> int:
     return max([*(trial.load.max_concurrency or 1 for trial in trials), *asked])
 
 
-def _context(trials: Sequence[TrialSpec]) -> int | None:
-    lengths = [longest(trial) for trial in trials]
-    if not all(lengths):
+def _context(lengths: Sequence[int | None]) -> int | None:
+    """Return the context of a slot that holds each of these requests. None: a length is unknown."""
+    known = [length for length in lengths if length]
+    if len(known) < len(lengths):
         return None
-    return max(_LEAST_CONTEXT, math.ceil((max(lengths) + 8) / _BLOCK) * _BLOCK)
+    return max(_LEAST_CONTEXT, math.ceil((max(known) + 8) / _BLOCK) * _BLOCK)

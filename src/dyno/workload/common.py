@@ -1,6 +1,6 @@
 """The settings of all workloads, or of many. Those of one data set are in its file."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -31,8 +31,15 @@ class CommonSpec(msgspec.Struct, frozen=True):
             "file of prompts or conversations; or hub:OWNER/NAME/FILE@REV",
         ),
     ] = None
-    num_prompts: Annotated[  # 0: all requests of a trace
-        int, Option("--num-prompts", "N", "number of requests", least=1, most=MOST_PROMPTS)
+    num_prompts: Annotated[  # 0: all requests of a file
+        int,
+        Option(
+            "--num-prompts",
+            "N",
+            "number of requests; -1: all of a file",
+            least=-1,
+            most=MOST_PROMPTS,
+        ),
     ] = 1000
     num_sessions: Annotated[
         int | None,
@@ -150,6 +157,15 @@ class CommonSpec(msgspec.Struct, frozen=True):
             help="send prompts of custom and hf as they are; else the model's chat template is applied to them",
         ),
     ] = False
+    options: Annotated[
+        dict[str, Any],
+        Option(
+            "--dataset-option",
+            "KEY=VALUE",
+            "settings of a data set that a plug-in adds",
+            nargs="*",
+        ),
+    ] = {}
     answers: Annotated[
         Answers | None,
         Option(

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from dyno.errors import WorkloadError
+from dyno.option import problems
 from dyno.workload.common import CommonSpec
 
 
@@ -21,6 +23,8 @@ class DatasetTraits(msgspec.Struct, frozen=True):
     times: bool = False  # it may have times at which its requests or sessions were recorded
     paced: bool = False  # its requests are sent at these times unless the load has a rate
     trace: bool = False  # all of its requests are sent unless a number is given
+    # it has a last request, so that all of them can be asked for: num_prompts = -1
+    ends: bool = False
     template: bool = False  # vLLM applies the model's chat template to its prompts
     template_always: bool = False  # also with --skip-chat-template: vLLM's rule
     # its prompts have no natural end, so the requested length is meant: ignore_eos
@@ -57,13 +61,16 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
     takes: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()  # settings that a study must give
     file_optional: bool = False  # its file is named by another setting, or comes with dyno
+    folders: bool = False  # its path may be a folder
     offline: bool = False  # `dyno bench throughput` has it
     lengths: tuple[LengthFlag, ...] = ()
     lengths_of: str = ""  # the data set whose flags for lengths it has, too
     # setting → vLLM's default of its flag, where it is not that of all
     flag_defaults: dict[str, Any] = {}
     hub_file: str = ""  # its file on the Hub, where none is given
-    hub_name: str = ""  # the setting that names a data set in the Hub's cache
+    hub_name: str = ""  # the setting that names a data set of the Hub
+    hub_endings: tuple[str, ...] = ()  # of its files that are fetched
+    hub_refused: frozenset[str] = frozenset()  # data sets of the Hub without text
     rate: str = ""  # the setting that is the rate of its requests
     # of an answer, about, where nothing limits it: for an estimate of the time
     answer_tokens: int = 200
@@ -80,8 +87,28 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
 
     def requests(self, workload: CommonSpec, tokenizer: Any) -> Iterator[Any]:
         """Generate its requests for a workload, of whose settings it gets those that are its own."""
-        own = {name: getattr(workload, name) for name in self.spec.__struct_fields__}
-        return self.generate(self.spec(**own), tokenizer)
+        return self.generate(self.own_spec(workload), tokenizer)
+
+    def own_spec(self, workload: CommonSpec) -> CommonSpec:
+        """Return the settings of a workload that are the data set's. Those of a plug-in's are in its `options`."""
+        names = self.spec.__struct_fields__
+        given = {name: getattr(workload, name) for name in names if hasattr(workload, name)}
+        added = {name for name in names if name not in given}
+        if unknown := sorted(workload.options.keys() - added):
+            known = ", ".join(sorted(added)) or "none"
+            raise WorkloadError(
+                f"The data set {self.name} has no option {', '.join(unknown)}. Its options: {known}."
+            )
+        if not added:
+            return self.spec(**given)
+        plain = {name: msgspec.to_builtins(value) for name, value in given.items()}
+        try:
+            spec = msgspec.convert({**plain, **workload.options}, self.spec, strict=False)
+        except msgspec.ValidationError as e:
+            raise WorkloadError(f"An option of the data set {self.name}: {e}.") from None
+        if wrong := list(problems(spec)):
+            raise WorkloadError(f"The data set {self.name}: {'; '.join(wrong)}.")
+        return spec
 
     @property
     def needs_file(self) -> bool:

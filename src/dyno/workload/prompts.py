@@ -220,7 +220,7 @@ def _checked(spec: T) -> T:
         raise WorkloadError(
             f"There is no dataset {spec.dataset!r}. {hint}dyno knows {', '.join(DATASETS)}."
         )
-    if spec.num_prompts < (0 if spec.traits.trace else 1):
+    if spec.num_prompts < (0 if spec.traits.ends else 1):
         raise WorkloadError(
             f"{spec.num_prompts} prompts were asked for. Set {setting_name('--num-prompts')} to at least 1."
         )

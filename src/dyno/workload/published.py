@@ -1,5 +1,6 @@
 """vLLM's datasets that are read from public files: the sonnet, and datasets of the Hub that are on this machine."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
@@ -9,7 +10,7 @@ from dyno import files
 from dyno.errors import WorkloadError
 from dyno.option import setting_name
 from dyno.workload.common import MOST_TOKENS, CommonSpec
-from dyno.workload.datasets.hf import HfSpec
+from dyno.workload.datasets.hf import ENDINGS, HfSpec
 from dyno.workload.datasets.spec_bench import SpecBenchSpec
 from dyno.workload.datasets.speed_bench import SpeedBenchSpec
 from dyno.workload.recorded import (
@@ -38,6 +39,9 @@ _FIXED = {
     "edit_5k_char": 4000,
     "edit_10k_char": 4000,
 }
+# Subset and split that vLLM takes unasked, where they are not all of it, or train: word of a path → their words
+_USUAL_PARTS = {"gsm8k": ("main", "test"), "openai_humaneval": ("", "test")}
+_SPLIT = re.compile(r"(?<![a-z])(train|test|validation|valid|val|dev|eval)(?![a-z])")
 _BFCL_OUTPUT_LEN = 512
 _SPEC_OUTPUT_LEN, _SPEED_OUTPUT_LEN = 256, 4096
 # BFCL's names of types that JSON Schema calls otherwise
@@ -74,7 +78,6 @@ provides, suggesting the appropriate edits within the excerpt, taking into accou
 _ZETA_REGION = "<|editable_region_start|>"  # its answer begins here
 # ends vLLM's prompts from InstructCoder
 _EDIT = "Just output the code, do not include any explanation."
-_ENDINGS = (".parquet", ".jsonl", ".json", ".jsonl.gz", ".json.gz", ".csv")
 # columns; the first that has a text
 _PROMPTS = ("prompt", "question", "instruction", "text", "input")
 _ANSWERS = ("answer", "response", "output", "completion")
@@ -213,11 +216,13 @@ def hf(spec: HfSpec, tokenizer: Tokenizer) -> Iterator[Request]:
     if spec.shuffle:
         Random(spec.seed).shuffle(rows)
     none = True
-    wanted_tokens = spec.output_len or _fixed_length(spec.path)
+    name = _name(spec)
+    wanted_tokens = spec.output_len or _fixed_length(name)
     for where, row in rows:
-        if not _is_wanted_edit(spec, row):
+        if not _is_wanted_edit(spec, row) or _is_unanswered(row):
             continue
-        request = _question(spec, tokenizer, _exchange(row, where), wanted_tokens)
+        question = _exchange(row, where, edits="instructcoder" in name)
+        request = _question(spec, tokenizer, question, wanted_tokens)
         if request is not None:
             none = False
             yield request
@@ -228,9 +233,14 @@ def hf(spec: HfSpec, tokenizer: Tokenizer) -> Iterator[Request]:
         )
 
 
-def _fixed_length(path: str) -> int | None:
+def _name(spec: HfSpec) -> str:
+    """Return what tells which dataset it is: its path, and the name that the user gives it."""
+    return f"{spec.path} {spec.hf_name or ''}".lower()
+
+
+def _fixed_length(name: str) -> int | None:
     """Return the tokens that vLLM has generated whatever the recorded answer is; None: as many as that has."""
-    return next((tokens for word, tokens in _FIXED.items() if word in path.lower()), None)
+    return next((tokens for word, tokens in _FIXED.items() if word in name), None)
 
 
 def _question(
@@ -244,6 +254,8 @@ def _question(
     if wanted_tokens or not row.answer:
         return Request(prompt, tokens, wanted_tokens or _HF_OUTPUT_LEN)
     output_tokens = tokenizer.count(row.answer)
+    if row.plain_answer:
+        output_tokens -= tokenizer.count("")
     if not row.limits.admit(tokens, output_tokens):
         return None
     return Request(prompt, tokens, output_tokens)
@@ -255,6 +267,12 @@ def _is_wanted_edit(spec: HfSpec, row: dict[str, Any]) -> bool:
     if not isinstance(distance, int | float):
         return True
     return spec.blazedit_min_distance <= distance <= spec.blazedit_max_distance
+
+
+def _is_unanswered(row: dict[str, Any]) -> bool:
+    """Return whether it is a conversation without an answer, which vLLM leaves out."""
+    turns = row.get("conversations")
+    return isinstance(turns, list) and len(turns) < 2
 
 
 # ---- BFCL: questions with tools ----
@@ -352,17 +370,26 @@ def _files(spec: HfSpec, path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
     names = _data_files(path)
-    words = [word for word in (spec.hf_subset, spec.hf_split) if word]
+    usual = next((v for word, v in _USUAL_PARTS.items() if word in _name(spec)), ("", ""))
+    if not any(usual[0] in name and usual[1] in name for name in names.values()):
+        usual = ("", "")  # a copy in other files
+    subset, split = spec.hf_subset or usual[0], spec.hf_split or usual[1]
+    words = [word for word in (subset, split) if word]
     chosen = [p for p, name in names.items() if all(word in name for word in words)]
+    if not chosen and split == "train":
+        # As the datasets package has it: files that name no split are for training.
+        chosen = [
+            p for p, name in names.items() if subset in name and not _SPLIT.search(name)
+        ]
     if not chosen:
         shown = ", ".join(list(names.values())[:6]) or "none"
         asked = f" with {' and '.join(words)}" if words else ""
         raise WorkloadError(
-            f"{path} has no {', '.join(_ENDINGS[:3])} file{asked} in its path. Its data files: {shown}. Check "
+            f"{path} has no {', '.join(ENDINGS[:3])} file{asked} in its path. Its data files: {shown}. Check "
             f"{setting_name('--dataset-path')}, {setting_name('--hf-subset')} and {setting_name('--hf-split')}."
         )
     train = [p for p in chosen if "train" in names[p]]
-    if train and not spec.hf_split:
+    if train and not split:
         return train  # else a split would be sent twice
     return chosen
 
@@ -371,7 +398,7 @@ def _data_files(folder: Path) -> dict[Path, str]:
     """Return the data files below a folder, each with its path from there."""
     names = {}
     for path in sorted(folder.rglob("*")):
-        if path.name.endswith(_ENDINGS) and not path.name.startswith(("dataset_info", ".")):
+        if path.name.endswith(ENDINGS) and not path.name.startswith(("dataset_info", ".")):
             names[path] = path.relative_to(folder).as_posix()
     return names
 
@@ -383,10 +410,12 @@ class _QuestionRow(NamedTuple):
     # vLLM applies the chat template; to the start of a conversation it doesn't
     question: bool = True
     limits: _Limits = _Limits()
+    plain_answer: bool = False  # vLLM counts it without the tokens that begin a prompt
 
 
-def _exchange(row: dict[str, Any], where: str) -> _QuestionRow:
-    """Return the question of a row, with the answer and the system's message where it has them."""
+def _exchange(row: dict[str, Any], where: str, edits: bool) -> _QuestionRow:
+    """Return the question of a row, with the answer and the system's message where it has them. `edits`: it asks for
+    a change of code, as InstructCoder does."""
     start = _conversation_start(row)
     if start is not None:
         return start
@@ -405,9 +434,9 @@ def _exchange(row: dict[str, Any], where: str) -> _QuestionRow:
         )
     answer = next((texts[name] for name in _ANSWERS if name in texts), "")
     system = texts.get("system_prompt", "")  # of MLPerf
-    if "instructcoder" in where.lower() and "input" in texts:
+    if edits and "input" in texts:
         prompt = f"{texts['input']}\n\n{prompt} {_EDIT}"
-    return _QuestionRow(prompt, answer, system)
+    return _QuestionRow(prompt, answer, system, plain_answer=bool(system))
 
 
 def _first_turn(row: dict[str, Any]) -> str:

@@ -31,6 +31,8 @@ PORTABLE = (
 SERVER_METRICS = (
     "running_requests", "waiting_requests", "kv_used_share", "accepted_length_tokens", "preemptions",
     "prefix_queried_tokens", "prefix_hit_tokens", "output_tokens", "drafts", "drafted_tokens", "accepted_tokens",
+    # sums over the requests that have ended, and their number
+    "queue_s", "prefill_s", "decode_s", "timed_requests",
 )  # fmt: skip
 TORCH_CACHES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
 # in torch's words

@@ -113,6 +113,8 @@ class SgLang(EngineKind):
         "prefix_queried_tokens": ("sglang:prompt_tokens_total",),
         "prefix_hit_tokens": ("sglang:cached_tokens_total",),
         "output_tokens": ("sglang:generation_tokens_total",),
+        "queue_s": ("sglang:queue_time_seconds_sum",),
+        "timed_requests": ("sglang:queue_time_seconds_count",),
     }
 
     commands = (

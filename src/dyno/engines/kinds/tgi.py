@@ -155,6 +155,8 @@ class Tgi(EngineKind):
 
     server_order = 30
     metrics = {
+        "queue_s": ("tgi_request_queue_duration_sum",),
+        "timed_requests": ("tgi_request_queue_duration_count",),
         "running_requests": ("tgi_batch_current_size",),
         "waiting_requests": ("tgi_queue_size",),
         "output_tokens": ("tgi_request_generated_tokens_sum",),

@@ -32,7 +32,7 @@ from dyno.engines.kinds.base import (
 from dyno.engines.kinds.recipe import OF_OTHER_TORCH, TORCH_CPU, Recipe
 from dyno.engines.kinds.routes import Cards, answer, first_text, json_object, whole_number
 from dyno.errors import UsageError
-from dyno.facts.engine import EngineSpec, valued
+from dyno.facts.engine import EngineSpec, before, valued
 from dyno.facts.offline import OPTIONS, Batch
 from dyno.facts.rig import Rig
 from dyno.facts.target import known
@@ -298,6 +298,17 @@ _RECIPES = {
 }
 
 
+_TIMES = "--enable-per-request-metrics"  # read in the sources of 0.32 and 0.33
+_NO_STATS = "--disable-log-stats"  # with which it refuses to start
+
+
+def _times(spec: EngineSpec, version: str | None) -> list[str]:
+    """Return the flag by which each answer has its times in the queue, until the first token and until the last."""
+    if version is None or before(version, "0.32") or {_TIMES, _NO_STATS} & {*spec.args}:
+        return []
+    return [_TIMES]
+
+
 class Vllm(EngineKind):
     name = "vllm"
     title = "vLLM"
@@ -325,7 +336,12 @@ class Vllm(EngineKind):
         "--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "--data-parallel-size", "-dp",
     )  # fmt: skip
     offline_options = (*OPTIONS, "profile")
-    offline_flags = {"tokenizer": "--tokenizer", "seed": "--seed"}
+    offline_flags = {
+        "tokenizer": "--tokenizer",
+        "seed": "--seed",
+        # its worker reads it: vLLM's own engine flags have none such
+        "async_engine": "--async-engine",
+    }
 
     fetches = True
 
@@ -375,6 +391,10 @@ class Vllm(EngineKind):
             "vllm:gpu_prefix_cache_hits_total",
         ),
         "output_tokens": ("vllm:generation_tokens_total",),
+        "queue_s": ("vllm:request_queue_time_seconds_sum",),
+        "prefill_s": ("vllm:request_prefill_time_seconds_sum",),
+        "decode_s": ("vllm:request_decode_time_seconds_sum",),
+        "timed_requests": ("vllm:request_queue_time_seconds_count",),
         "drafts": ("vllm:spec_decode_num_drafts_total",),
         "drafted_tokens": ("vllm:spec_decode_num_draft_tokens_total",),
         "accepted_tokens": ("vllm:spec_decode_num_accepted_tokens_total",),
@@ -440,7 +460,7 @@ class Vllm(EngineKind):
         own += ["--host", spec.host, "--port", str(port)]
         settings = with_dtype(spec)
         own += self.flags(settings, program.version, leave=("draft_model", "draft_tokens"))
-        return own + _speculation(spec, program.version)
+        return [*own, *_speculation(spec, program.version), *_times(spec, program.version)]
 
     def worker(
         self, spec: EngineSpec, program: Program, port: int, batch: Batch

@@ -1,8 +1,9 @@
-"""vLLM by its `LLM` class. The flags are those of `vllm serve`."""
+"""vLLM by its `LLM` class, or by the engine of its server. The flags are those of `vllm serve`."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import random
 import time
@@ -10,25 +11,29 @@ from typing import Any
 
 from . import Answer, Job, RefusedError, WorkerEngine, iteration, now_ns
 
+# asks for the engine of its server, as in `vllm bench throughput`
+_ASYNC = "--async-engine"
+
 
 class VllmWorker(WorkerEngine):
     def __init__(self, flags: list[str]) -> None:
-        from vllm import LLM
         from vllm.engine.arg_utils import EngineArgs
 
-        parser = EngineArgs.add_cli_args(_flexible_parser())
-        # hundreds of flags before the line that says which one is wrong
-        parser.usage = argparse.SUPPRESS
-        arguments = dict(vars(EngineArgs.from_cli_args(parser.parse_args(flags))))
-        # else no request has the time of its first token
-        arguments["disable_log_stats"] = False
-        self.llm = LLM(**arguments)
+        self.llm = self._loaded(_arguments(EngineArgs, flags))
+
+    def _loaded(self, arguments: dict[str, Any]) -> Any:
+        from vllm import LLM
+
+        return LLM(**arguments)
+
+    def _config(self) -> Any:
+        engine = self.llm.llm_engine
+        return getattr(engine, "vllm_config", engine)
 
     def facts(self) -> dict[str, Any]:
         import vllm
 
-        engine = self.llm.llm_engine
-        config = getattr(engine, "vllm_config", engine)
+        config = self._config()
         model, cache, scheduler = (
             config.model_config,
             config.cache_config,
@@ -82,7 +87,7 @@ class VllmWorker(WorkerEngine):
             for wanted in job["wanted"]
         ]
         if job.get("reset"):
-            self.llm.reset_prefix_cache()
+            self._call("reset_prefix_cache")
         before = self._speculation()
         self.begin()
         wall = time.time_ns() - now_ns()
@@ -96,16 +101,21 @@ class VllmWorker(WorkerEngine):
         answers = [self._answer(o, w, start, wall) for o, w in zip(outputs, job["wanted"])]
         return iteration(start, end, answers, counts)
 
+    def _call(self, method: str) -> Any:
+        return getattr(self.llm, method)()
+
     def _outputs(self, prompts: list[Any], sampling: list[Any], job: Job) -> list[Any]:
         loras = self._adapters(job, len(prompts))
+        # older versions don't know the argument
+        adapters = {"lora_request": loras} if loras else {}
         llm = self.llm
         if not job.get("prequeue"):
-            return list(llm.generate(prompts, sampling, use_tqdm=False, lora_request=loras))
+            return list(llm.generate(prompts, sampling, use_tqdm=False, **adapters))
         if not hasattr(llm, "enqueue"):
             raise RefusedError("this version can't queue requests before it begins")
         llm.sleep(level=0, mode="abort")
         try:
-            llm.enqueue(prompts, sampling, lora_request=loras, use_tqdm=False)
+            llm.enqueue(prompts, sampling, use_tqdm=False, **adapters)
         finally:
             llm.wake_up(tags=["scheduling"])
         return list(llm.wait_for_completion(use_tqdm=False))
@@ -117,8 +127,7 @@ class VllmWorker(WorkerEngine):
             return None
         from vllm.lora.request import LoRARequest
 
-        engine = self.llm.llm_engine
-        lora = getattr(getattr(engine, "vllm_config", engine), "lora_config", None)
+        lora = getattr(self._config(), "lora_config", None)
         if lora is None:
             raise RefusedError("an adapter needs --enable-lora")
         rng = random.Random(asked["seed"])
@@ -131,7 +140,7 @@ class VllmWorker(WorkerEngine):
         if not job.get("profile"):
             return
         try:
-            getattr(self.llm, method)()
+            self._call(method)
         except Exception as e:  # of any kind, by version: without a profiler's folder
             raise RefusedError(f"its profiler can't be used: {e}") from None
 
@@ -195,11 +204,14 @@ class VllmWorker(WorkerEngine):
         }
         counts: dict[str, int] = {}
         with contextlib.suppress(Exception):  # versions before 0.10 have none
-            for metric in self.llm.get_metrics():
+            for metric in self._metrics():
                 name = names.get(metric.name.replace("vllm:spec_decode_", ""))
                 if name:
                     counts[name] = counts.get(name, 0) + int(metric.value)
         return counts
+
+    def _metrics(self) -> Any:
+        return self.llm.get_metrics()
 
     def micro(self, job: Job) -> dict[str, Any]:
         depth, prompt, wanted = job["depth"], job["prompt"], job["generate"]
@@ -211,6 +223,76 @@ class VllmWorker(WorkerEngine):
                 depth + prompt or job["start"], wanted + 1, reset=not (depth and prompt)
             )
         )
+
+
+class AsyncVllmWorker(VllmWorker):
+    """The engine of its server, which works on requests while others come in."""
+
+    def __init__(self, flags: list[str]) -> None:
+        from vllm.engine.arg_utils import AsyncEngineArgs
+
+        self.asked = 0  # requests so far: each has an id of its own
+        self.loop = asyncio.new_event_loop()
+        self.llm = self.loop.run_until_complete(
+            self._started(_arguments(AsyncEngineArgs, flags))
+        )
+
+    async def _started(self, arguments: dict[str, Any]) -> Any:
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+
+    def _config(self) -> Any:
+        return self.llm.vllm_config
+
+    def _call(self, method: str) -> Any:
+        return self.loop.run_until_complete(getattr(self.llm, method)())
+
+    def _metrics(self) -> Any:
+        from vllm.v1.metrics.reader import get_metrics_snapshot
+
+        return get_metrics_snapshot()
+
+    def _outputs(self, prompts: list[Any], sampling: list[Any], job: Job) -> list[Any]:
+        if job.get("prequeue"):
+            raise RefusedError("its asynchronous engine begins as soon as a request comes")
+        loras = self._adapters(job, len(prompts)) or [None] * len(prompts)
+        return list(self.loop.run_until_complete(self._all(prompts, sampling, loras)))
+
+    async def _all(self, prompts: list[Any], sampling: list[Any], loras: list[Any]) -> Any:
+        first, self.asked = self.asked, self.asked + len(prompts)
+        each = zip(prompts, sampling, loras)
+        return await asyncio.gather(
+            *(self._whole(f"dyno-{first + i}", *one) for i, one in enumerate(each))
+        )
+
+    async def _whole(self, name: str, prompt: Any, sampling: Any, lora: Any) -> Any:
+        """Return a request's last output with all of its sequences: each has the latest state of some."""
+        parts: dict[int, Any] = {}
+        each = self.llm.generate(prompt, sampling, name, lora_request=lora)
+        async for output in each:
+            last = output
+            parts.update((part.index, part) for part in output.outputs)
+        last.outputs = [parts[index] for index in sorted(parts)]
+        return last
+
+    def _search(self, prompts: list[Any], job: Job) -> dict[str, Any]:
+        raise RefusedError("its asynchronous engine searches by no beams")
+
+    def close(self) -> None:
+        self.llm.shutdown()
+
+
+def _arguments(kind: Any, flags: list[str]) -> dict[str, Any]:
+    """Return the arguments of an engine from flags. `kind`: vLLM's class for them."""
+    parser = kind.add_cli_args(_flexible_parser())
+    # hundreds of flags before the line that says which one is wrong
+    parser.usage = argparse.SUPPRESS
+    arguments = dict(vars(kind.from_cli_args(parser.parse_args(flags))))
+    # else no request has the time of its first token
+    arguments["disable_log_stats"] = False
+    return arguments
 
 
 def _single(ids: list[int], wanted: int, reset: bool) -> Job:
@@ -246,4 +328,10 @@ def _times(metrics: Any, start: int, wall: int) -> dict[str, int]:
     return {}
 
 
-ENGINE = VllmWorker
+def engine(flags: list[str]) -> VllmWorker:
+    if _ASYNC in flags:
+        return AsyncVllmWorker([flag for flag in flags if flag != _ASYNC])
+    return VllmWorker(flags)
+
+
+ENGINE = engine

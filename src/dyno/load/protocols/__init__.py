@@ -1,4 +1,4 @@
-"""The protocols, by the name that --backend takes."""
+"""The protocols, by the name that --backend takes: dyno's own, then those of plug-ins."""
 
 from functools import cache
 
@@ -26,8 +26,9 @@ from dyno.load.protocols.pooling import (
 from dyno.load.protocols.responses import Responses
 from dyno.load.protocols.template import Template
 from dyno.load.protocols.tgi import GenerateStream
+from dyno.plugins import Registry
 
-PROTOCOLS: dict[str, WireProtocol] = {
+_OWN: dict[str, WireProtocol] = {
     "openai": Completions(),
     "vllm": Completions(),
     "openai-chat": Chat(),
@@ -49,6 +50,8 @@ PROTOCOLS: dict[str, WireProtocol] = {
     "vllm-classify": Classify(),
     TEMPLATE: Template(),
 }
+
+PROTOCOLS: Registry[WireProtocol] = Registry("protocol", _OWN)
 
 
 @cache

@@ -10,6 +10,7 @@ import msgspec
 
 from dyno.facts.record import ABORTED, ABORTS, ToolCall
 from dyno.http import EncodedBody
+from dyno.units import NS_PER_MS
 from dyno.workload.request import Request
 
 # What decoding an event may raise: it is not JSON, not of the expected form, not text, or nested without end.
@@ -31,6 +32,24 @@ class Asked(msgspec.Struct, frozen=True):
     stream: bool = True  # False: the answer in one piece
 
 
+class ServerTimes(msgspec.Struct, frozen=True, gc=False):
+    """What a server says of the time that it spent on a request. None: it doesn't say so."""
+
+    queue_ns: int | None = None  # before it began to work on it
+    prefill_ns: int | None = None  # from there to the first token
+    decode_ns: int | None = None  # from the first token to the last
+
+
+_LONGEST_MS = 1e9  # of a time that a server reports: eleven days
+
+
+def reported_ns(milliseconds: Any) -> int | None:
+    """Return a time that a server reports; None: it is not a number, or not one of a request's length."""
+    if type(milliseconds) not in (int, float) or not 0 <= milliseconds <= _LONGEST_MS:
+        return None
+    return round(float(milliseconds) * NS_PER_MS)
+
+
 class StreamReading(msgspec.Struct):
     """An answer, read: a stream's events, or one JSON object. What can't be read ends it with an error."""
 
@@ -50,6 +69,7 @@ class StreamReading(msgspec.Struct):
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     output_tokens: int | None = None
+    times: ServerTimes | None = None
     finish_reason: str | None = None
     model: str | None = None
     calls: list[ToolCall] = []

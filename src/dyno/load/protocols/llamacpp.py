@@ -6,12 +6,14 @@ import msgspec
 
 from dyno.load.protocols.base import (
     Asked,
+    ServerTimes,
     StreamReading,
     WireProtocol,
     decoded,
     finish,
     note_one_text,
     read_object,
+    reported_ns,
     settle_silent,
     several_choices,
 )
@@ -36,13 +38,23 @@ _decode = msgspec.json.Decoder(_CompletionEvent).decode
 _FINISH = {"limit": "length", "eos": "stop", "word": "stop"}  # in OpenAI's words
 
 
+def times_of(timings: dict[str, Any]) -> ServerTimes:
+    """Return the times of llama.cpp's `timings`. Its clock starts when a slot begins to work on the prompt."""
+    return ServerTimes(
+        prefill_ns=reported_ns(timings.get("prompt_ms")),
+        decode_ns=reported_ns(timings.get("predicted_ms")),
+    )
+
+
 def _note_end(reading: StreamReading, event: _CompletionEvent) -> None:
     """Note what the last event says of the whole answer."""
     reading.done = True
     finish(reading, _FINISH.get(event.stop_type or "", event.stop_type))
     reading.output_tokens = event.tokens_predicted
     reading.prompt_tokens = event.tokens_evaluated
-    cached = (event.timings or {}).get("cache_n")
+    timings = event.timings or {}
+    reading.times = times_of(timings)
+    cached = timings.get("cache_n")
     reading.cached_tokens = cached if type(cached) is int else None
 
 

@@ -12,17 +12,20 @@ from dyno.load.protocols.base import (
     UNREADABLE,
     Asked,
     CallParts,
+    ServerTimes,
     StreamReading,
     WireProtocol,
     finish,
     garbage,
     note_one_text,
     read_object,
+    reported_ns,
     settle_silent,
     several_choices,
     stream_error,
     tokens_between,
 )
+from dyno.load.protocols.llamacpp import times_of
 from dyno.workload.media import Medium, contents, with_media
 from dyno.workload.request import ChatRequest, MediaRequest, Request, ToolRequest
 
@@ -65,6 +68,8 @@ class _Chunk(msgspec.Struct, gc=False):
     usage: _Usage | None = None
     model: str | None = None
     error: Any = None
+    metrics: Any = None  # vLLM's, with --enable-per-request-metrics
+    timings: Any = None  # llama.cpp's
 
 
 _decode = msgspec.json.Decoder(_Chunk).decode
@@ -113,6 +118,8 @@ class _EventReader:
             self._place(end, choice)
         if chunk.usage is not None:
             _note_usage(reading, chunk.usage)
+        if chunk.metrics or chunk.timings:
+            reading.times = _times(chunk) or reading.times
         if reading.model is None:
             reading.model = chunk.model
         return True
@@ -252,6 +259,8 @@ def _has_only(chunk: _Chunk, text: str) -> bool:
     choices = chunk.choices or []
     if len(choices) != 1 or chunk.error is not None or chunk.usage is not None:
         return False
+    if chunk.metrics or chunk.timings:
+        return False
     (choice,) = choices
     counted = (choice.index, choice.finish_reason, choice.token_ids, choice.logprobs)
     if any(counted):
@@ -270,6 +279,16 @@ def _note_usage(reading: StreamReading, usage: _Usage) -> None:
         reading.cached_tokens = usage.prompt_tokens_details.cached_tokens
     if usage.completion_tokens_details is not None:
         reading.reasoning_tokens = usage.completion_tokens_details.reasoning_tokens
+
+
+def _times(chunk: _Chunk) -> ServerTimes | None:
+    """Return what the server says of its time. vLLM's time to the first token begins when it schedules the request."""
+    if isinstance(chunk.timings, dict):
+        return times_of(chunk.timings)
+    if not isinstance(chunk.metrics, dict):
+        return None
+    names = ("queue_time_ms", "time_to_first_token_ms", "generation_time_ms")
+    return ServerTimes(*(reported_ns(chunk.metrics.get(name)) for name in names))
 
 
 def _finished(reading: StreamReading, reason: Any, text: str | None) -> str | None:

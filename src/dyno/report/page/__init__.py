@@ -28,7 +28,7 @@ from dyno.report.conclusion import counted_results
 from dyno.report.draw import drawn
 from dyno.report.look import Look
 from dyno.report.picture import choose
-from dyno.report.table import Table, figure_interval, figure_text
+from dyno.report.table import Table, figure_text, whole_interval
 from dyno.report.tables import figure_unit, figure_words, verdict_words
 from dyno.visible import plain
 
@@ -100,7 +100,7 @@ def _latencies(entry: Entry) -> tuple[list[str], list[tuple[str, list[ShownFigur
         if parts := latency(name):
             stat, stem = parts
             shown = ShownFigure(
-                figure_text(figure), figure_interval(figure), f"{figure.value:.15g}"
+                figure_text(figure), whole_interval(figure), f"{figure.value:.15g}"
             )
             by_stem.setdefault(stem, {})["p50" if stat == "median" else stat] = shown
     seen = {stat for row in by_stem.values() for stat in row}
@@ -130,7 +130,7 @@ def _speeds(entry: Entry) -> list[tuple[str, str]]:
     return [
         (
             figure_words(name),
-            f"{figure_text(n)}{figure_unit(name)} {figure_interval(n)}".rstrip(),
+            f"{figure_text(n)}{figure_unit(name)} {whole_interval(n)}".rstrip(),
         )
         for name, n in entry.figures.items()
         if name not in ("completed", "failed") and not name.endswith("_ms")
@@ -203,12 +203,20 @@ _VERDICTS = {
     "doubtful": "Some figures are doubtful.",
     "void": "Some figures are void: do not quote them.",
 }
+_COMPARISON_VOID = "Some results can't be compared with others: see the caveats."
 # A gauge.
 _ICON = "data:image/svg+xml," + quote(
     "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'><g fill='none' stroke-linecap='round'>"
     "<path d='M2 12a6.5 6.5 0 1 1 12 0' stroke='#0072b2' stroke-width='2.5'/>"
     "<path d='M8 11l3-5' stroke='#d55e00' stroke-width='2'/></g></svg>"
 )
+
+
+def _verdict_words(report: Report) -> dict[str, str]:
+    """Say what a verdict means. Where each figure may be quoted, a void one is of a comparison."""
+    if any(e.verdict == "void" for e in report.entries):
+        return _VERDICTS
+    return {**_VERDICTS, "void": _COMPARISON_VOID}
 
 
 class Address(NamedTuple):
@@ -240,7 +248,7 @@ def page(
         scripts=[Markup(script) for script in scripts],
         icon=_ICON,
         address=address,
-        verdicts=_VERDICTS,
+        verdicts=_verdict_words(report),
         series=series,
         number={name: i for i, name in enumerate(series)},
         look=Look(series),

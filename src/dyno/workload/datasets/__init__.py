@@ -1,9 +1,10 @@
-"""The data sets. The only list of them: a new one is a file here, and a line below."""
+"""The data sets. The only list of them: a new one is a file here, and a line below. Those of plug-ins come after."""
 
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dyno.plugins import Registry
 from dyno.workload.common import CommonSpec
 from dyno.workload.dataset import Dataset
 from dyno.workload.datasets.agents import AGENTS
@@ -33,7 +34,7 @@ from dyno.workload.datasets.tasks import TASKS
 from dyno.workload.datasets.traces import TRACES, TimedTraceSpec
 
 # In the order of the help and the documentation.
-DATASETS: dict[str, Dataset] = {
+_OWN = {
     dataset.name: dataset
     for dataset in (
         RANDOM,
@@ -60,6 +61,7 @@ DATASETS: dict[str, Dataset] = {
         MIX,
     )
 }
+DATASETS: Registry[Dataset] = Registry("dataset", _OWN)
 # What a workload has that names none: as vLLM, also where a file is given; and where it has classes.
 DEFAULT, DEFAULT_OF_A_FILE, DEFAULT_OF_CLASSES = RANDOM.name, SHAREGPT.name, MIX.name
 

@@ -4,7 +4,8 @@ from dyno.workload.dataset import Dataset, DatasetTraits
 
 AGENTS = Dataset(
     name="agents",
+    folders=True,
     about="recorded agent sessions: calls that wait for calls, tools and sub-agents",
     make="agents:agents",
-    traits=DatasetTraits(file=True, sessions=True, times=True, tools=True),
+    traits=DatasetTraits(file=True, ends=True, sessions=True, times=True, tools=True),
 )

@@ -48,6 +48,7 @@ class ClientsSpec(CommonSpec, frozen=True):
 
 CLIENTS = Dataset(
     name="clients",
+    folders=True,
     about="many clients with their own rates, bursts and lengths: generated, or ServeGen's files",
     make="clients:clients",
     traits=DatasetTraits(file=True, times=True, paced=True, endless=True),

@@ -36,6 +36,6 @@ CONVERSATIONS = Dataset(
     name="conversations",
     about="recorded conversations with all turns: ShareGPT, MT-Bench, OpenAI messages",
     make="conversations:conversations",
-    traits=DatasetTraits(file=True, sessions=True),
+    traits=DatasetTraits(file=True, ends=True, sessions=True),
     spec=ConversationsSpec,
 )

@@ -6,7 +6,7 @@ CUSTOM = Dataset(
     name="custom",
     about="JSON lines with `prompt`, and `output_tokens` for `--custom-output-len -1`",
     make="recorded:custom",
-    traits=DatasetTraits(file=True, template=True),
+    traits=DatasetTraits(file=True, ends=True, template=True),
     offline=True,
     lengths=(
         LengthFlag(

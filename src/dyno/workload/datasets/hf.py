@@ -6,6 +6,26 @@ from dyno.option import Option
 from dyno.workload.common import CommonSpec
 from dyno.workload.dataset import Dataset, DatasetTraits, LengthFlag
 
+ENDINGS = (".parquet", ".jsonl", ".json", ".jsonl.gz", ".json.gz", ".csv")
+# Of vLLM's, those with images or sounds. They would be fetched for nothing.
+OTHER_MEDIA = frozenset(
+    (
+        "lmms-lab/LLaVA-OneVision-Data",
+        "lmarena-ai/VisionArena-Chat",
+        "lmarena-ai/vision-arena-bench-v0.1",
+        "yale-nlp/MMVU",
+        "Lin-Chen/MMStar",
+        "openslr/librispeech_asr",
+        "facebook/voxpopuli",
+        "LIUM/tedlium",
+        "edinburghcstr/ami",
+        "speechcolab/gigaspeech",
+        "kensho/spgispeech",
+        "ArtificialAnalysis/Earnings22-Cleaned-AA",
+        "D4nt3/esb-datasets-earnings22-validation-tiny-filtered",
+    )
+)
+
 
 class HfSpec(CommonSpec, frozen=True):
     hf_name: Annotated[
@@ -13,19 +33,23 @@ class HfSpec(CommonSpec, frozen=True):
         Option(
             "--hf-name",
             "OWNER/NAME",
-            "dataset in the Hub's cache, where --dataset-path names none (default: none)",
+            "dataset of the Hub: to fetch, or which one --dataset-path is (default: none)",
         ),
     ] = None
     hf_subset: Annotated[
         str | None,
         Option(
-            "--hf-subset", "NAME", "subset: its files have it in their path (default: all)"
+            "--hf-subset",
+            "NAME",
+            "subset: its files have it in their path (default: all; of gsm8k: main)",
         ),
     ] = None
     hf_split: Annotated[
         str | None,
         Option(
-            "--hf-split", "NAME", "split: its files have it in their path (default: train)"
+            "--hf-split",
+            "NAME",
+            "split: its files have it in their path (default: train; gsm8k, humaneval: test)",
         ),
     ] = None
     blazedit_min_distance: Annotated[
@@ -60,11 +84,12 @@ class HfSpec(CommonSpec, frozen=True):
 
 HF = Dataset(
     name="hf",
-    about="questions of a dataset of the Hugging Face Hub that is on this machine: `--hf-name`",
+    about="questions of a dataset of the Hugging Face Hub, fetched or here: `--dataset-path OWNER/NAME`",
     make="published:hf",
-    traits=DatasetTraits(file=True, template=True),
+    traits=DatasetTraits(file=True, ends=True, template=True),
     spec=HfSpec,
     file_optional=True,
+    folders=True,
     offline=True,
     lengths=(
         LengthFlag(
@@ -75,4 +100,6 @@ HF = Dataset(
         ),
     ),
     hub_name="hf_name",
+    hub_endings=ENDINGS,
+    hub_refused=OTHER_MEDIA,
 )

@@ -6,7 +6,7 @@ SHAREGPT = Dataset(
     name="sharegpt",
     about="ShareGPT's file, first turns, with vLLM's length filter: found, fetched, or given with `--dataset-path`",
     make="recorded:sharegpt",
-    traits=DatasetTraits(file=True),
+    traits=DatasetTraits(file=True, ends=True),
     file_optional=True,
     offline=True,
     lengths=(

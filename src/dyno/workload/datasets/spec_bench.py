@@ -23,7 +23,7 @@ SPEC_BENCH = Dataset(
     about="Spec-Bench's `question.jsonl`, first turns: `--spec-bench-category`",
     make="published:spec_bench",
     # As vLLM: its client renders these prompts whatever --skip-chat-template says.
-    traits=DatasetTraits(file=True, template=True, template_always=True),
+    traits=DatasetTraits(file=True, ends=True, template=True, template_always=True),
     spec=SpecBenchSpec,
     lengths=(LengthFlag("output_len", "output-len", 256, "tokens to generate"),),
 )

@@ -36,7 +36,8 @@ SPEED_BENCH = Dataset(
     name="speed_bench",
     about="SPEED-Bench's folder, first messages: `--speed-bench-dataset-subset`",
     make="published:speed_bench",
-    traits=DatasetTraits(file=True, template=True),
+    traits=DatasetTraits(file=True, ends=True, template=True),
     spec=SpeedBenchSpec,
+    folders=True,
     lengths=(LengthFlag("output_len", "output-len", 4096, "tokens to generate"),),
 )

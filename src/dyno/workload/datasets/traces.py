@@ -119,7 +119,9 @@ FORMATS = {
 
 
 def _trace(name: str, about: str, spec: type[TraceSpec] = TraceSpec) -> Dataset:
-    traits = DatasetTraits(file=True, times=True, paced=True, trace=True, endless=True)
+    traits = DatasetTraits(
+        file=True, ends=True, times=True, paced=True, trace=True, endless=True
+    )
     return Dataset(
         name=name, about=about, make="traces:trace", traits=traits, spec=spec, offline=True
     )

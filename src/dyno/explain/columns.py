@@ -1,0 +1,84 @@
+"""Records as columns: one array for each fact, one row for each request; and the chunks of all, one after the other."""
+
+from array import array
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from dyno.facts.record import Record
+from dyno.measure import counting, timing
+
+NONE = -1  # of a time that the server doesn't report
+
+
+class Columns(NamedTuple):
+    """All requests of a run that were sent, in the order of sending. Times are ns since the load began."""
+
+    number: np.ndarray  # of the request in its workload
+    completed: np.ndarray  # with at least one chunk: these are explained
+    failed: np.ndarray
+    due: np.ndarray
+    sent: np.ndarray
+    connecting: np.ndarray
+    first: (
+        np.ndarray
+    )  # the first chunk; where its arrival is known within bounds, the middle
+    last: np.ndarray
+    first_slack: np.ndarray  # half the distance of these bounds
+    last_slack: np.ndarray
+    end: np.ndarray
+    prompt: np.ndarray  # tokens
+    cached: np.ndarray
+    output: np.ndarray
+    later: np.ndarray  # output tokens after the first chunk
+    queue: np.ndarray  # as the server reports it, or NONE
+    prefill: np.ndarray
+    decode: np.ndarray
+    times: np.ndarray  # of all chunks
+    starts: np.ndarray  # the first chunk of each request in `times`
+    counts: np.ndarray  # chunks of each request
+
+    @property
+    def chosen(self) -> np.ndarray:
+        """Return the rows of the requests that are explained."""
+        return np.flatnonzero(self.completed)
+
+
+def columns(records: Iterable[Record]) -> Columns:
+    rows: list[tuple[int, ...]] = []
+    times = array("q")
+    for r in sorted(records, key=lambda r: (r.sent_ns, r.index)):
+        rows.append((*_row(r), len(times), len(r.chunk_ns)))
+        times.extend(r.chunk_ns)
+    width = len(Columns._fields) - 1
+    table = np.array(rows, dtype=np.int64).reshape(-1, width).T
+    values = dict(zip((f for f in Columns._fields if f != "times"), table, strict=True))
+    for name in ("completed", "failed"):
+        values[name] = values[name].astype(bool)
+    return Columns(**values, times=np.array(times, dtype=np.int64))
+
+
+def _row(r: Record) -> tuple[int, ...]:
+    first = timing.first(r) or timing.Span(r.end_ns, r.end_ns)
+    last = timing.last(r) or first
+    tokens = r.output_tokens or len(r.chunk_ns)
+    claims = (r.server_queue_ns, r.server_prefill_ns, r.server_decode_ns)
+    return (
+        r.index,
+        r.error is None and len(r.chunk_ns) > 0,
+        r.error is not None,
+        r.due_ns,
+        r.sent_ns,
+        r.connecting_ns,
+        round(first.middle),
+        round(last.middle),
+        round(first.high - first.middle),
+        round(last.high - last.middle),
+        r.end_ns,
+        counting.input_tokens(r),
+        min(max(r.cached_tokens or 0, 0), counting.input_tokens(r)),
+        tokens,
+        max(tokens - timing.first_tokens(r)[0], 0),
+        *(NONE if claim is None else claim for claim in claims),
+    )

@@ -1,0 +1,388 @@
+"""The parts of each request. Whole nanoseconds throughout: they add up to the latency exactly.
+
+What is measured comes first, then what the server says, then what is calculated. A part that none of them tells from
+another one is named with it. What is left over, or is missing where a server says more than was measured, is the rest.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dyno.explain.bounds import HardwareBound
+from dyno.explain.columns import NONE, Columns
+from dyno.explain.gaps import Disturbance, disturbance
+from dyno.facts.explanation import ATOMS, REST, PartSource
+from dyno.numbers import percent
+from dyno.units import NS_PER_MS
+
+WIDEST = 0.15  # of the latency: a part whose bounds are farther apart is joined with its neighbour
+# Of the latency: pauses that are none, and that are preemptions only where the server counts some.
+_NO_PAUSES = 0.005
+_FEW_PAUSES = 0.02
+# A server's times that exceed what was measured by more are not used.
+CLAIM_SLACK = 0.02
+_CLAIM_SLACK_NS = 2 * NS_PER_MS
+_CLAIMS_HOLD = 0.95  # of the requests
+
+# Words of a part that covers several atoms, in this order. The way there and back includes the first delivery.
+_WORDS = (
+    (("queue",), "queue"),
+    (("prefill_bound", "prefill_above"), "prefill"),
+    (("prefill_above",), "prefill above the bound"),
+    (("decode_bound", "decode_above"), "decode"),
+    (("decode_above",), "decode above the bound"),
+    (("stall",), "stalls"),
+    (("preemption",), "pauses"),
+    (("network", "first_delivery"), "network"),
+    (("network",), "network"),
+    (("later_delivery",), "delivery"),
+)
+
+
+class PartColumn(NamedTuple):
+    """One part of each request, ns, with its bounds."""
+
+    covers: tuple[str, ...]
+    sources: tuple[PartSource, ...]
+    about: str
+    value: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    total: tuple[int, int] | None = None  # bounds of the sum; None: the sums of the bounds
+
+    @property
+    def name(self) -> str:
+        return "+".join(self.covers) or REST
+
+    @property
+    def title(self) -> str:
+        return title_of(self.covers)
+
+    @property
+    def sums(self) -> tuple[int, int]:
+        """Return the bounds of the sum over all requests."""
+        return self.total or (int(self.low.sum()), int(self.high.sum()))
+
+
+def title_of(covers: Sequence[str]) -> str:
+    if not covers:
+        return REST
+    if len(covers) == 1:
+        return ATOMS[covers[0]]
+    left, words = {*covers}, []
+    for atoms, word in _WORDS:
+        if left >= {*atoms}:
+            words.append(word)
+            left -= {*atoms}
+    words += [ATOMS[atom] for atom in covers if atom in left]
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+class Split(NamedTuple):
+    rows: np.ndarray  # of the requests, in the columns
+    latency: np.ndarray
+    parts: list[PartColumn]  # the rest is the last one
+    disturbance: Disturbance
+    notes: list[str]
+
+
+_TO_THE_FIRST = ("network", "queue", "prefill_bound", "prefill_above", "first_delivery")
+_NO_STALLS = "Stalls by other prefills can't be separated from decoding: {}."
+_WHY = {
+    "few": "too few gaps without a waiting prompt show how long a step takes",
+    "apart": "streams don't wait together, so their gaps don't show the engine's steps",
+    "": "steps vary so much that the bounds would be wider than 15 % of the latency",
+}
+
+
+class _Claims(NamedTuple):
+    """What the server says of each request. None: nothing, or nothing that can be used."""
+
+    queue: np.ndarray | None
+    prefill: np.ndarray | None
+    decode: np.ndarray | None
+
+
+def split(
+    c: Columns,
+    bound: HardwareBound | None = None,
+    round_trips_ns: Sequence[int] = (),
+    preemptions: int | None = None,
+) -> Split:
+    """`preemptions`: that the server counted during the load; None: it doesn't say."""
+    notes: list[str] = []
+    rows = c.chosen
+    claims = _claims(c, rows, notes)
+    if claims.queue is None and claims.prefill is None:
+        unknown = np.full_like(c.queue, NONE)
+        c = c._replace(queue=unknown, prefill=unknown)
+    requests = _Requests(c, rows, claims, bound, disturbance(c), notes)
+    parts = _one_delivery(
+        [
+            _exact(
+                "client_wait", (c.sent - c.due - c.connecting)[rows], "from due to sent"
+            ),
+            _exact("connection", c.connecting[rows], "opening a connection"),
+            *requests.before_first(round_trips_ns),
+            *requests.after_first(preemptions),
+        ]
+    )
+    places = list(ATOMS)
+    parts.sort(key=lambda p: min(map(places.index, p.covers)))
+    parts = [p for p in parts if p.value.any() or p.covers == ("client_wait",)]
+    latency = requests.latency
+    rest = latency - sum((p.value for p in parts), np.zeros_like(latency))
+    slack = (c.first_slack + c.last_slack)[rows]
+    about = "what the parts leave, or where a server says more than was measured"
+    parts.append(PartColumn((), ("calculated",), about, rest, rest - slack, rest + slack))
+    return Split(rows, latency, parts, requests.d, notes)
+
+
+def _exact(atom: str, value: np.ndarray, about: str) -> PartColumn:
+    return PartColumn((atom,), ("measured",), about, value, value, value)
+
+
+# ---- what the server says ----
+
+
+def _claims(c: Columns, rows: np.ndarray, notes: list[str]) -> _Claims:
+    """Return the server's times where all answers have them and they fit what was measured."""
+    before = (c.first - c.sent)[rows]
+    whole = (c.last - c.sent)[rows]
+    every = {"queue": c.queue[rows], "prefill": c.prefill[rows], "decode": c.decode[rows]}
+    named = {name: values for name, values in every.items() if (values != NONE).any()}
+    missing = [name for name, values in named.items() if (values == NONE).any()]
+    if missing:
+        notes.append(
+            f"Not all answers have the server's time of {' and '.join(missing)}: it is not used."
+        )
+    claims = {name: values for name, values in named.items() if name not in missing}
+    first = sum((claims.get(n, 0) for n in ("queue", "prefill")), np.zeros_like(before))
+    # A first token that is delivered late leaves less than the server's decoding until the last one arrives.
+    limits = {"queue": (first, before), "prefill": (first, before)}
+    limits["decode"] = first + claims.get("decode", 0), whole
+    for name in [*claims]:
+        said, measured = limits[name]
+        beyond = said > measured * (1 + CLAIM_SLACK) + _CLAIM_SLACK_NS
+        if beyond.mean() > 1 - _CLAIMS_HOLD:
+            del claims[name]
+            notes.append(
+                f"The server's time of {name} is longer than what was measured in {percent(float(beyond.mean()))} of "
+                "the answers: it is not used."
+            )
+    return _Claims(*(claims.get(name) for name in ("queue", "prefill", "decode")))
+
+
+# ---- the parts of the server's time ----
+
+
+class _Requests(NamedTuple):
+    """The requests that are split, and all that is known of their time."""
+
+    c: Columns
+    rows: np.ndarray
+    claims: _Claims
+    bound: HardwareBound | None
+    d: Disturbance
+    notes: list[str]
+
+    @property
+    def latency(self) -> np.ndarray:
+        latency: np.ndarray = (self.c.last - self.c.due)[self.rows]
+        return latency
+
+    def before_first(self, round_trips_ns: Sequence[int]) -> list[PartColumn]:
+        """Return the parts from sending to the first token."""
+        claims = self.claims
+        left = (self.c.first - self.c.sent)[self.rows]
+        parts: list[PartColumn] = []
+        if claims.queue is not None:
+            parts.append(_claimed(("queue",), claims.queue))
+            left = left - claims.queue
+        prefill, left = self._prefill(left)
+        parts += prefill
+        left = np.maximum(left, 0)
+        if round_trips_ns and claims.queue is not None:
+            trip, left = _network(round_trips_ns, left)
+            parts.append(trip)
+        covered = {atom for part in parts for atom in part.covers}
+        covers = tuple(atom for atom in _TO_THE_FIRST if atom not in covered)
+        sources: tuple[PartSource, ...] = ("calculated",) if parts else ("measured",)
+        about = "from sent to the first token, without the parts above"
+        slack = self.c.first_slack[self.rows]
+        low = np.maximum(left - slack, 0)
+        return [*parts, PartColumn(covers, sources, about, left, low, left + slack)]
+
+    def _prefill(self, left: np.ndarray) -> tuple[list[PartColumn], np.ndarray]:
+        """Return prefill as far as the bound and the server separate it, and what is left."""
+        claim, parts = self.claims.prefill, []
+        atoms = ["prefill_bound", "prefill_above"]
+        above = claim
+        if self.bound is not None:
+            room = left if claim is None else claim
+            bound_ns = self.bound.prefill_ns(self.c)[self.rows]
+            least = _capped(bound_ns, room, "prefill", self.notes)
+            parts.append(_by_bound("prefill_bound", least))
+            atoms.remove("prefill_bound")
+            left = left - least
+            above = None if claim is None else claim - least
+        if above is not None:
+            parts.append(_claimed(atoms, above))
+            left = left - above
+        return parts, left
+
+    def after_first(self, preemptions: int | None) -> list[PartColumn]:
+        """Return the parts from the first token to the last."""
+        left = (self.c.last - self.c.first)[self.rows]
+        parts: list[PartColumn] = []
+        delivery: tuple[str, ...] = ("later_delivery",)
+        if self.claims.decode is not None:
+            parts.append(self._later_delivery(left - self.claims.decode))
+            left, delivery = self.claims.decode, ()
+        decode: tuple[str, ...] = ("decode_bound", "decode_above")
+        whole = None if self.bound is None else self.bound.decode_ns(self.c, self.d.streams)
+        if whole is not None:
+            least = _capped(whole[self.rows], left, "decode", self.notes)
+            parts.append(_by_bound("decode_bound", least))
+            left, decode = left - least, ("decode_above",)
+        pauses = _pauses(self.d, self.rows, left)
+        aside: tuple[str, ...] = ()
+        if _are_preemptions(pauses, self.latency, preemptions):
+            parts.append(pauses)
+            left = left - pauses.value
+        elif preemptions != 0 and _counts(pauses, self.latency):
+            aside = ("preemption",)
+        return [*parts, *self._stalls_and_decode(left, decode, (*aside, *delivery))]
+
+    def _later_delivery(self, delivered: np.ndarray) -> PartColumn:
+        slack = self.c.last_slack[self.rows]
+        about = "from the first token to the last as measured, without the time that the server reports"
+        sources: tuple[PartSource, ...] = ("measured", "claimed")
+        low, high = delivered - slack, delivered + slack
+        return PartColumn(("later_delivery",), sources, about, delivered, low, high)
+
+    def _stalls_and_decode(
+        self, left: np.ndarray, decode: tuple[str, ...], others: tuple[str, ...]
+    ) -> list[PartColumn]:
+        """Return stalls, and decoding with what can't be separated from it; one part where stalls can't be."""
+        slack = self.c.last_slack[self.rows]
+        stall = _stall(self.d, self.rows, left)
+        about = "from the first token to the last, without the parts above"
+        if not _narrow(stall, self.latency):
+            self.notes.append(_NO_STALLS.format(_WHY[self.d.unknown]))
+            covers = (*decode, "stall", *others)
+            return [
+                PartColumn(covers, ("calculated",), about, left, left - slack, left + slack)
+            ]
+        least, most = stall.sums
+        whole = int(left.sum())
+        sources: tuple[PartSource, ...] = ("calculated",) if most else ("measured",)
+        rest = PartColumn(
+            (*decode, *others),
+            sources,
+            about,
+            left - stall.value,
+            left - stall.high - slack,
+            left - stall.low + slack,
+            (whole - most, whole - least),
+        )
+        return [stall, rest]
+
+
+def _claimed(atoms: Sequence[str], value: np.ndarray) -> PartColumn:
+    about = "the server says so in each answer"
+    return PartColumn(tuple(atoms), ("claimed",), about, value, value, value)
+
+
+def _by_bound(atom: str, value: np.ndarray) -> PartColumn:
+    about = "the least that the hardware's peaks allow (roofline)"
+    return PartColumn((atom,), ("calculated",), about, value, value, value)
+
+
+def _capped(least: np.ndarray, room: np.ndarray, what: str, notes: list[str]) -> np.ndarray:
+    """Return the bound, no longer than the time that it is a part of."""
+    whole = np.rint(least).astype(np.int64)
+    beyond = float((whole > room).mean()) if len(room) else 0.0
+    if beyond > 1 - _CLAIMS_HOLD:
+        notes.append(
+            f"{percent(beyond)} of the requests were faster than the bound of {what}: the peaks or the model's shape "
+            "are not those of this engine."
+        )
+    least_ns: np.ndarray = np.clip(whole, 0, np.maximum(room, 0))
+    return least_ns
+
+
+def _network(trips: Sequence[int], left: np.ndarray) -> tuple[PartColumn, np.ndarray]:
+    """Return a round trip for each request, as measured beside the load, and what it leaves."""
+    likely, least, most = (
+        np.minimum(left, round(float(np.quantile(trips, q)))) for q in (0.5, 0.0, 1.0)
+    )
+    about = "a round trip, measured before and after the load"
+    part = PartColumn(("network",), ("measured",), about, likely, least, most)
+    return part, left - likely
+
+
+def _pauses(d: Disturbance, rows: np.ndarray, left: np.ndarray) -> PartColumn:
+    value, low, high = (
+        np.minimum(np.rint(column[rows]).astype(np.int64), left)
+        for column in (d.pause, d.pause_low, d.pause_high)
+    )
+    about = "gaps in which the other streams progressed, and this one did not catch up"
+    return PartColumn(
+        ("preemption",), ("measured",), about, value, np.minimum(low, value), high
+    )
+
+
+def _are_preemptions(
+    pauses: PartColumn, latency: np.ndarray, preemptions: int | None
+) -> bool:
+    """Return whether pauses are a part of their own. Few that the server doesn't count may be late deliveries."""
+    if preemptions == 0 or not _counts(pauses, latency):
+        return False
+    many = pauses.value.sum() >= _FEW_PAUSES * latency.sum()
+    return _narrow(pauses, latency) and (many or preemptions is not None)
+
+
+def _counts(pauses: PartColumn, latency: np.ndarray) -> bool:
+    counts: bool = pauses.high.sum() > _NO_PAUSES * latency.sum()
+    return counts
+
+
+def _stall(d: Disturbance, rows: np.ndarray, left: np.ndarray) -> PartColumn:
+    value, low, high = (
+        np.minimum(np.rint(column[rows]).astype(np.int64), left)
+        for column in (d.stall, d.stall_low, d.stall_high)
+    )
+    total = int(value.sum())
+    least, most = (round(bound) for bound in d.stall_total)
+    about = "gaps while another prompt was open, as far as they are longer than gaps without one"
+    bounds = min(least, total), max(min(most, int(left.sum())), total)
+    return PartColumn(
+        ("stall",), ("measured", "calculated"), about, value, low, high, bounds
+    )
+
+
+def _narrow(part: PartColumn, latency: np.ndarray) -> bool:
+    """Return whether the bounds of a part are near enough to print it."""
+    low, high = part.sums
+    return high - low <= WIDEST * int(latency.sum())
+
+
+def _one_delivery(parts: list[PartColumn]) -> list[PartColumn]:
+    """Join first and later delivery where both are measured: what the last token took is the part of the latency."""
+    first = next((p for p in parts if "first_delivery" in p.covers), None)
+    later = next((p for p in parts if p.covers == ("later_delivery",)), None)
+    if first is None or later is None or "prefill_above" in first.covers:
+        return parts
+    value = first.value + later.value
+    joined = PartColumn(
+        (*first.covers, *later.covers),
+        ("measured", "claimed"),
+        "from sent to the last token as measured, without the time that the server reports",
+        np.maximum(value, 0),
+        np.maximum(first.low + later.low, 0),
+        np.maximum(first.high + later.high, 0),
+    )
+    others = [p for p in parts if p is not later]
+    return [joined if p is first else p for p in others]

@@ -1,0 +1,166 @@
+"""Where the time went, as text: a bar of parts, a table of them, the slowest requests; and what differs between two."""
+
+from collections.abc import Iterator, Sequence
+
+from dyno.errors import UsageError
+from dyno.explain.explain import Explained
+from dyno.explain.split import title_of
+from dyno.facts.explanation import (
+    Explanation,
+    Part,
+    PartChange,
+    PartDifference,
+    RequestParts,
+)
+from dyno.numbers import UNKNOWN, count, many, number, percent
+from dyno.report.table import terminal, text_table
+from dyno.screen import styled, wrapped
+from dyno.units import NS_PER_MS
+
+_BAR = 60  # characters of a whole latency
+_SHADES = "█▓▒░▚▞▤▥▦▧"
+_SHOWN = 0.0005  # share from which a part has a line; the rest always has one
+_NAMED = 3  # parts of a single request
+_SMALL_SHARE = 0.02  # of its latency: smaller parts aren't named
+
+
+def run_text(each: Explained, request: int | None = None) -> str:
+    """Return a run explained. `request`: that one instead of the slowest."""
+    e = each.explanation
+    lines = [*wrapped(_head(e)), ""]
+    if not e.requests:
+        return "\n".join([*lines, "No request was completed: there is nothing to explain."])
+    shown = shown_parts(e.parts)
+    lines += [_bar(shown), "", *_table(e, shown), ""]
+    lines += [line for note in e.notes for line in wrapped(note, "Note: ", "  ")]
+    if request is None:
+        lines += ["", styled("Slowest requests", "best"), *_requests(e.tail)]
+    else:
+        lines += ["", *_requests(_one(each, request))]
+    return "\n".join(lines)
+
+
+def shown_parts(parts: Sequence[Part]) -> list[Part]:
+    return [p for p in parts if abs(p.share) >= _SHOWN or not p.covers]
+
+
+def _head(e: Explanation) -> str:
+    failed = f", without {many(e.failed, 'failed one')}" if e.failed else ""
+    left_out = f"; {count(e.left_out)} had no token" if e.left_out else ""
+    title = f" ({e.title})" if e.title else ""
+    return (
+        f"{e.run}{title}: {many(e.requests, 'request')}{failed}{left_out}. Mean latency {number(e.mean_ms)} ms, from "
+        "due to the last token."
+    )
+
+
+def _bar(parts: Sequence[Part]) -> str:
+    """Return a bar of the latency. Each part has its own sign, which the table repeats."""
+    cells = ""
+    done = 0.0
+    for i, part in enumerate(parts):
+        done += max(part.share, 0)
+        cells += sign(i) * (round(done * _BAR) - len(cells))
+    return cells[:_BAR]
+
+
+def sign(place: int) -> str:
+    return _SHADES[place % len(_SHADES)]
+
+
+def _table(e: Explanation, shown: Sequence[Part]) -> list[str]:
+    rows = []
+    for i, part in enumerate(shown):
+        rows.append(
+            [
+                f"{sign(i)} {part.title}",
+                percent(part.share),
+                number(part.mean_ms),
+                bounds_text(part, e.requests),
+                ", ".join(part.sources),
+                part.about,
+            ]
+        )
+    rows.append(
+        ["  sum", percent(sum(p.share for p in e.parts)), number(e.mean_ms), "", "", ""]
+    )
+    titles = ["part", "share", "mean (ms)", "bounds (ms)", "source", "how"]
+    return terminal(text_table(titles, rows, right=(1, 2, 3), keep=(0, 1, 2)))
+
+
+def bounds_text(part: Part, requests: int) -> str:
+    if part.low_ns == part.high_ns or not requests:
+        return ""
+    low, high = (
+        number(n / requests / NS_PER_MS, digits=3) for n in (part.low_ns, part.high_ns)
+    )
+    return f"{low} to {high}"
+
+
+def _one(each: Explained, number_: int) -> list[RequestParts]:
+    places = each.columns.number[each.split.rows].tolist()
+    if number_ not in places:
+        raise UsageError(
+            f"--request {number_}: no completed request of this run has this number."
+        )
+    return [each.happenings.request(places.index(number_))]
+
+
+def _requests(requests: Sequence[RequestParts]) -> Iterator[str]:
+    for r in requests:
+        yield (
+            f"  request {r.index}: {number(r.latency_ms)} ms, due at {number(r.due_s)} s, "
+            f"{many(r.prompt_tokens, 'token')} in, {count(r.output_tokens)} out"
+        )
+        named = [
+            (value, title_of([] if name == "rest" else name.split("+")))
+            for name, value in r.parts_ms.items()
+        ]
+        largest = sorted(named, reverse=True)[:_NAMED]
+        parts = [
+            f"{title} {number(value)} ms ({percent(value / r.latency_ms)})"
+            for value, title in largest
+            if r.latency_ms and value >= _SMALL_SHARE * r.latency_ms
+        ]
+        yield from wrapped(", ".join(parts), "    ")
+        for event in r.events:
+            text = f"at {number(event.at_s)} s, {number(1000 * event.length_s)} ms: {event.text}"
+            yield from wrapped(text, "    · ", "      ")
+
+
+# ---- two sides ----
+
+
+def difference_text(d: PartDifference) -> str:
+    rows = [_change_row(p, d) for p in d.parts if abs(p.points) >= 0.05 or not p.covers]
+    rows.append(_change_row(d.change, d))
+    titles = [
+        "part",
+        f"{d.a} (ms)",
+        f"{d.b} (ms)",
+        "change (ms)",
+        "95 % interval (ms)",
+        "points",
+    ]
+    table = terminal(text_table(titles, rows, right=(1, 2, 3, 4, 5), keep=(0, 3)))
+    basis = {
+        "repeats": "Intervals are from the repeats.",
+        "requests": "Intervals are from the requests of one run each: they leave out what differs from run to run.",
+    }[d.by]
+    per = f"Per {d.per}; points are percent of the latency of {d.a}. {basis}"
+    notes = [line for note in d.notes for line in wrapped(note, "Note: ", "  ")]
+    return "\n".join([*wrapped(d.sentence), "", *table, "", *wrapped(per), *notes])
+
+
+def _change_row(p: PartChange, d: PartDifference) -> list[str]:
+    interval = UNKNOWN
+    if p.low_ms is not None and p.high_ms is not None:
+        interval = f"{number(p.low_ms, digits=3)} to {number(p.high_ms, digits=3)}"
+    return [
+        p.title,
+        number(p.a_ms),
+        number(p.b_ms),
+        number(p.change_ms, digits=3),
+        interval,
+        f"{p.points:+.1f}",
+    ]

@@ -1,0 +1,201 @@
+"""Parts against engines that know where each request's time went. None of these schedulers is known to dyno."""
+
+import functools
+import random
+
+import numpy as np
+import pytest
+
+from dyno.explain.columns import columns
+from dyno.explain.split import PartColumn, Split, split
+from dyno.explain.totals import totals
+from schedulers import Load, Rules, Simulated, simulate, true_part
+
+WITHIN = 0.05  # of the truth
+WIDEST = 0.15  # of the latency: bounds
+ALL = ("queue", "prefill", "decode")
+
+
+def growing(rng: random.Random, number: int, made: float) -> float:
+    return 0.2 + 0.5 * number
+
+
+def in_blocks(rng: random.Random, number: int, made: float) -> float:
+    return 80 - made % 80
+
+
+def jittery(rng: random.Random, number: int, made: float) -> float:
+    return rng.expovariate(1 / 4)
+
+
+def some_late(rng: random.Random, number: int, made: float) -> float:
+    return 0.2 if rng.random() < 0.98 else 60.0
+
+
+def far_behind(rng: random.Random, number: int, made: float) -> float:
+    return 6.0 * number
+
+
+LONG = (500, 2000)
+MIXES: dict[str, tuple[Rules, Load]] = {
+    "one request at a time": (Rules(), Load(count=40, concurrency=1)),
+    "a low load": (Rules(), Load(concurrency=4)),
+    "overload in a closed loop": (Rules(slots=16), Load(count=400, concurrency=64)),
+    "overload at a rate": (Rules(slots=32), Load(count=500, concurrency=None, rate=30)),
+    "bursts": (Rules(slots=32), Load(count=400, concurrency=None, rate=10, burst=40)),
+    "long prefills among decodes": (Rules(), Load(long_every=10)),
+    "long prefills in chunks": (Rules(chunk=512), Load(long_every=10)),
+    "chunks without end": (
+        Rules(chunk=256, slots=32, prefills_at_once=8),
+        Load(count=400, concurrency=128, prompt=LONG),
+    ),
+    "a slow client": (Rules(delivery=growing), Load()),
+    "answers in blocks": (Rules(delivery=in_blocks), Load()),
+    "jittery delivery": (Rules(delivery=jittery), Load()),
+    "some tokens late": (Rules(delivery=some_late), Load()),
+    "delivery far behind": (Rules(delivery=far_behind), Load()),
+    "preemption": (
+        Rules(kv_tokens=6000, prefills_at_once=4),
+        Load(count=400, concurrency=64, prompt=(50, 150), output=(100, 300)),
+    ),
+    "decodes first": (Rules(decode_first=True, slots=16), Load(concurrency=32)),
+    "shortest first": (
+        Rules(order="shortest", slots=16),
+        Load(count=300, concurrency=48, prompt=(32, 2000)),
+    ),
+    "priorities": (
+        Rules(order="priority", slots=16),
+        Load(count=300, concurrency=48, priorities=3),
+    ),
+    "last come, first served": (
+        Rules(order="last", slots=16),
+        Load(count=300, concurrency=48),
+    ),
+    "prefills on another machine": (
+        Rules(apart=True),
+        Load(count=300, concurrency=32, prompt=(200, 800)),
+    ),
+    "batches of a fixed size": (
+        Rules(batch=16, prefills_at_once=16),
+        Load(count=320, concurrency=48),
+    ),
+    "streams in turns": (Rules(turns=8), Load(concurrency=32)),
+    "a far network": (Rules(network_ms=10), Load(connect_ms=20)),
+    "answers of one token": (Rules(slots=8), Load(concurrency=32, output=(1, 1))),
+}
+# What is delivered long after it was made says little about single requests.
+BLURRED = ("answers in blocks", "jittery delivery", "some tokens late")
+
+
+@functools.cache
+def simulated(mix: str, claims: tuple[str, ...] = ()) -> Simulated:
+    return simulate(*MIXES[mix], claims)
+
+
+def explained(run: Simulated) -> Split:
+    return split(columns(run.records))
+
+
+@pytest.mark.parametrize(
+    "claims", [(), ALL, ("prefill", "decode"), ("queue",)], ids="-".join
+)
+@pytest.mark.parametrize("mix", MIXES)
+def test_each_part_is_true_or_within_bounds(mix: str, claims: tuple[str, ...]) -> None:
+    run = simulated(mix, claims)
+    s = explained(run)
+    latency_ms = s.latency.sum() / 1e6
+    *parts, rest = totals(s.parts, s.latency)
+    assert abs(rest.share) < WITHIN
+    assert parts, "no part"
+    for part in parts:
+        truth, value = run.truth(part.covers), part.total_ns / 1e6
+        low, high = part.low_ns / 1e6, part.high_ns / 1e6
+        tight = high - low <= WIDEST * latency_ms
+        inside = tight and low - 1e-6 * latency_ms <= truth <= high + 1e-6 * latency_ms
+        assert inside or abs(value - truth) <= WITHIN * truth, (
+            f"{part.title}: {value:.0f} ms ({low:.0f} to {high:.0f}), and {truth:.0f} is true"
+        )
+
+
+@pytest.mark.parametrize("mix", [mix for mix in MIXES if mix not in BLURRED])
+def test_parts_of_single_requests_are_true_or_within_bounds(mix: str) -> None:
+    run = simulated(mix, ALL)
+    s = explained(run)
+    jobs = {job.index: job for job in run.jobs}
+    mine = [
+        jobs[record.index]
+        for record in sorted(run.records, key=lambda r: (r.sent_ns, r.index))
+    ]
+    latency_ms = s.latency / 1e6
+    for part in s.parts[:-1]:
+        truth = np.array([true_part(job, part.covers) for job in mine])
+        right = _right(part, truth)
+        assert right.mean() > 0.85, part.title
+        assert (np.abs(part.value / 1e6 - truth) <= WIDEST * latency_ms).all(), part.title
+
+
+def _right(part: PartColumn, truth: np.ndarray) -> np.ndarray:
+    near = np.abs(part.value / 1e6 - truth) <= WITHIN * truth
+    right: np.ndarray = near | (
+        (part.low / 1e6 - 1e-3 <= truth) & (truth <= part.high / 1e6 + 1e-3)
+    )
+    return right
+
+
+@pytest.mark.parametrize("claims", [(), ALL], ids="-".join)
+@pytest.mark.parametrize("mix", MIXES)
+def test_parts_add_up_to_the_latency_to_the_nanosecond(
+    mix: str, claims: tuple[str, ...]
+) -> None:
+    run = simulated(mix, claims)
+    s = explained(run)
+    assert (sum(p.value for p in s.parts) == s.latency).all()
+    measured = sum(r.chunk_ns[-1] - r.due_ns for r in run.records)
+    assert sum(p.total_ns for p in totals(s.parts, s.latency)) == measured
+
+
+def test_queue_and_prefill_are_one_part_unless_the_server_separates_them() -> None:
+    silent, speaking = (
+        explained(simulate(Rules(slots=4), Load(), claims)) for claims in ((), ALL)
+    )
+    assert not any(p.covers == ("queue",) for p in silent.parts)
+    (both,) = [p for p in silent.parts if "queue" in p.covers]
+    assert {"queue", "prefill_bound", "prefill_above"} <= {*both.covers}
+    assert both.title == "queue, prefill and network"
+    assert any(p.covers == ("queue",) for p in speaking.parts)
+
+
+def test_stalls_are_separated_from_decoding_only_where_delivery_is_in_time() -> None:
+    """Chunks that come half a second late say nothing about what ran when they were made."""
+    prompt, late = (
+        explained(simulate(Rules(delivery=delivery), Load()))
+        for delivery in (lambda *_: 0.2, far_behind)
+    )
+    assert any(p.covers == ("stall",) for p in prompt.parts)
+    assert not any(p.covers == ("stall",) for p in late.parts)
+    assert any("can't be separated from decoding" in note for note in late.notes)
+
+
+def test_a_server_that_reports_more_than_was_measured_is_not_believed() -> None:
+    run = simulate(Rules(slots=8), Load(), ("queue", "prefill"))
+    for record in run.records:
+        record.server_queue_ns = 3 * (record.server_queue_ns or 0) + 10**9
+    s = explained(run)
+    assert not any("claimed" in p.sources for p in s.parts)
+    assert any("longer than what was measured" in note for note in s.notes)
+
+
+def test_times_that_only_some_answers_have_are_not_used() -> None:
+    run = simulate(Rules(), Load(), ALL)
+    run.records[3].server_queue_ns = None
+    s = explained(run)
+    assert not any(p.covers == ("queue",) for p in s.parts)
+    assert any(p.covers == ("prefill_bound", "prefill_above") for p in s.parts)
+    assert "Not all answers have the server's time of queue: it is not used." in s.notes
+
+
+def test_a_server_that_counts_no_preemption_has_none() -> None:
+    run = simulated("preemption")
+    c = columns(run.records)
+    assert any(p.covers == ("preemption",) for p in split(c).parts)
+    assert not any("preemption" in p.covers for p in split(c, preemptions=0).parts)
