@@ -367,16 +367,13 @@ class Tally(Summed):
             if self._trial.goodput_ms
             else None
         )
-        streamed = not n["whole"]
-        peak = (
-            known("peak_output_tokens_per_s", *self._peak_tokens_per_s())
-            if streamed
-            else None
-        )
+        results, result_throughput = self._results(over)
+        peak = steady = None
+        if not n["whole"]:  # else it isn't known when tokens came
+            peak = known("peak_output_tokens_per_s", *self._peak_tokens_per_s())
         if peak is not None and duration_s < 1:
             peak = max(peak, n["output"] / over)
-        steady = None
-        if window := self._window() if streamed and not self._trial.replays else None:
+        if window := self._steady_window():
             low, high = (
                 tokens / seconds(window[1] - window[0])
                 for tokens in self._tokens_in(*window)
@@ -417,8 +414,8 @@ class Tally(Summed):
             at_once=n["at_once"],
             whole=n["whole"],
             media=self._media(over),
-            results=n["results"] if n["results"] else None,
-            result_throughput=n["results"] / over if n["results"] else None,
+            results=results,
+            result_throughput=result_throughput,
             client=self._client(client),
             replicas=[self._replica(i, n) for i, n in enumerate(self._replicas)],
             bounds=bounds,
@@ -500,6 +497,15 @@ class Tally(Summed):
         low = np.diff(least) - more[:-1]
         high = np.diff(least) + more[1:]
         return float(low.max(initial=0.0)), float(high.max(initial=0.0))
+
+    def _results(self, over: float) -> tuple[int | None, float | None]:
+        """Return how many vectors or scores came, and how many in a second; None: answers have text."""
+        count = self._n["results"]
+        return (count, count / over) if count else (None, None)
+
+    def _steady_window(self) -> tuple[int, int] | None:
+        """Return the window, where it is known how many tokens came in it."""
+        return None if self._n["whole"] or self._trial.replays else self._window()
 
     def _window(self) -> tuple[int, int] | None:
         """Return start and end of the steady window."""
