@@ -7,7 +7,14 @@ import sys
 from pathlib import Path
 
 VOCAB = 2048
-WORDS = ("<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
+WORDS = (
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+)
 
 
 def tokenizer(source: Path, folder: Path, more: tuple[str, ...] = (), **names: str):
@@ -84,10 +91,13 @@ def vision(source: Path, folder: Path) -> None:
 
 def speech(source: Path, folder: Path) -> None:
     import torch
-    from transformers import WhisperConfig, WhisperFeatureExtractor, WhisperForConditionalGeneration
-    from transformers.models.whisper.tokenization_whisper import LANGUAGES
-
     from tokenizers.pre_tokenizers import ByteLevel
+    from transformers import (
+        WhisperConfig,
+        WhisperFeatureExtractor,
+        WhisperForConditionalGeneration,
+    )
+    from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
     letters = sorted(ByteLevel.alphabet())
     vocab = {letter: i for i, letter in enumerate(letters)}

@@ -140,7 +140,7 @@ def test_an_object_can_be_given_by_its_keys() -> None:
         ("--request-rate.x 1", "has no flag --request-rate.x"),
     ],
 )
-def test_keys_of_what_is_no_object_and_keys_beside_it_are_refused(
+def test_keys_of_another_value_and_keys_beside_an_object_are_refused(
     words: str, said: str
 ) -> None:
     with pytest.raises(UsageError, match=re.escape(said)):
@@ -171,7 +171,6 @@ def test_a_line_of_vllm_s_documentation_works_with_one_word_changed(
     elif o.words[1] != "forward":
         trial = offline.spec(o)
         assert trial.engine is not None and trial.engine.kind == "vllm"
-    assert not OTHERS.search(line)
 
 
 @pytest.mark.parametrize("line", LINES["missing"])

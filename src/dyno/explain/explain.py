@@ -3,8 +3,11 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import msgspec
+import numpy as np
+
 from dyno.explain.bounds import HardwareBound
-from dyno.explain.columns import Columns, columns
+from dyno.explain.columns import NONE, Columns, columns
 from dyno.explain.events import Happenings
 from dyno.explain.split import Split, split
 from dyno.explain.totals import totals, with_histograms
@@ -31,22 +34,44 @@ class Explained(NamedTuple):
     columns: Columns
     split: Split
     happenings: Happenings
+    context: RunContext
+
+    @property
+    def has_claims(self) -> bool:
+        """Return whether a part is what the server reports."""
+        return any("claimed" in p.sources for p in self.explanation.parts)
 
 
-def explain(records: Iterable[Record], facts: RunContext) -> Explained:
-    c = columns(records)
-    telemetry, client = facts.telemetry, facts.client
+def explain(records: Iterable[Record], context: RunContext) -> Explained:
+    return _explained(columns(records), context)
+
+
+def without_claims(each: Explained) -> Explained:
+    """Return the same without what the server reports of its times."""
+    c, telemetry = each.columns, each.context.telemetry
+    silent = np.full_like(c.queue, NONE)
+    if telemetry is not None:
+        engines = [
+            msgspec.structs.replace(e, timed_requests=None) for e in telemetry.engines
+        ]
+        telemetry = msgspec.structs.replace(telemetry, engines=engines)
+    c = c._replace(queue=silent, prefill=silent, decode=silent)
+    return _explained(c, each.context._replace(telemetry=telemetry))
+
+
+def _explained(c: Columns, context: RunContext) -> Explained:
+    telemetry, client = context.telemetry, context.client
     preempted = telemetry.total("preemptions") if telemetry is not None else None
     trips = client.round_trips_ns if client is not None else []
-    parts = split(c, facts.bound, trips, None if preempted is None else round(preempted))
-    happenings = Happenings(c, parts, client, facts.samples)
+    parts = split(c, context.bound, trips, None if preempted is None else round(preempted))
+    happenings = Happenings(c, parts, client, context.samples)
     notes = list(parts.notes)
     each = totals(parts.parts, parts.latency)
     engines = telemetry.engines if telemetry is not None else []
     ended = int(c.completed.sum())
     explanation = Explanation(
-        run=facts.run,
-        title=facts.title,
+        run=context.run,
+        title=context.title,
         requests=ended,
         failed=int(c.failed.sum()),
         left_out=int((~c.completed & ~c.failed).sum()),
@@ -57,4 +82,4 @@ def explain(records: Iterable[Record], facts: RunContext) -> Explained:
         tail=happenings.slowest(),
         notes=notes,
     )
-    return Explained(explanation, c, parts, happenings)
+    return Explained(explanation, c, parts, happenings, context)
