@@ -251,17 +251,17 @@ def work(task: DecodeTask) -> Iterator[int]:
         resume = portion.resume
     results, _ = task.files
     end = _end_of_whole(results, _LENGTH)
-    yield from _ShareDecoder(task, done, resume).into(results, end)
+    yield from _Decoding(task, done, resume).into(results, end)
 
 
 def follow(task: DecodeTask, wait: Callable[[], None]) -> Iterator[int]:
     """Do the same with a spool that grows, from its beginning. `wait`: what to do where it has no more yet. This ends
     only where something in the spool is unusual."""
     _, followed = task.files
-    yield from _ShareDecoder(task, set(), START, wait).into(followed, 0)
+    yield from _Decoding(task, set(), START, wait).into(followed, 0)
 
 
-class _ShareDecoder:
+class _Decoding:
     """Decodes a share. `done`: exchanges without which it goes on from `resume`."""
 
     def __init__(
@@ -430,13 +430,13 @@ class Decoders:
         self, source: SpoolSource, how: Settling, shares: int, follow: bool = False
     ) -> None:
         self.spool = source.path
-        stem = f"{Path(self.spool).with_suffix('')}.{os.getpid()}-{next(_numbers)}"
+        results = f"{Path(self.spool).with_suffix('')}.{os.getpid()}-{next(_numbers)}"
         self._tasks = [
             DecodeTask(
                 source,
                 rest,
                 shares,
-                f"{stem}-{rest}.partial",
+                f"{results}-{rest}.partial",
                 how,
                 secrets.learned(),
                 follow,
