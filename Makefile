@@ -3,12 +3,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo gallery test test-fast engines test-engines test-tools test-hostile test-pages test-docs test-nightly check format \
+.PHONY: demo picture gallery test test-fast engines test-engines test-tools test-hostile test-pages test-docs test-nightly check format \
         bench bench-engines bench-peers docs docs-reference lock sbom vulnerabilities clean
 
 # Formats of one model, in a minute. `dyno run speculative` runs it without and with a draft.
 demo: $(VENV)/.installed
 	$(BIN)/dyno demo
+
+# The README's picture: the demo's page, of a machine that does nothing else. Needs Chromium.
+picture: demo
+	chromium --headless --no-sandbox --hide-scrollbars --window-size=1280,720 --virtual-time-budget=5000 \
+	    --screenshot=$(CURDIR)/pictures/report.png file://$(CURDIR)/runs/demo/report.html
 
 # A page of each of the five reports in published/, with the prices that published/prices.toml assumes.
 gallery: $(VENV)/.installed
@@ -58,14 +63,14 @@ test-nightly: $(VENV)/.dev
 	$(BIN)/pytest -rfEs -n 2 --dist loadfile -m nightly
 
 check: $(VENV)/.dev
-	$(BIN)/ruff format --check src tests bench training lock
-	$(BIN)/ruff check src tests bench training lock
+	$(BIN)/ruff format --check src tests bench examples training lock
+	$(BIN)/ruff check src tests bench examples training lock
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 --dist worksteal -m house
 
 format: $(VENV)/.dev
-	$(BIN)/ruff format src tests bench training lock
-	$(BIN)/ruff check --fix src tests bench training lock
+	$(BIN)/ruff format src tests bench examples training lock
+	$(BIN)/ruff check --fix src tests bench examples training lock
 
 # dyno's numbers against the fake engine's own log; peers that `make bench-peers` installed run beside it. Then what a
 # chunk costs, beside a bare reader in C. Then how late
@@ -100,7 +105,7 @@ docs: $(VENV)/docs/.installed
 
 # Tables of commands, keys, findings, metrics and settings in the documentation, made from the code anew.
 docs-reference: $(VENV)/.dev
-	UPDATE_GOLDEN=1 $(BIN)/pytest -k generated tests/docs/test_docs.py
+	UPDATE_GOLDEN=1 $(BIN)/pytest -k generated tests/docs/test_docs.py tests/api/test_keys.py
 
 # Packages in the versions and with the checksums of lock/*.txt. pip resolves nothing, and refuses any other file.
 LOCKED := $(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps --only-binary :all: --requirement

@@ -191,9 +191,7 @@ def _number(value: float) -> str:
     return "none" if value == 0 else f"{value:,.3g}" if value < 1000 else f"{value:,.0f}"
 
 
-def row(
-    model: Server, truth: float, found: Sequence[Found], again: Sequence[Found]
-) -> Row:
+def row(model: Server, truth: float, found: Sequence[Found], again: Sequence[Found]) -> Row:
     answered = [f for f in found if f.answered]
     right = [f for f in answered if f.low <= truth <= f.high]
     widths = [f.high / f.low for f in answered if f.low and math.isfinite(f.high)]
@@ -300,7 +298,11 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seeds", type=int, default=SEEDS)
-    parser.add_argument("--only", default="", help="models whose name contains this, or one of these parts, with |")
+    parser.add_argument(
+        "--only",
+        default="",
+        help="models whose name contains this, or one of these parts, with |",
+    )
     parser.add_argument("--budget", type=float, default=BUDGET_S)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--markdown", action="store_true")

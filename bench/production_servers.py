@@ -49,8 +49,12 @@ class LongAnswersLoad(KvLoad):
 
     def _draw(self) -> Iterator[tuple[int, int]]:
         while True:
-            prompts = np.clip(300 * np.exp(0.5 * self._rng.standard_normal(_CHUNK)), 16, 2000)
-            answers = np.clip(700 * np.exp(0.7 * self._rng.standard_normal(_CHUNK)), 8, 4000)
+            prompts = np.clip(
+                300 * np.exp(0.5 * self._rng.standard_normal(_CHUNK)), 16, 2000
+            )
+            answers = np.clip(
+                700 * np.exp(0.7 * self._rng.standard_normal(_CHUNK)), 8, 4000
+            )
             yield from zip(
                 prompts.astype(int).tolist(), answers.astype(int).tolist(), strict=True
             )
@@ -268,7 +272,14 @@ def quota() -> Server:
             used.clear()
         return QuotaLoad(level, used, begins_s, rng)
 
-    return open_("quota of a minute", "failed:0.01", cache(_quota_truth), load, served=20.4, phased=False)
+    return open_(
+        "quota of a minute",
+        "failed:0.01",
+        cache(_quota_truth),
+        load,
+        served=20.4,
+        phased=False,
+    )
 
 
 class CachedAnswersLoad(ListedLoad):
@@ -312,7 +323,9 @@ def cached_answers() -> Server:
 
     target = "e2el_p95:500"
     truth = long_run(load, target, 30, 200, 1500.0, False)
-    return open_("answers kept for a minute", target, truth, load, served=math.inf, phased=False)
+    return open_(
+        "answers kept for a minute", target, truth, load, served=math.inf, phased=False
+    )
 
 
 class BacklogLoad(ListedLoad):
@@ -373,7 +386,9 @@ class StickyLoad(ListedLoad):
         free, users = self._free, self._users
         while free[0][0] <= now_s:
             noise = np.exp(0.15 * self._rng.standard_normal(_CHUNK)).tolist()
-            for x, drawn in zip(noise, self._rng.integers(0, 4, _CHUNK).tolist(), strict=True):
+            for x, drawn in zip(
+                noise, self._rng.integers(0, 4, _CHUNK).tolist(), strict=True
+            ):
                 start, where, left = free[0]
                 if not left:
                     users[where] -= 1
@@ -429,7 +444,9 @@ class HotLoad(ListedLoad):
         while free[0] <= now_s:
             start = free[0]
             factor = self._chip.factor(self._begins_s + start, self._use)
-            took = self._length_s * factor * math.exp(0.2 * float(self._rng.standard_normal()))
+            took = (
+                self._length_s * factor * math.exp(0.2 * float(self._rng.standard_normal()))
+            )
             self.sent.append(start)
             self.end.append(start + took)
             heapq.heapreplace(free, start + took)
@@ -509,7 +526,11 @@ class WarmingLoad(ListedLoad):
         while free[0] <= now_s:
             start = free[0]
             factor = 0.6 + 0.4 * math.exp(-self._served[0] / 4000)
-            took = self._length_s * factor * math.exp(0.25 * float(self._rng.standard_normal()))
+            took = (
+                self._length_s
+                * factor
+                * math.exp(0.25 * float(self._rng.standard_normal()))
+            )
             self._served[0] += 1
             self.sent.append(start)
             self.end.append(start + took)

@@ -54,7 +54,10 @@ class Server:
                         length = int(line.partition(b":")[2])
                 body = json.loads(await reader.readexactly(length)) if length else {}
                 if head.startswith(b"GET"):
-                    models = {"object": "list", "data": [{"id": "waits", "object": "model"}]}
+                    models = {
+                        "object": "list",
+                        "data": [{"id": "waits", "object": "model"}],
+                    }
                     _whole(writer, json.dumps(models).encode())
                 else:
                     await self._answer(body, writer)
@@ -231,7 +234,9 @@ def main() -> int:
     parser.add_argument("--busy", type=int, default=0, help="busy loops beside the search")
     options = parser.parse_args()
     wrong = False
-    print(f"{'server':20} {'truth':>10} {'low':>8} {'high':>8} {'requests':>9} {'s':>6}  verdict")
+    print(
+        f"{'server':20} {'truth':>10} {'low':>8} {'high':>8} {'requests':>9} {'s':>6}  verdict"
+    )
     for case in CASES:
         if options.only not in case.name:
             continue
@@ -244,7 +249,10 @@ def main() -> int:
         wrong = wrong or judged == "WRONG"
         sent = sum(probe.sent for probe in answer.probes)
         truth = "–".join(f"{x:g}" for x in dict.fromkeys(case.truth))
-        print(f"{case.name:20} {truth:>10} {answer.low or '–':>8} {answer.high or '–':>8} {sent:>9,} {answer.duration_s:>6.0f}  {judged}", flush=True)
+        print(
+            f"{case.name:20} {truth:>10} {answer.low or '–':>8} {answer.high or '–':>8} {sent:>9,} {answer.duration_s:>6.0f}  {judged}",
+            flush=True,
+        )
     print(f"load of the machine: {os.getloadavg()[0]:.1f}", file=sys.stderr)
     return int(wrong)
 

@@ -2,7 +2,8 @@
 
 The reader (bench/reader.c) opens the same connections to the same fake engine, reads and drops. Each figure is CPU time
 of the client alone. `wire`: while the load runs. `in all`: with decoding, records and figures. `result after`: from the
-last byte to the result.
+last byte to the result. The Rust clients of vLLM and SGLang run under the same load where `make bench-peers` installed
+them; theirs is the whole command.
 
     python bench/speed.py                    64, 256, 1,024 and 10,000 streams
     python bench/speed.py --pairs 5          also without decoding while the load runs, in turn
@@ -26,6 +27,7 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
+import peers
 
 from dyno.conduct.calibration import Shape, calibrate, trial_of, workload_of
 from dyno.engines.fake import FakeSpec
@@ -96,6 +98,7 @@ def main() -> int:
                 kept.append(_pairs(shape, read, options.pairs))
             else:
                 kept.append(_judged(shape, read, _row(shape, read)))
+            _print_peers(shape, Path(folder))
     print("\n" + "\n".join(kept))
     return int(any("NOT KEPT" in line for line in kept))
 
@@ -203,6 +206,21 @@ def _row(shape: Shape, read: Read | None, ahead: bool = True) -> dict[str, float
         flush=True,
     )
     return dict(row)
+
+
+def _print_peers(shape: Shape, folder: Path) -> None:
+    """Print what the Rust clients need for the same load."""
+    requests = shape.streams * shape.rounds
+    for name in (name for name, peer in peers.PEERS.items() if peer.many):
+        spec = FakeSpec(first_ms=shape.first_ms, gap_ms=shape.gap_ms)
+        with Fake.start(spec, folder / "fake.log") as fake:
+            size = (shape.streams, shape.rounds, shape.chunks)
+            report = peers.run(name, fake.base_url, *size, folder)
+        if report is None:
+            continue
+        us = report.cpu_s / (requests * shape.chunks) * 1e6
+        text = f"{shape.streams:>7,} {name:>37} {us:>7.1f}"
+        print(report.error or text + f"  ({report.failed:,} failed)", flush=True)
 
 
 def _judged(shape: Shape, read: Read | None, row: dict[str, float]) -> str:
@@ -330,7 +348,7 @@ def _sum_up(path: Path, followed: bool) -> dict[str, float]:
 def _wait_until_done(folder: Path) -> None:
     """Return when followers have written nothing for some seconds."""
     sizes: list[int] = []
-    while len(sizes) < 4 or len({*sizes[-4:]}) > 1 or not sizes[-1]:
+    while len(sizes) < 8 or len({*sizes[-4:]}) > 1:
         time.sleep(1)
         sizes.append(sum(p.stat().st_size for p in folder.glob("*.partial")))
 

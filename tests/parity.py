@@ -21,11 +21,8 @@ TABLE: dict[str, Any] = json.loads(
     (Path(__file__).parent / "vllm-bench-flags.json").read_text()
 )
 COMMANDS = ("serve", "throughput", "latency")
-# A whole command that dyno lacks, and why.
-NO_COMMAND = {
-    "forward": "It times vLLM's model runner alone, without scheduler and sampling, by code inside of vLLM. Nearest: "
-    "`dyno bench micro`, which times prompt processing and token generation of one request.",
-}
+# A whole command that vLLM's own program does, and who gets its flags.
+WHOLE_COMMANDS = {"forward": "to an installed vLLM 0.33 or newer"}
 WORKS, PASSED, SILENT, MISSING = "works", "passed on", "no effect", "missing"
 # Command and flag → what dyno's default is, where it differs from vLLM's on purpose.
 DEFAULTS = {
@@ -77,8 +74,8 @@ def flags(command: str) -> Iterator[Parity]:
 
 
 def _state(command: str, flag: str) -> tuple[str, str, Any]:
-    if command in NO_COMMAND:
-        return MISSING, NO_COMMAND[command], None
+    if command in WHOLE_COMMANDS:
+        return PASSED, WHOLE_COMMANDS[command], None
     action: Any = actions(command)[flag]
     kind = type(action).__name__
     if kind == "_Refused":

@@ -23,6 +23,8 @@ import msgspec
 
 _END_S = 5.0
 _READ = 1 << 20  # bytes
+# NumPy starts a thread for each core, to multiply matrices: none is multiplied there, and processes may fork.
+_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 T = TypeVar("T")
 
 
@@ -97,6 +99,7 @@ class Child:
             stderr=subprocess.DEVNULL,
             bufsize=0,
             start_new_session=True,
+            env={**os.environ, **_ONE_THREAD},
         )
         assert self._process.stdin and self._process.stdout
         self._in, self._out = self._process.stdin, self._process.stdout

@@ -14,19 +14,25 @@ DynoError                exit 1   it failed
 ├── DrawError            exit 1   a picture or a page's charts can't be drawn
 ├── ImportFailed         exit 1   another tool's file can't be opened
 ├── StudyStopped         exit 1   a study stopped: a trial failed, or an engine's version changed
-└── Interrupted          exit 130 Ctrl-C after the load: measured, but not summarized
+└── Interrupted          exit 130 Ctrl-C: what was measured until then is kept in its `folder`
 
 A failed request is not an error: it is a record (facts/record.py).
 """
 
 import errno
+from typing import TYPE_CHECKING
 
 from dyno import secrets
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _LONGEST = 2000  # characters of a message
 
 
 class DynoError(Exception):
+    """Anything that dyno reports as an error: all others are of this kind."""
+
     exit_code = 1
 
     def __init__(self, text: str) -> None:
@@ -37,6 +43,8 @@ class DynoError(Exception):
 
 
 class UsageError(DynoError):
+    """Wrong usage: nothing was started."""
+
     exit_code = 2
 
 
@@ -45,55 +53,64 @@ class NotFound(UsageError):
 
 
 class WorkloadError(DynoError):
+    """Prompts or tokenizer are missing, unreadable, or too few."""
+
     exit_code = 2
 
 
 class TargetError(DynoError):
-    pass
+    """The server can't be reached, or answers wrongly."""
 
 
 class EngineError(DynoError):
-    pass
+    """An engine didn't start, or died."""
 
 
 class ModelError(DynoError):
-    pass
+    """A model or data set can't be fetched or made, or isn't what it should be."""
 
 
 class HubRefusal(ModelError):
-    pass
+    """The Hub has no such files, or not for this user."""
 
 
 class RigError(DynoError):
-    pass
+    """Another machine can't be used."""
 
 
 class Unreachable(RigError):
-    pass
+    """There is no connection to another machine; what it runs continues."""
 
 
 class StoreError(DynoError):
-    pass
+    """A run or result can't be written or read."""
 
 
 class NotSummedUp(StoreError):
-    pass
+    """A trial is measured, but can't be summarized."""
 
 
 class DrawError(DynoError):
-    pass
+    """A picture or a page's charts can't be drawn."""
 
 
 class ImportFailed(DynoError):
-    pass
+    """Another tool's file can't be opened, or holds no results."""
 
 
 class StudyStopped(DynoError):
-    pass
+    """A study stopped: a trial failed, or an engine's version changed."""
 
 
 class Interrupted(DynoError):
+    """Ctrl-C. What was measured until then is kept in `folder`."""
+
     exit_code = 130
+
+    def __init__(self, text: str, folder: "Path | None" = None) -> None:
+        """`folder`: where what was measured until then is kept. None: nothing was, or the text says it."""
+        super().__init__(text)
+        self.folder = folder
 
 
 _ADVICE = {

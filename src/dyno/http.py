@@ -7,8 +7,8 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
@@ -334,6 +334,14 @@ class _Socket(io.RawIOBase):
         """Does nothing: http.client would close it before it has read all. The client does that."""
 
 
+class EncodedBody(NamedTuple):
+    """A request's body as it is sent."""
+
+    data: bytes
+    kind: str  # content type
+    headers: Mapping[str, str] = {}  # unless the route has others
+
+
 class Client:
     """One keep-alive connection, JSON in and out. A key that the server sends back is taken out of its answers.
 
@@ -356,9 +364,12 @@ class Client:
         self._sock: socket.socket | None = None
 
     def call(self, path: str, body: Any = None) -> tuple[int, Any]:
-        """Return status and decoded JSON (or text, where it isn't JSON). GET without a body, else POST."""
-        payload = None if body is None else json.dumps(body).encode()
-        headers = self._headers(payload)
+        """Return status and decoded JSON (or text, where it isn't JSON). GET without a body, else POST. `body`: sent as
+        JSON, unless it is encoded."""
+        if body is not None and not isinstance(body, EncodedBody):
+            body = EncodedBody(json.dumps(body).encode(), "application/json")
+        payload = None if body is None else body.data
+        headers = self._headers(body)
         deadline = time.monotonic() + self._timeout_s
         for attempt in (1, 2):
             try:
@@ -382,15 +393,15 @@ class Client:
             )
         return status, secrets.clean(_decoded(raw))
 
-    def _headers(self, payload: bytes | None) -> dict[str, str]:
+    def _headers(self, body: EncodedBody | None) -> dict[str, str]:
         headers = {
             k: v for k, v in self._route.headers.items() if k.lower() != "accept-encoding"
         }
         if "host" not in map(str.lower, headers):
             headers["Host"] = self.url.netloc
-        if payload is not None:
-            headers["Content-Type"] = "application/json"
-        return headers
+        if body is None:
+            return headers
+        return {**body.headers, **headers, "Content-Type": body.kind}
 
     def _problem(self, error: Exception, path: str, deadline: float) -> str:
         """Describe why a call failed."""

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 import offlines
-from dyno.cli.main import main
+from dyno.cli.main import main, parse
 from dyno.cli.micro import OUTPUTS, numbers
+from dyno.cli.offline import spec
 from dyno.errors import EngineError
 from dyno.facts.imported import Row
 from dyno.facts.trial import TrialSpec
@@ -194,10 +195,6 @@ def test_flags_of_the_engines_own_are_handed_on_untouched(asked: Asked) -> None:
     [
         (["latency", "--num-itres", "3"], "Did you mean --num-iters?"),
         (["throughput", "--dataset-path", "nowhere.json"], "there is no such file"),
-        (
-            ["throughput", "--dataset-name", "sharegpt-shaped", "--input-len", "9"],
-            "prompts of its own lengths",
-        ),
         (["micro", "--outptu", "json"], "Did you mean --output?"),
         (["micro", "--draft-model", "x.gguf"], "Measure it with `dyno bench latency`"),
         (["throughput", "--num-promts=3"], "Did you mean --num-prompts?"),
@@ -230,6 +227,16 @@ def test_what_cannot_be_done_is_refused_with_the_reason(
     capsys: pytest.CaptureFixture[str], words: list[str], said: str
 ) -> None:
     assert said in refusal(capsys, *words)
+
+
+def test_a_prompt_length_is_reported_as_without_effect_where_prompts_have_their_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As in the example of vLLM's documentation with InstructCoder: --input-len=1000."""
+    words = "bench throughput --dataset-name sharegpt-shaped --input-len=9 --output-len=5"
+    trial = spec(parse(words.split()))
+    assert "--input-len has no effect" in capsys.readouterr().err
+    assert trial.workload.output_len == 5
 
 
 @pytest.fixture

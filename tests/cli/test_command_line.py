@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 import dyno
+from dyno.api.vocabulary import command, keys
 from dyno.cli import engines, exit_codes
 from dyno.cli.main import main, parser
-from dyno.cli.vocabulary import command, keys
 from dyno.facts.engine import EngineSpec
 from dyno.facts.finding import Verdict
 from dyno.facts.load import LoadSpec

@@ -93,12 +93,15 @@ def test_bench_serve_sends_at_once_from_few_frames(
 ) -> None:
     url = fake().base_url
     bench(url, tmp_path, "--max-concurrency", "2")
-    way = ["main", "run", "serve", "measure", "Wire.drive", "Wire._send_due", "Wire._send"]
+    way = [
+        *("main", "run", "on_server", "serve", "measure"),
+        *("Wire.drive", "Wire._send_due", "Wire._send"),
+    ]
     # a closed loop sends as soon as an answer is read
-    later = [*way[:5], "Wire._read", "Wire._take", *way[5:]]
+    later = [*way[:6], "Wire._read", "Wire._take", *way[6:]]
     assert sends[:2] == [way, way] and later in sends
     deepest = max(map(len, sends))
-    assert deepest == len(later) == 9
+    assert deepest == len(later) == 10
     sends.clear()
     bench(url, tmp_path, "--request-rate", "200")
     assert sends and all(stack == way for stack in sends)
@@ -114,7 +117,7 @@ def test_a_connection_opened_for_a_request_sends_from_no_more(
     monkeypatch.setattr("dyno.load.pool.IDLE_MAX_NS", 0)  # none that is open is used
     bench(fake().base_url, tmp_path, "--max-concurrency", "2")
     assert {"Wire._connect"} == {stack[-2] for stack in sends}
-    assert max(map(len, sends)) == 8
+    assert max(map(len, sends)) == 10
 
 
 def test_a_study_sends_from_few_more(
@@ -123,4 +126,4 @@ def test_a_study_sends_from_few_more(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "s.toml").write_text(STUDY)
     assert main(["run", "s.toml", "--plain", "--no-report"]) == 0
-    assert max(map(len, sends)) == 15
+    assert max(map(len, sends)) == 16

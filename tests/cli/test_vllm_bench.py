@@ -2,12 +2,21 @@
 
 import argparse
 import json
+import re
+import shlex
+from pathlib import Path
 
 import pytest
 
 import parity
-from dyno.cli.main import main, parser
+from dyno.cli import offline, serve
+from dyno.cli.flags import check_refused
+from dyno.cli.main import main, parse
 from dyno.cli.settings import LACKS
+from dyno.errors import DynoError, UsageError
+from dyno.trial.dataset import located
+from dyno.workload.prompts import make
+from dyno.workload.tokenizer import ApproximateTokenizer
 
 # Also flags that newer versions have lost: none may be passed on to an engine, or dropped.
 EVERY = [
@@ -27,7 +36,7 @@ def _kind(action: argparse.Action) -> str:
 
 
 def _of_vllm() -> set[str]:
-    tables = [*parity.COMMANDS, *parity.NO_COMMAND]
+    tables = [*parity.COMMANDS, *parity.WHOLE_COMMANDS]
     removed = " ".join(parity.TABLE["removed"].values()).split()
     return {flag for command in tables for flag in parity.TABLE[command]} | {*removed}
 
@@ -80,11 +89,22 @@ def test_a_reason_for_a_missing_value_is_about_one_that_is_missing() -> None:
             assert not {*reasons} & {*(parity.actions(command)[flag].choices or ())}
 
 
-def test_a_command_that_is_called_missing_is_missing() -> None:
-    commands = parser().commands()["bench"].commands()
-    assert not {*parity.NO_COMMAND} & {*commands}
-    for command in parity.NO_COMMAND:
-        assert {p.state for p in parity.flags(command)} == {parity.MISSING}
+@pytest.mark.parametrize("command", parity.WHOLE_COMMANDS)
+def test_a_command_that_vllm_does_gets_each_flag_as_it_was_given(command: str) -> None:
+    assert {p.state for p in parity.flags(command)} == {parity.PASSED}
+    for flag in parity.TABLE[command]:
+        o = parse(["bench", command, "--model", "M", flag, "x", "--tensor-parallel-size=2"])
+        assert o.own_args == ["--model", "M", flag, "x", "--tensor-parallel-size=2"]
+
+
+@pytest.mark.parametrize("command", ["sweep", "startup", "mm-processor"])
+def test_a_benchmark_of_vllm_s_that_dyno_lacks_is_refused_with_what_is_nearest(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", command, "serve"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"dyno: `dyno bench` has no command {command!r}: ")
+    assert "Did you mean" not in said
 
 
 def test_a_value_that_only_vllm_takes_is_refused_with_the_reason(
@@ -96,28 +116,92 @@ def test_a_value_that_only_vllm_takes_is_refused_with_the_reason(
     )
 
 
-# Printed by vLLM's own interpreter: the flags of its parsers that are not the engine's, with their defaults.
-ASK = """
-import json, sys
-from vllm.benchmarks import latency, serve, throughput
-from vllm.engine.arg_utils import AsyncEngineArgs
-from vllm.utils.argparse_utils import FlexibleArgumentParser
-engines = AsyncEngineArgs.add_cli_args(FlexibleArgumentParser())._option_string_actions
-out = {}
-for module in (serve, throughput, latency):
-    parser = FlexibleArgumentParser()
-    module.add_cli_args(parser)
-    own = {a.option_strings[0]: a for a in parser._actions if a.option_strings}
-    if module is not serve:
-        own = {f: a for f, a in own.items() if f not in engines}
-    out[module.__name__.rpartition(".")[2]] = {
-        flag: {"default": action.default, "choices": action.choices and sorted(action.choices)}
-        for flag, action in own.items() if flag not in ("-h", "--help")
+def test_an_object_can_be_given_by_its_keys() -> None:
+    """As vLLM's own parser reads them."""
+    words = (
+        "--extra-body.min_tokens 1 --extra-body.chat_template_kwargs.enable_thinking=false"
+    )
+    o = parse(["bench", "serve", *words.split(), "--chat-template-kwargs.mood", "merry"])
+    assert json.loads(o.extra_body) == {
+        "min_tokens": 1,
+        "chat_template_kwargs": {"enable_thinking": False},
     }
-print(json.dumps(out, default=str))
-"""
+    assert json.loads(o.chat_template_kwargs) == {"mood": "merry"}
 
 
-def test_the_question_to_vllm_is_python() -> None:
-    compile(ASK, "ask", "exec")
-    assert json.loads(json.dumps(parity.TABLE)) == parity.TABLE
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--extra-body.min_tokens", "--extra-body.min_tokens: a value is missing."),
+        (
+            "--extra-body.a 1 --extra-body={}",
+            "--extra-body is given whole and by its keys.",
+        ),
+        ("--request-rate.x 1", "has no flag --request-rate.x"),
+    ],
+)
+def test_keys_of_what_is_no_object_and_keys_beside_it_are_refused(
+    words: str, said: str
+) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        parse(["bench", "serve", *words.split()])
+
+
+# Each line of vLLM's documentation, by what becomes of it with one word changed.
+LINES: dict[str, list[str]] = json.loads(
+    (Path(__file__).parents[1] / "vllm-bench-lines.json").read_text()
+)
+# They are about images, audio, embeddings and reranking, or the Responses API.
+OTHERS = re.compile(
+    r"image|audio|vision|video|whisper|-mm|openai-responses|embeddings|rerank|LLaVA|vllm-chat",
+    re.I,
+)
+
+
+@pytest.mark.parametrize("line", LINES["work"])
+def test_a_line_of_vllm_s_documentation_works_with_one_word_changed(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    o = _parsed(line, tmp_path)
+    if o.words[1] == "serve":
+        [(_, load)] = serve.loads(o)
+        trial = serve.spec(load)[0]
+        assert trial.workload.dataset == o.dataset_name
+    elif o.words[1] != "forward":
+        trial = offline.spec(o)
+        assert trial.engine is not None and trial.engine.kind == "vllm"
+    assert not OTHERS.search(line)
+
+
+@pytest.mark.parametrize("line", LINES["missing"])
+def test_a_line_that_cannot_work_says_why(line: str, tmp_path: Path) -> None:
+    assert OTHERS.search(line)
+    with pytest.raises(DynoError, match=r"dyno |It is for images"):
+        o = _parsed(line, tmp_path)
+        check_refused(o)
+        [(_, load)] = serve.loads(o)
+        workload = serve.spec(load)[0].workload
+        make(located(workload, print, print)[0], ApproximateTokenizer())
+
+
+def _parsed(line: str, folder: Path) -> argparse.Namespace:
+    words = shlex.split(line)
+    assert words[:2] == ["vllm", "bench"]
+    if "--dataset-path" in words or "--dataset_path" in words:
+        place = (
+            next(
+                i
+                for i, w in enumerate(words)
+                if w.startswith("--dataset") and w.endswith("path")
+            )
+            + 1
+        )
+        if words[place].endswith(".json"):
+            file = folder / Path(words[place]).name
+            pictured = "4v" in file.name.lower() or "video" in file.name
+            file.write_text(
+                json.dumps([{"conversations": [], "image": "1.jpg" if pictured else None}])
+            )
+            words[place] = str(file)
+    return parse(words[1:])

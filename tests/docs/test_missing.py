@@ -94,14 +94,6 @@ def _capacity_is_not_waited_for() -> bool:
     )
 
 
-def _hub_dataset_is_not_fetched() -> bool:
-    from dyno.trial.dataset import located
-    from dyno.workload.spec import WorkloadSpec
-
-    spec = WorkloadSpec("hf", hf_name="nobody/has-this-dataset")
-    return _refuses(lambda: located(spec, lambda _: None, lambda _: None))
-
-
 # Statement (a part of its sentence) → whether it still holds.
 HOLDS: dict[str, Callable[[], bool]] = {
     "HTTP/1.1 only": lambda: not _mentioned("http2", "HTTP/2", "h2c"),
@@ -112,7 +104,6 @@ HOLDS: dict[str, Callable[[], bool]] = {
     "Raw session logs of coding assistants are not read": lambda: (
         not _mentioned("parentUuid", "codex")
     ),
-    "It downloads nothing": _hub_dataset_is_not_fetched,
     "doesn't read `*.bin` and `*.pth`": lambda: "torch" not in _text("models/check.py"),
     "Pictures are not read": lambda: (
         "pictures, which dyno doesn't read" in _text("audit/audit.py")

@@ -5,7 +5,7 @@ from string import Formatter
 
 import pytest
 
-from dyno.cli import vocabulary
+from dyno.api import vocabulary
 from dyno.cli.main import main
 from dyno.conduct import study_plan
 from dyno.errors import UsageError

@@ -2,9 +2,13 @@
 
 # Of each module: who makes the names that it joins, and where it does so.
 OWN: dict[str, tuple[str, set[str]]] = {
-    "cli/find.py": (
+    "api/searching.py": (
         "ProbeFacts.run has a pattern",
-        {"folder / best.run"},
+        {"folder / best.run", "self.path / probe.run"},
+    ),
+    "api/studies.py": (
+        "names of the user's own study",
+        {"shipped / f'{name}.toml'"},
     ),
     "cli/report.py": (
         "beside the file that the user names",
@@ -12,10 +16,6 @@ OWN: dict[str, tuple[str, set[str]]] = {
             "output.with_name(f'{output.stem}-preview.png')",
             "output.with_name(f'{output.stem}-{chart.name}{output.suffix}')",
         },
-    ),
-    "cli/run.py": (
-        "names of the user's own study",
-        {"shipped / f'{name}.toml'"},
     ),
     "cli/runs.py": (
         "a word of the user's command",

@@ -20,6 +20,8 @@ from dyno.workload.datasets import DATASETS
 SOURCE = Path(dyno.__file__).parent
 # Where a text is a data set's name, outside of the data sets' own files.
 OTHER_MEANINGS = {
+    # The value of another setting: --lora-assignment.
+    "api/keys.py": {"random"},
     # Results of other tools: their data sets, by their names.
     "audit/commands.py": {"random"},
     "checks/comparability.py": {"random"},

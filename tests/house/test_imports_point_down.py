@@ -23,6 +23,7 @@ ROWS: list[set[str]] = [
         "http",
         "option",
         "outside",
+        "plugins",
         "saying",
         "scratch",
         "secrets",
@@ -42,6 +43,7 @@ ROWS: list[set[str]] = [
     {"audit", "trial"},
     {"search", "quality"},
     {"conduct"},
+    {"api"},
     {"cli"},
     {"__main__"},
 ]

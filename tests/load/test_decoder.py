@@ -1,6 +1,11 @@
 """Several processes decode a spool as one does, while the load runs or after it, whatever becomes of them."""
 
+import errno
 import os
+import random
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,10 +23,10 @@ from dyno.facts.target import TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.load import decode, decoder
 from dyno.load import spool as spools
-from dyno.load.decoder import Decoders, DecodeTask, SpoolSource, portions, work
+from dyno.load.decoder import Decoders, DecodeTask, SpoolSource, decoded, portions, work
 from dyno.load.protocols import PROTOCOLS
 from dyno.load.settle import Settler, Settling, Sums, planned
-from dyno.load.spool import CLOCK, END, READ, SENT, TIMES, TURN, Spool
+from dyno.load.spool import CLOCK, END, READ, SENT, SINCE, TIMES, TURN, Spool
 from dyno.trial import processes
 from dyno.workload.spec import WorkloadSpec
 
@@ -193,13 +198,25 @@ def test_what_a_killed_process_has_not_decoded_is_decoded_here(
     assert shared(spool).same(alone(spool))
 
 
+def no_process(*_: object, **__: object) -> Child:
+    raise OSError("no more processes")
+
+
 def test_where_no_process_can_be_started_all_is_decoded_here(
     spool: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object, **__: object) -> Child:
-        raise OSError("no more processes")
+    monkeypatch.setattr(decoder, "Child", no_process)
+    assert shared(spool).same(alone(spool))
 
-    monkeypatch.setattr(decoder, "Child", refuse)
+
+def test_where_the_disk_has_no_room_for_portions_all_is_decoded_here(
+    spool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(decoder, "Child", no_process)
+    monkeypatch.setattr(decoder, "_write", full)
     assert shared(spool).same(alone(spool))
 
 
@@ -229,7 +246,7 @@ def tasks(path: Path) -> list[DecodeTask]:
 def follow(task: DecodeTask) -> None:
     """Follow a spool to its present end."""
     try:
-        for _ in work(task, ends):
+        for _ in decoder.follow(task, ends):
             pass
     except Ended:
         pass
@@ -243,9 +260,7 @@ def test_what_a_follower_has_done_is_not_done_again_and_nothing_is_missed(
     load.steps(0, begun)
     for task in tasks(load.path):
         follow(task)
-    done = [
-        sum(len(p.numbers) for p, _ in portions(Path(t.results))) for t in tasks(load.path)
-    ]
+    done = [sum(len(p.numbers) for p, _ in portions(t.files[1])) for t in tasks(load.path)]
     assert all(done) or begun < 3  # the first windows are enough for a portion
     load.steps(begun, EXCHANGES // 8)
     load.close()
@@ -254,7 +269,8 @@ def test_what_a_follower_has_done_is_not_done_again_and_nothing_is_missed(
         list(work(task))
     with Decoders(source(load.path), HOW, 2) as decoders:
         for task, own in zip(tasks(load.path), decoders._tasks, strict=True):
-            Path(task.results).replace(own.results)
+            for file, own_file in zip(task.files, own.files, strict=True):
+                file.replace(own_file)
         result.take(decoders.settled(result.sums, lambda done: None), Settler(HOW, None))
     assert result.same(alone(load.path))
 
@@ -264,15 +280,36 @@ def test_half_a_portion_is_dropped(load: Load) -> None:
     load.steps(0, 4)
     task = tasks(load.path)[0]
     follow(task)
-    results = Path(task.results)
-    whole = len([*portions(results)])
+    _, followed = task.files
+    whole = len([*portions(followed)])
     assert whole
-    os.truncate(results, results.stat().st_size - 5)
-    assert len([*portions(results)]) == whole - 1
+    os.truncate(followed, followed.stat().st_size - 5)
+    assert len([*portions(followed)]) == whole - 1
     load.steps(4, EXCHANGES // 8)
     load.close()
     *_, count = work(task)
     assert count == EXCHANGES // 2
+
+
+@pytest.mark.usefixtures("small_windows")
+def test_what_a_follower_writes_after_it_was_killed_is_ignored(tmp_path: Path) -> None:
+    """A process at idle priority may need seconds for its end, and finish a write."""
+    load = Load(tmp_path / "exchanges.spool")
+    load.steps(0, 3)
+    task = tasks(load.path)[0]
+    follow(task)
+    _, followed = task.files
+    before = followed.read_bytes()
+    load.steps(3, EXCHANGES // 8)
+    follow(task)
+    after = followed.read_bytes()
+    load.close()
+    assert len(after) > len(before)
+    followed.write_bytes(before)
+    *_, count = work(task)
+    followed.write_bytes(after)
+    numbers = [n for p in decoded(task) for n in decoder._column(p.numbers)]
+    assert sorted(numbers) == [*range(0, EXCHANGES, 2)] and count == len(numbers)
 
 
 def ahead(load: Load, then: Callable[[processes.Ahead], None] = lambda _: None) -> Result:
@@ -329,3 +366,186 @@ def test_what_was_decoded_on_another_assumption_is_not_used(load: Load) -> None:
         decoding.begin(0)
         assert decoding.decoders(source(load.path, unasked=[3]), HOW) is None
         assert not [*load.path.parent.glob("*.partial")]
+
+
+def test_of_several_spools_each_is_decoded_by_those_that_fit_it(tmp_path: Path) -> None:
+    loads = [Load(tmp_path / f"exchanges{k}.spool") for k in ("", "-1")]
+    paths = [load.path for load in loads]
+    right, wrong = [source(p, part=k, parts=2) for k, p in enumerate(paths)]
+    result = Result()
+    with processes.Ahead() as decoding:
+        decoding.start(paths, WANTED, "openai", HOW)
+        decoding.begin(0)
+        for load in loads:
+            load.steps(0, EXCHANGES // 8)
+            load.close()
+        decoders = decoding.decoders(right, HOW)
+        assert decoders is not None
+        unfit = msgspec.structs.replace(wrong, unasked=[3])
+        assert decoding.decoders(unfit, HOW) is None
+        with Decoders(unfit, HOW, 1) as others:
+            settled = [
+                *decoders.settled(result.sums, lambda done: None),
+                *others.settled(result.sums, lambda done: None),
+            ]
+        result.take(settled, Settler(HOW, None))
+    assert len(result.lines) == 2 * EXCHANGES
+    assert not [*tmp_path.glob("*.partial")]
+
+
+_DYNO = """
+import sys, time
+from pathlib import Path
+sys.path[:0] = {folders!r}
+from test_decoder import HOW, WANTED, processes
+with processes.Ahead() as decoding:
+    decoding.start([Path({spool!r})], WANTED, "openai", HOW)
+    decoding.begin(0)
+    print("begun", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_where_dyno_is_killed_its_decoders_end_and_leave_no_file(load: Load) -> None:
+    folders = [*map(str, Path(__file__).parents[:2])]
+    code = _DYNO.format(folders=folders, spool=str(load.path))
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as dyno:
+        assert dyno.stdout is not None
+        dyno.stdout.readline()
+        load.steps(0, EXCHANGES // 8)
+        load.close()
+        deadline = time.monotonic() + 20
+        while len(started := psutil.Process(dyno.pid).children(recursive=True)) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        dyno.send_signal(signal.SIGKILL)
+    _, alive = psutil.wait_procs(started, timeout=20)
+    assert not alive
+    assert not [*load.path.parent.glob("*.partial")]
+
+
+class RandomLoad:
+    """A load of anything that a wire may write: reads cut anywhere, with stamps and without, late ones, several chunks
+    in one, requests that are sent again or never answered, a clock that is set, exchanges that end in any order."""
+
+    def __init__(self, path: Path, seed: int) -> None:
+        self.path = path
+        self._random = random.Random(seed)
+        self._writer = Spool(path)
+        self._raw = [answer(n) for n in (1, 3, 9)]
+        self._at_ns = 10**9
+        self._offset_ns = 10**18
+        self._left: dict[int, bytes] = {}  # of each response under way
+        self._next = 0
+        self._sets_clock = seed % 3 == 0
+        self._stamps = seed % 4 != 1
+        self._note_clock()
+
+    def step(self) -> None:
+        chosen = self._random.random()
+        if self._next < EXCHANGES and (chosen < 0.15 or not self._left):
+            self._send(self._next)
+            self._left[self._next] = self._random.choice(self._raw)
+            self._next += 1
+        elif chosen < 0.2:
+            self._note_clock()
+        elif self._left:
+            self._go_on(self._random.choice([*self._left]))
+        if self._random.random() < 0.1:
+            self._writer.flush()
+
+    @property
+    def over(self) -> bool:
+        return self._next == EXCHANGES and not self._left
+
+    def close(self) -> None:
+        self._note_clock()
+        self._writer.flush()
+        self._writer.close()
+
+    def _send(self, number: int) -> None:
+        self._at_ns += self._random.randrange(2_000_000)
+        stamp = TIMES.pack(self._at_ns - self._random.randrange(1_000_000), 0)
+        mark = b"\x01" if self._random.random() < 0.2 else b""
+        self._writer.note(SENT, number, self._at_ns, stamp, mark)
+
+    def _go_on(self, number: int) -> None:
+        left = self._left[number]
+        chosen = self._random.random()
+        if chosen < 0.02 and left in self._raw:
+            self._send(number)
+        elif chosen < 0.04 or not left:
+            reason = b"reset: by peer" if left else b""
+            self._writer.note(END, number, self._at_ns, payload=reason)
+            del self._left[number]
+        else:
+            size = self._random.choice([1, 40, 200, 10_000])
+            self._left[number] = left[size:]
+            self._read(number, left[:size])
+
+    def _read(self, number: int, data: bytes) -> None:
+        late_ns = self._random.choice([0, 20_000, 500_000, 3_000_000])
+        before_ns = self._at_ns
+        self._at_ns += 10_000 + late_ns
+        if not self._stamps:
+            self._writer.note(TURN, 0, before_ns, TIMES.pack(before_ns, 0))
+        stamp = TIMES.pack(*divmod(self._at_ns - late_ns + self._offset_ns, 10**9))
+        if not self._stamps:
+            stamp = TIMES.pack(0, 0)
+        self._writer.note(READ, number, self._at_ns, stamp, data)
+        if len(data) > 100:
+            self._writer.note(SINCE, number, before_ns, TIMES.pack(before_ns, 0))
+
+    def _note_clock(self) -> None:
+        if self._sets_clock and self._random.random() < 0.05:
+            self._offset_ns += self._random.choice([-1, 1]) * 10**8
+        self._writer.note(CLOCK, 0, self._at_ns, TIMES.pack(self._offset_ns, 0))
+
+
+def _one_by_one(path: Path) -> list[bytes]:
+    """Return the lines of the records, decoded by one process, frame by frame."""
+    lines = []
+    settler = Settler(HOW, None)
+    for record in decode.records(spools.frames(path), WANTED, PROTOCOLS["openai"], 0):
+        settler.count(record)
+        settler.clean(record)
+        lines.append(msgspec.json.encode(record) + b"\n")
+    return lines
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_records_of_any_load_are_the_same_bytes_however_they_are_decoded(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose = random.Random(-seed - 1)
+    monkeypatch.setattr(spools, "_WINDOW_BYTES", choose.choice([300, 3_000, 1 << 23]))
+    monkeypatch.setattr(decoder, "PORTION_CHUNKS", choose.choice([3, 30, 1000]))
+    monkeypatch.setattr(decoder, "Child", no_process)
+    load = RandomLoad(tmp_path / "exchanges.spool", seed)
+    shares = choose.choice([1, 2, 3])
+    each = [
+        DecodeTask(
+            source(load.path), rest, shares, str(tmp_path / f"{rest}.partial"), HOW, []
+        )
+        for rest in range(shares)
+    ]
+    followed_at = choose.randrange(400)
+    count = 0
+    while not load.over and count < 1500:
+        if count == followed_at:
+            for task in each:
+                follow(task)
+        load.step()
+        count += 1
+    load.close()
+    for task in each:
+        list(work(task))
+    result = Result()
+    with Decoders(source(load.path), HOW, shares) as decoders:
+        for task, own in zip(each, decoders._tasks, strict=True):
+            for file, own_file in zip(task.files, own.files, strict=True):
+                if file.exists():
+                    file.replace(own_file)
+        result.take(decoders.settled(result.sums, lambda done: None), Settler(HOW, None))
+    assert result.lines == _one_by_one(load.path)
+    assert result.same(alone(load.path))

@@ -390,6 +390,7 @@ def file_of(result: Result, records: list[Record] | None = None) -> dict[str, An
         facts,
         row_of("runs/x", facts, result, records=records or []),
         records=records,
+        detailed=True,
     )
 
 

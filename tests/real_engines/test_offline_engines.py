@@ -273,6 +273,30 @@ def test_vllm_generates_several_sequences_searches_by_beams_and_queues_prompts_b
     assert [p for p in traces.rglob("*") if p.is_file() and p.stat().st_size > 1000]
 
 
+def test_vllm_s_asynchronous_engine_gives_the_same_facts_of_each_request(
+    model: Path, tmp_path: Path
+) -> None:
+    traces = tmp_path / "traces"
+    config = f'{{"profiler": "torch", "torch_profiler_dir": "{traces}"}}'
+    args = ["--async-engine", "--enforce-eager", "--profiler-config", config]
+    plain, several, batch = measured(
+        [
+            trial(vllm(model, args=args), "throughput", 16, 4, 9),
+            trial(vllm(model, args=args), "throughput", 16, 4, 5, sequences=3),
+            replace(trial(vllm(model, args=args), "latency", 16, 4, 2), profile=True),
+        ],
+        tmp_path / "runs",
+    )
+    for it in plain.iterations:
+        assert [(a.prompt_tokens, a.output_tokens) for a in it.answers] == [(16, 4)] * 9
+        assert all(0 <= a.start_ns < a.first_ns < a.end_ns for a in it.answers)  # type: ignore[operator]
+    assert (summary(plain).in_flight_mean or 9) <= 4, "as many as it has slots"
+    assert plain.manifest.target.slots == 4
+    assert summary(several).output_tokens == 2 * 5 * 3 * 4
+    assert summary(batch).output_tokens == 2 * 2 * 4
+    assert [p for p in traces.rglob("*") if p.is_file() and p.stat().st_size > 1000]
+
+
 def test_a_profiler_without_a_folder_is_refused_before_the_measurement(
     model: Path, tmp_path: Path
 ) -> None:

@@ -218,6 +218,15 @@ def test_a_void_result_is_in_no_answer() -> None:
     assert "28 of 64 requests failed. (requests.failed)" in words.caveats
 
 
+def test_a_series_without_a_usable_result_is_named_below_the_answers_table() -> None:
+    """One of six was missing from the table, without a word."""
+    bad = at("sglang", 8, 9000.0, line_of=2)
+    void = Finding("requests.failed", "void", "Most failed.", "Look.", [bad.location])
+    words = said([at("vllm", 8, 500.0), bad, at("tgi", 8, 400.0)], found=[void])
+    assert words.standing is not None
+    assert words.standing.remark == "Without a usable result at these loads: sglang."
+
+
 def test_single_results_are_reported_to_show_nothing_of_the_next() -> None:
     words = said([at("vllm", 8, 500.0), at("tgi", 8, 400.0)])
     assert "confidence unknown" in words.confidence[0]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from conftest import StartFake
+from dyno.api import searching
 from dyno.cli import find
 from dyno.cli.main import main
 from dyno.report import draw
@@ -95,4 +96,4 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     def draw(*_: Any) -> bool:
         raise error
 
-    monkeypatch.setattr(find, "_draw", draw)
+    monkeypatch.setattr(searching, "draw", draw)

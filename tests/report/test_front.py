@@ -205,6 +205,8 @@ def test_a_loss_of_quality_comes_first_where_speeds_cannot_be_separated() -> Non
         },
         {"F16": 90, "Q8_0": 90, "Q2_K": 40},
     )
-    assert answer[0].startswith("With a loss of quality: Q2_K (138.3 output tokens/s")
+    assert answer[0].startswith(
+        "A loss of quality is detected: Q2_K (138.3 output tokens/s"
+    )
     assert "-50 pt against F16, 95 % interval" in answer[0]
     assert "can't be separated in speed" in answer[1]

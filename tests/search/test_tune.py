@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from dyno.api.headers import key_headers
 from dyno.cli.main import main
-from dyno.cli.run import key_headers
 from dyno.conduct import study_plan
 from dyno.conduct.study import conduct_part
 from dyno.facts.engine import EngineSpec

@@ -167,6 +167,19 @@ def test_a_dataset_of_the_hub_s_cache_is_found_by_its_name(
         assert spec.path == str(folder / "snapshots" / commit) and file is None
 
 
+def test_a_dataset_of_images_is_refused_before_it_is_fetched(tmp_path: Path) -> None:
+    with pytest.raises(
+        WorkloadError, match="lmarena-ai/VisionArena-Chat asks about images"
+    ):
+        dataset.located(
+            WorkloadSpec("hf", path="lmarena-ai/VisionArena-Chat"), print, print
+        )
+    pictured = tmp_path / "sharegpt4v.json"
+    pictured.write_text(json.dumps([{**SHAREGPT, "image": "coco/1.jpg"}]))
+    with pytest.raises(WorkloadError, match="asks about images or videos"):
+        make(WorkloadSpec("sharegpt", path=str(pictured)), WORDS)
+
+
 def _prompts(spec: WorkloadSpec) -> list[str | list[int]]:
     return [request.prompt for request in make(spec, WORDS).requests]
 

@@ -4,11 +4,14 @@ The documentation lists the findings from here.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from msgspec.structs import replace
 
+from dyno import plugins
 from dyno.checks import (
+    answers,
     client,
     comparability,
     consistency,
@@ -132,6 +135,19 @@ CHECKS = (
         "requests.cut_short": ("doubt", "The run was interrupted, or the server went away.",
             "The figures cover only the part before that. Run it again."),
     }, server=requests.cut_short, offline=requests.cut_short),
+    Check({
+        "answers.form": ("note; doubt above 1 %",
+            "Answers don't fit the JSON schema that their requests prescribe, or call unknown tools, or with arguments "
+            "of other types.",
+            "Speed is worth nothing for an answer that can't be used. Check that the server enforces the form, and "
+            "that --output-len leaves room for it."),
+    }, server=answers.forms),
+    Check({
+        "answers.constrained": ("note",
+            "Answers of a prescribed form are slower than the others of the same load: by over 10 %.",
+            "The server's grammar backend takes time for each token, or for each new schema "
+            "(--structured-kind json-unique shows which)."),
+    }, server=answers.constrained),
     Check({
         "requests.end_at_once": ("note; doubt above 1 %", "Answers contain only the end token.",
             "They count as completed and have no latency. --ignore-eos makes every answer as long as requested."),
@@ -285,6 +301,12 @@ CHECKS = (
         "tokens.input_approximate": ("note; doubt without usage", "Prompts were generated without a tokenizer.",
             "For prompts of an exact length, give --tokenizer (a folder with tokenizer.json, or a Hub name)."),
     }, server=tokens.input_length, row=tokens.input_length, needs=[where(of_fixed_lengths, TOKENS, REQUESTS, LENGTHS)]),
+    Check({
+        "tokens.media": ("note; doubt above 50 %",
+            "The server counts other tokens for images than the model's rule.",
+            "If it counts too few, the images may not reach the model: ask it what an image shows. Else its image "
+            "processor has other settings; --image-tokens names the rule."),
+    }, server=tokens.media),
     Check({
         "tokens.by_tokenizer": ("note", "The server reports no usage; dyno tokenized the text.",
             "Counts may differ from the server's by a few tokens per answer."),
@@ -880,6 +902,10 @@ CHECKS = (
         "quality.processes": ("note", "Several starts of the engine answered: the trial was interrupted.",
             "In a study, part of the answers come from another process than the timed one."),
     }, quality=quality.processes),
+    Check({
+        "plugin.failed": ("note", "A check of a plug-in could not be run.",
+            "The run lacks its findings. Update or remove the plug-in; DYNO_PLUGINS=off turns all off."),
+    }),
     # Found where runs are read and reports are made.
     Check({
         "study.failed_trials": ("doubt; void if all failed", "Trials of a study have no result.",
@@ -907,9 +933,31 @@ def about(*lists: Iterable[Check]) -> dict[str, FindingGuide]:
 
 
 def run(checks: Iterable[Check] = CHECKS, **evidence: Any) -> Iterator[Any]:
-    """Run all checks for which there is evidence, which is given by its Need."""
+    """Run all checks for which there is evidence, which is given by its Need. Those of plug-ins come last."""
     for check in checks:
         yield from check.run(evidence)
+    if checks is CHECKS:
+        yield from _of_plugins(evidence)
+
+
+def _of_plugins(evidence: Mapping[str, Any]) -> Iterator[Any]:
+    """Run the checks of plug-ins. One that fails is a finding that names it, and the others still run."""
+    for added in plugins.additions("check"):
+        results, why = plugins.guarded(
+            added, partial(_results_of, added, evidence), "failed"
+        )
+        yield from results or ()
+        if why:
+            yield Finding(
+                "plugin.failed", "note", why, about(CHECKS)["plugin.failed"].advice
+            )
+
+
+def _results_of(added: plugins.Addition, evidence: Mapping[str, Any]) -> list[Any]:
+    results = list(plugins.load(added).run(evidence))
+    if strange := [r for r in results if not isinstance(r, Finding | Objection)]:
+        raise TypeError(f"{type(strange[0]).__name__} is not a finding")
+    return results
 
 
 def unchecked(

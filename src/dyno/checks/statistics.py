@@ -96,6 +96,8 @@ def ramp(e: Evidence | Row) -> Iterator[Finding]:
     s = e.summary
     if s.completed <= 1 or e.trial.replays:
         return
+    if s.whole:  # when its tokens came isn't known
+        return
     share = (s.steady.end_s - s.steady.start_s) / s.duration_s if s.steady else 0.0
     if share < 0.5:
         yield note(

@@ -50,6 +50,8 @@ def output_short(e: Evidence | OfflineEvidence | Row) -> Iterator[Finding]:
         ended = ""
     else:
         tokens, asked = e.summary.total_output_tokens, e.summary.wanted_output_tokens
+        if e.summary.whole and not tokens:  # nobody counted them
+            return
         reasons = ", ".join(f"{k}: {n:,}" for k, n in e.summary.finish_reasons.items())
         ended = f"; ended by {reasons}"
     each, wanted = tokens / max(e.completed, 1), asked / max(e.completed, 1)
@@ -98,12 +100,43 @@ def input_length(e: Evidence | Row) -> Iterator[Finding]:
             text = f"Prompts were generated without a tokenizer: {wanted:,.0f} tokens planned, {each:,.0f} counted."
             yield Finding("tokens.input_approximate", level, text)
         return
+    if s.media is not None or s.results is not None:
+        return  # images have a finding of their own; a request may have several texts
     yield from _not_as_asked(e, wanted)
     if each and wanted and abs(each / wanted - 1) > 0.02:
         level, advice = _why_other_length(e, each, wanted)
         yield Finding(
             "tokens.input_length", level, _input_of_requested(each, wanted), advice
         )
+
+
+_FEW_TOKENS = 8  # of an image: no model has so few
+_FAR = 0.5  # share of the rule's tokens from which on the two can't be about one image
+_NEAR = 0.05
+
+
+def media(e: Evidence) -> Iterator[Finding]:
+    """The server counts other tokens for images than the model's rule."""
+    m = e.summary.media
+    if m is None or m.media_tokens is None or not m.items:
+        return
+    each = m.media_tokens / m.items
+    if m.ruled_tokens is None:
+        if each < _FEW_TOKENS and not m.audio_s:
+            text = f"The server counts {number(each)} prompt tokens per image, fewer than any known model has."
+            yield Finding("tokens.media", "doubt", text)
+        return
+    ruled = m.ruled_tokens / m.items
+    off = each / ruled - 1
+    # Without the server's count of a text alone, marks of a chat template are among the tokens.
+    slack = _NEAR if m.template_tokens is not None else 64 / ruled + _NEAR
+    if abs(off) <= slack:
+        return
+    text = (
+        f"The server counts {number(each)} prompt tokens per image, but by the rule of {m.rule} it is "
+        f"{number(ruled)} ({change(off)})."
+    )
+    yield Finding("tokens.media", "doubt" if abs(off) > _FAR else "note", text)
 
 
 def _input_length_of_row(row: Row) -> Iterator[Finding]:
@@ -220,6 +253,13 @@ def counting(e: Evidence) -> Iterator[Finding]:
         text = f"The server reported no usage for {count - explained:,} answers; dyno tokenized their text."
         yield note("tokens.by_tokenizer", text)
     if (count := by.get("chunks", 0)) > explained:
+        if e.summary.whole:
+            yield doubt(
+                "tokens.by_chunks",
+                f"The server reported no usage for {count - explained:,} answers, and there is no tokenizer: their "
+                "output tokens are unknown.",
+            )
+            return
         text = (
             f"The server reported no usage for {count - explained:,} answers, and there is no tokenizer: each chunk "
             "counts as one token."

@@ -11,7 +11,6 @@ import msgspec
 from dyno import __version__
 from dyno.cli import exit_codes, settings
 from dyno.errors import DynoError, ImportFailed, UsageError
-from dyno.facts.finding import Finding
 from dyno.facts.imported import Document
 from dyno.numbers import many
 from dyno.store.imports import FOLDER, store, without_text
@@ -118,16 +117,17 @@ def add_import(p: argparse.ArgumentParser) -> None:
 
 
 def audit(options: argparse.Namespace) -> int:
-    from dyno.audit.audit import audit as audited
+    from dyno.api import results
     from dyno.audit.printed import as_json, as_markdown, normal, text
-    from dyno.probe.peaks import of_name
 
     if options.json and options.markdown:
         raise UsageError("--json and --markdown exclude each other. Choose one.")
     prices = price_rules(options.price, None, options.prices)
-    documents, own, missing = _read_documents(options.files, options.runs)
-    result = audited(documents, of_name, own)
-    rows = [normal(row, prices) for d in documents for row in d.rows]
+    checked = results.audited_words(options.files, options.runs)
+    for why in checked.failed:
+        print(f"dyno: {why}", file=sys.stderr)
+    result, missing = checked.audited, len(checked.failed)
+    rows = [normal(row, prices) for row in checked.rows]
     if options.json:
         print(json.dumps(as_json(result, rows, __version__)))
     elif options.markdown:
@@ -135,21 +135,14 @@ def audit(options: argparse.Namespace) -> int:
     else:
         print(text(result, rows))
     lost = not result.coverage.complete
-    if not rows and not lost and _without_results(documents):
-        raise ImportFailed(
-            "No results found. `dyno audit --help` lists the formats that dyno reads."
-        )
+    if checked.empty:
+        raise ImportFailed(results.NOTHING)
     code = exit_codes.from_verdicts([result.verdict], options, "verdict")
     if code:
         return code
     if missing:
         return exit_codes.FAILED
     return exit_codes.UNREAD if lost else exit_codes.DONE
-
-
-def _without_results(documents: list[Document]) -> bool:
-    """Return whether no file looks like a report: each has parts that were not read, and none has headings."""
-    return all(d.unread for d in documents) and not any(d.headings for d in documents)
 
 
 def show(word: str, runs: Path, as_json: bool) -> None:
@@ -159,18 +152,6 @@ def show(word: str, runs: Path, as_json: bool) -> None:
     )
     options.allow_void, options.fail_on = True, None
     audit(options)
-
-
-def _read_documents(
-    words: list[str], runs: Path
-) -> tuple[list[Document], list[Finding], int]:
-    """Read files, runs and studies. One that can't be read is reported, and the others are still read."""
-    from dyno.conduct.read import own_findings, read_words
-
-    reading = read_words(words, runs)
-    for why in reading.failed:
-        print(f"dyno: {why}", file=sys.stderr)
-    return reading.documents, own_findings(reading.rows), len(reading.failed)
 
 
 def import_(options: argparse.Namespace) -> int:

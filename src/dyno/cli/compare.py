@@ -65,15 +65,16 @@ def add(p: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     import dyno
-    from dyno.compare.gate import check_metric, parse
-    from dyno.conduct.read import compare_words
+    from dyno.api import results
 
-    gates = [parse(gate) for gate in options.gate]
-    for name in options.metric:
-        check_metric(name, "--metric")
-    comparison = compare_words(
-        (options.a, options.b), options.runs, options.metric, gates, options.anyway
-    )
+    comparison = results.compare(
+        options.a,
+        options.b,
+        metrics=options.metric,
+        gates=options.gate,
+        anyway=options.anyway,
+        runs=options.runs,
+    ).comparison
     code, state = _decide(comparison, options)
     if options.json:
         code = code or exit_codes.from_verdicts([comparison.verdict], options, "comparison")

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dyno import secrets
+from dyno.api.vocabulary import keys
 from dyno.cli import exit_codes, flags
 from dyno.cli.terminal import draw
-from dyno.cli.vocabulary import keys
 from dyno.errors import UsageError
 from dyno.facts.client import MOST_PROCESSES
 from dyno.facts.finding import Finding, worst_first
@@ -156,7 +156,8 @@ def _keep_for_auto(
 
 def _for_study(options: argparse.Namespace, machine: Rig) -> int:
     """Print what the study wants of this machine, and the commands that set it."""
-    from dyno.cli.run import given_variables, study_path
+    from dyno.api.studies import study_path
+    from dyno.cli.run import given_variables
     from dyno.conduct import readiness, study_plan
 
     study, _ = study_plan.read(study_path(options.study), given_variables(options.set))

@@ -1,7 +1,6 @@
 """`dyno find`: the highest load within a target."""
 
 import argparse
-import contextlib
 import math
 import shlex
 import sys
@@ -15,9 +14,7 @@ from dyno.cli import exit_codes, flags, preparing, serve, settings
 from dyno.cli.parser import Parser
 from dyno.engines.kinds import starts
 from dyno.errors import UsageError
-from dyno.facts.entry import Cost
 from dyno.facts.find import TARGET, FindAnswer, FindSpec, span_s, spec_of
-from dyno.facts.price import PriceRule
 from dyno.facts.trial import TrialSpec
 
 _AGAIN_S = 120  # of the run that measures the answer again
@@ -72,6 +69,7 @@ def span(text: str) -> float:
 
 
 def run(options: argparse.Namespace) -> int:
+    from dyno.api.searching import cost_of
     from dyno.report import find as text
     from dyno.search.find import expected
     from dyno.study.prices import price_rules
@@ -96,7 +94,7 @@ def run(options: argparse.Namespace) -> int:
     preparing.for_engines([trial], options)
     series = trial.label or options.engine or "server"
     answer, folder = _search(trial, spec, series, headers, announcement, options)
-    cost = _cost(answer, folder, rules) if rules else None
+    cost = cost_of(answer, folder, rules) if rules else None
     whole = answer if cost is None else {**msgspec.to_builtins(answer), "cost": cost}
     show(whole, text.lines(answer, cost), folder, as_json=options.json)
     if (
@@ -122,22 +120,14 @@ def _search(
     options: argparse.Namespace,
 ) -> tuple[FindAnswer, Path]:
     """Search in a folder of its own; return the answer and the folder."""
+    from dyno.api import searching
     from dyno.cli.progress import ProgressLine
-    from dyno.load.progress import Stop
-    from dyno.search.find import find
-    from dyno.store.run import create
 
-    folder = create(options.runs, f"find-{series}").path
     with ProgressLine(bar=not options.disable_tqdm) as watcher:
         watcher.phase(announcement)
-        try:
-            answer = find(
-                trial, spec, folder=folder, headers=headers, watcher=watcher, stop=Stop()
-            )
-        except BaseException:
-            with contextlib.suppress(OSError):
-                folder.rmdir()  # nothing was measured
-            raise
+        answer, folder = searching.highest(
+            trial, spec, runs=options.runs, series=series, headers=headers, watcher=watcher
+        )
     return msgspec.structs.replace(answer, command=_again(answer, options)), folder
 
 
@@ -219,23 +209,13 @@ def _check(options: argparse.Namespace, spec: FindSpec) -> None:
         )
 
 
-def _cost(answer: FindAnswer, folder: Path, rules: list[PriceRule]) -> Cost | None:
-    """Return the cost at the highest load, as a report has it."""
-    from dyno.conduct.read import ReportRequest, make_report, read_words
-
-    best = answer.confirmed or answer.below
-    if best is None:
-        return None
-    words = [str(folder / best.run)]
-    report, _ = make_report(read_words(words, folder), ReportRequest(words, rules))
-    return report.entries[0].cost
-
-
 def _picture(answer: FindAnswer, folder: Path, series: str) -> Path | None:
     """Draw the search. A drawing that fails costs the picture, never the answer or its exit code."""
+    from dyno.api.searching import draw
+
     path = folder / "find.svg"
     try:
-        drawn = _draw(answer, path, series)
+        drawn = draw(answer, path, series)
     except KeyboardInterrupt:
         raise
     except (
@@ -248,15 +228,3 @@ def _picture(answer: FindAnswer, folder: Path, series: str) -> Path | None:
         )
         return None
     return path if drawn else None
-
-
-def _draw(answer: FindAnswer, path: Path, series: str) -> bool:
-    """Draw the search; return whether there is anything to draw."""
-    from dyno.report.charts.search import search
-    from dyno.report.picture import svg  # may be missing, or crash
-    from dyno.store.run import write
-
-    if (chart := search(answer, series)) is None:
-        return False
-    write(path, svg(chart).encode(), mode=0o666)
-    return True

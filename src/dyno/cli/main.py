@@ -1,15 +1,16 @@
 """`dyno`: a table of contents of the commands, and the one place that catches errors."""
 
 import argparse
+import contextlib
 import errno
 import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from dyno import __version__, secrets
+from dyno import __version__, plugins, secrets
 from dyno.cli import exit_codes
 from dyno.cli.parser import Parser
 from dyno.cli.terminal import shown
@@ -37,6 +38,10 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "bench micro": (
             "micro.add",
             "speed of prompt processing and generation, as llama-bench measures it",
+        ),
+        "bench forward": (
+            "forward.add",
+            "vLLM's own benchmark of its forward passes (vLLM 0.33 and newer)",
         ),
         "eval": (
             "eval.add",
@@ -75,10 +80,17 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
             "doctor.add",
             "describe this machine; find the load up to which dyno's timings hold",
         ),
+        "plugins": ("plugins.add", "list plug-ins and what they add"),
         "completion": ("completion.add", "print a completion script for bash, zsh or fish"),
     },
 }
 _GROUPS = {"bench": "measure an engine"}
+# vLLM's other benchmarks, and what is nearest to them.
+_NOT_HERE = {
+    "sweep": "write a study with a list for each setting, and run it with `dyno run`.",
+    "startup": "`dyno bench serve --engine vllm` reports how long the engine's start took, and its phases.",
+    "mm-processor": "dyno sends text only.",
+}
 
 
 @shown()
@@ -88,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         secrets.forget()
         secrets.learn(secrets.values(os.environ))
         command: Callable[[argparse.Namespace], int] = options.command
-        with named_by(_study_keys(options)):
+        with named_by(_study_keys(options)), _with_plugin_problems():
             return command(options)
     except DynoError as e:
         # Indent further lines: a server's text can't look like dyno's.
@@ -128,11 +140,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
+@contextlib.contextmanager
+def _with_plugin_problems() -> Iterator[None]:
+    """Print what went wrong with plug-ins, which fails no command."""
+    try:
+        yield
+    finally:
+        for problem in plugins.take_problems():
+            print(f"dyno: {problem} `dyno plugins` lists them.", file=sys.stderr)
+
+
 def _study_keys(options: argparse.Namespace) -> Mapping[str, str]:
     """Return flag → key where the command's settings are those of a study: messages name them by their keys."""
     if getattr(options, "settings", "") != "keys":
         return {}
-    from dyno.cli.vocabulary import keys
+    from dyno.api.vocabulary import keys
 
     return keys()
 
@@ -218,6 +240,7 @@ def parser() -> Parser:
             inner = groups[""].add_parser(
                 group, help=about_group, description=_sentence(about_group)
             )
+            inner.lacks = {"": _NOT_HERE}
             groups[group] = inner.add_subparsers(
                 title="benchmarks", required=True, metavar="BENCHMARK"
             )

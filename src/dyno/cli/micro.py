@@ -463,8 +463,8 @@ def run(options: argparse.Namespace) -> int:
     if options.dry_run:
         return dry_run(wanted)
 
+    from dyno.api import measuring
     from dyno.cli.progress import ProgressLine
-    from dyno.trial import offline
 
     preparing.for_engines(wanted, options)
     printers = [Printer(options.output, wanted, sys.stdout)]
@@ -472,7 +472,7 @@ def run(options: argparse.Namespace) -> int:
         printers.append(Printer(options.output_err, wanted, sys.stderr))
     done, failed, cut, verdicts = 0, 0, False, []
     try:
-        for outcome in offline.conduct(wanted, runs=options.runs, watcher=ProgressLine()):
+        for outcome in measuring.offline(wanted, runs=options.runs, watcher=ProgressLine()):
             row = result_row(outcome)
             done += 1
             failed += row["avg_ts"] is None

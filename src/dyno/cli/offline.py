@@ -32,9 +32,8 @@ PERCENTILES = [10.0, 25.0, 50.0, 75.0, 90.0, 99.0]  # those that vLLM writes
 _BACKENDS = {"vllm": "vllm", "hf": "transformers"}
 _REFUSED = {  # reason → flags
     **settings.REFUSED,
+    **settings.OFFLINE_REFUSED,
     "only `dyno bench serve` has it.": "--lora-modules --sonnet-input-len --sonnet-output-len --sonnet-prefix-len",
-    "dyno runs transformers unchanged. Remove it.": "--hf-enable-torch-compile",
-    settings.GENERATION: "--no-reranker",
 }
 
 _ASYNC = "--async-engine"
@@ -83,6 +82,11 @@ def add_throughput(p: Parser) -> None:
     flags.add(g, HfSpec, "hf_name", "hf_subset", "hf_split")
     flags.add_ignored(
         g, "--random-batch-size", nargs=None, reason=settings.EMBEDDINGS_ALONE
+    )
+    flags.add_ignored(
+        g,
+        "--hf-enable-torch-compile",
+        reason="In vLLM it compiles nothing, either: generate() calls the model that isn't compiled.",
     )
     g = p.add_argument_group("procedure")
     flags.add(g, WorkloadSpec, "num_warmups", help="unmeasured prompts first")
@@ -190,17 +194,16 @@ def _add_rest(p: argparse.ArgumentParser, g: argparse._ArgumentGroup) -> None:
 def run(options: argparse.Namespace) -> int:
     flags.check_refused(options)
     trial = spec(options)
-    from dyno.trial import offline
-
     if options.dry_run:
         return dry_run([trial])
     if options.output_json:
         _check_writable(options.output_json)
 
+    from dyno.api import measuring
     from dyno.cli.progress import ProgressLine
 
     preparing.for_engines([trial], options)
-    outcomes = list(offline.conduct([trial], runs=options.runs, watcher=ProgressLine()))
+    outcomes = list(measuring.offline([trial], runs=options.runs, watcher=ProgressLine()))
     if not outcomes:
         raise Interrupted("interrupted during the first iteration. Nothing was measured.")
     [outcome] = outcomes
@@ -344,7 +347,7 @@ def _workload(o: argparse.Namespace) -> WorkloadSpec:
 
 
 def _check_dataset(o: argparse.Namespace, dataset: str) -> None:
-    """Refuse a file, or lengths, that the dataset doesn't take."""
+    """Refuse a file that the dataset doesn't take, and report lengths that change nothing."""
     declared = DATASETS[dataset]
     refuse(
         declared.needs_file and not o.dataset_path,
@@ -354,13 +357,10 @@ def _check_dataset(o: argparse.Namespace, dataset: str) -> None:
         not declared.traits.file and o.dataset_path,
         f"--dataset-name {dataset} needs no file: remove --dataset-path.",
     )
-    if not declared.traits.exact and (
-        o.random_input_len or o.input_len or o.random_prefix_len
-    ):
-        raise UsageError(
-            f"--dataset-name {dataset} has prompts of its own lengths: --input-len and --random-prefix-len are for "
-            "random ones."
-        )
+    lengths = ("--input-len", "--random-input-len", "--random-prefix-len")
+    given = [f for f in lengths if getattr(o, f[2:].replace("-", "_"))]
+    if not declared.traits.exact:  # its prompts have their own, in vLLM, too
+        flags.report_ignored(given)
     if (
         o.dataset_path
         and not declared.hub_name  # perhaps a name in the Hub's cache

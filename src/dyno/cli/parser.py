@@ -2,10 +2,11 @@
 
 import argparse
 import importlib
+import json
 import math
 import re
 import textwrap
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -85,12 +86,25 @@ def default_text(action: argparse.Action) -> str:
     return str(value)
 
 
+def _put(table: dict[str, Any], path: list[str], text: str) -> None:
+    """Set a value deep in a table. `text`: JSON, or a text as it is."""
+    *keys, last = path
+    for key in keys:
+        if not isinstance(table.get(key), dict):
+            table[key] = {}
+        table = table[key]
+    try:
+        table[last] = json.loads(text)
+    except ValueError:
+        table[last] = text
+
+
 class Parser(argparse.ArgumentParser):
     """Gets its flags when it parses: a list of the commands needs none."""
 
     where = ""  # 'module.function' in dyno.cli that adds the flags
     group = False  # it has commands, and does nothing by itself
-    # Values of flags that other tools take and dyno doesn't: flag → value → why.
+    # Values of flags that other tools take and dyno doesn't: flag → value → why. '': commands.
     lacks: Mapping[str, Mapping[str, str]] = {}
     # Flags that dyno doesn't know are the engine's: 'always', or where this flag names one.
     passes_on: str | None = None
@@ -109,7 +123,37 @@ class Parser(argparse.ArgumentParser):
         names = {word.partition("=")[0] for word in args}
         # of the innermost
         self.set_defaults(parser=self, passes_on=self.passes_on in ("always", *names))
-        return super().parse_known_args(self._plain_switches(args), namespace)
+        return super().parse_known_args(
+            self._plain_switches(self._whole_objects(args)), namespace
+        )
+
+    def _whole_objects(self, words: Sequence[str]) -> list[str]:
+        """Read --extra-body.min_tokens 1 as --extra-body '{"min_tokens": 1}', as vLLM does."""
+        objects: dict[str, dict[str, Any]] = {}
+        out: list[str] = []
+        rest = list(words)
+        while rest:
+            word = rest.pop(0)
+            name, dot, path = word.partition(".")
+            action = self._option_string_actions.get(name)
+            if not dot or action is None or action.metavar != "JSON":
+                out.append(word)
+                continue
+            path, equals, value = path.partition("=")
+            if not equals and not rest:
+                raise UsageError(f"{name}.{path}: a value is missing.")
+            _put(
+                objects.setdefault(name, {}),
+                path.split("."),
+                value if equals else rest.pop(0),
+            )
+        for name, table in objects.items():
+            if any(word.partition("=")[0] == name for word in out):
+                raise UsageError(
+                    f"{name} is given whole and by its keys. Give one of them."
+                )
+            out += [name, json.dumps(table)]
+        return out
 
     def _plain_switches(self, words: list[str]) -> Iterator[str]:
         """Read --x False and --x=0 as --no-x: older versions of vLLM take a value."""
@@ -180,6 +224,8 @@ class Parser(argparse.ArgumentParser):
                 return f"{name} {word}: {why}"
             near = get_close_matches(word, known, n=1)
             if not name.startswith("-") and self.commands():
+                if why := self.lacks.get("", {}).get(word):
+                    return f"`{self.prog}` has no command {word!r}: {why}"
                 hint = (
                     f"Did you mean `{self.prog} {near[0]}`?"
                     if near

@@ -30,19 +30,18 @@ def listing(trials: Iterable[TrialSpec]) -> Iterator[str]:
 
 def for_study(trials: list[TrialSpec], options: argparse.Namespace) -> list[str]:
     """Provide models, data sets, tools, engines and images, and return a line for each."""
-    from dyno.conduct import provide
+    from dyno.api.measuring import study_needs
 
-    works = [trial.workload for trial in trials]
-    return _provided(provide.needs(_engines(trials), works, tests=_tests(trials)), options)
+    return _provided(study_needs(trials), options)
 
 
 def for_engines(
     trials: Iterable[TrialSpec | EngineSpec], options: argparse.Namespace
 ) -> None:
     """Provide models and images. An engine that is not installed is an error."""
-    from dyno.conduct import provide
+    from dyno.api.measuring import needs
 
-    _provided(provide.needs(_engines(trials), installs=False), options)
+    _provided(needs(trials), options)
 
 
 def _tests(trials: Iterable[TrialSpec]) -> list[QualitySpec]:

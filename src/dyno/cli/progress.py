@@ -15,6 +15,7 @@ from typing import Self
 
 from dyno.cli.terminal import draw
 from dyno.facts.offline import OfflineSummary
+from dyno.facts.record import INTERRUPTED
 from dyno.facts.study import PlannedTrial
 from dyno.facts.summary import Result
 from dyno.facts.telemetry import Sample
@@ -519,7 +520,10 @@ def _in_words(result: Result) -> str:
     if result.find is not None:
         return f"{find.headline(result.find)}, {result.verdict}"
     s = result.served
-    failed = f", {s.failed} FAILED" if s.failed else ""
+    cut = s.failures.get(INTERRUPTED, 0)
+    failed = f", {s.failed - cut} FAILED" if s.failed > cut else ""
+    if cut:
+        failed += f", {cut} still open"
     ttft = (
         ""
         if s.ttft.empty or s.ttft.median is None

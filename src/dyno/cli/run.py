@@ -4,21 +4,21 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from dyno import files, secrets
+from dyno.api.headers import key_headers, proxied_study
 from dyno.cli import exit_codes, flags, preparing, settings
 from dyno.errors import UsageError
 from dyno.facts.elsewhere import ssh_problem
 from dyno.facts.price import PriceRule
 from dyno.facts.rig import Rig
-from dyno.facts.study import PlannedTrial, RigWanted, Study, label_matches, unmatched
+from dyno.facts.study import PlannedTrial, Study
 from dyno.facts.summary import Result
-from dyno.http import check_certificates
 from dyno.numbers import many, number
 from dyno.option import Option
 from dyno.screen import wrapped
@@ -133,10 +133,11 @@ def add_demo(p: argparse.ArgumentParser) -> None:
 
 
 def demo(options: argparse.Namespace) -> int:
+    from dyno.api import studies
     from dyno.conduct import study_plan
     from dyno.probe import rig
 
-    study, text = study_plan.read(study_path(options.study))
+    study, text = study_plan.read(studies.study_path(options.study))
     folder = study_plan.folder_for(options.runs, study, again=True)
     with folder.lock():
         machine = rig.read_machine()
@@ -169,6 +170,7 @@ def describe_others(machine: Rig) -> str:
 
 
 def run(options: argparse.Namespace) -> int:
+    from dyno.api import studies
     from dyno.conduct import study_plan
     from dyno.probe import rig
     from dyno.study.prices import price_rules
@@ -176,7 +178,7 @@ def run(options: argparse.Namespace) -> int:
     _check_options(options)
     rules = price_rules(options.price, options.energy_price, options.prices)
     study, text, ordered = _read_study(options)
-    study = _proxied(study)
+    study = proxied_study(study)
     machine = rig.read_machine()
     if options.dry_run:
         name = (
@@ -184,11 +186,11 @@ def run(options: argparse.Namespace) -> int:
             if options.rig
             else None
         )
-        wanted = _wanted(study, [name] if name else None, options)
+        wanted = studies.wanted_trials(study, [name] if name else None, options.only)
         return preview(study, wanted, machine, options.runs, rules, options)
     names = study_plan.choose_rigs(study, machine, options.rig, options.any_rig)
-    wanted = _wanted(study, names, options)
-    _check_elsewhere(study, wanted)
+    wanted = studies.wanted_trials(study, names, options.only)
+    studies.check_elsewhere(study, wanted)
     if options.prepare_only:
         return _prepare_only(study, wanted, machine, options)
     folder = study_plan.folder_for(options.runs, study, options.new, options.extend)
@@ -221,8 +223,10 @@ def _prepare_only(
     study: Study, wanted: list[PlannedTrial], machine: Rig, options: argparse.Namespace
 ) -> int:
     """Fetch, make and install what the trials of this machine lack, and print it."""
+    from dyno.api import studies
+
     here = [p for p in wanted if not study.is_elsewhere(p)]
-    _check_before_fetching(study, here, machine)
+    studies.check_before_fetching(study, here, machine)
     lines = preparing.for_study([p.trial for p in here], options)
     far = dict.fromkeys(p.place.rig for p in wanted if study.is_elsewhere(p))
     lines += [
@@ -233,48 +237,39 @@ def _prepare_only(
     return exit_codes.DONE
 
 
-@contextlib.contextmanager
 def _prepared_machine(
     study: Study,
     folder: StudyFolder,
     wanted: list[PlannedTrial],
     machine: Rig,
     options: argparse.Namespace,
-) -> Iterator[Rig]:
+) -> contextlib.AbstractContextManager[Rig]:
     """Fetch what this machine's trials lack, run the study's own commands, and yield the machine as it is then."""
-    from dyno.checks.host import unmet
-    from dyno.conduct.readiness import prepared
-    from dyno.probe import rig
+    from dyno.api import studies
 
     def say(text: str) -> None:
         print(f"dyno: {text}", file=sys.stderr, flush=True)
 
-    here = [p for p in wanted if not study.is_elsewhere(p)]
-    done = folder.done()
-    left = [p for p in here if p.place.id not in done]
-    if left and not options.no_prepare:
-        _check_before_fetching(study, left, machine)
+    def prepare(left: list[PlannedTrial]) -> None:
         preparing.for_study([p.trial for p in left], options)
-    local = study.rigs[here[0].place.rig] if left and here[0].place.rig else RigWanted()
-    with prepared(local, say):
-        if local.before:
-            machine = rig.read_machine()
-        differs = unmet(local.host, machine) if local.host else None
-        if differs:
-            say(
-                f"{differs} `dyno doctor --for {options.study}` prints the commands that set it."
-            )
-        yield machine
+
+    provide = None if options.no_prepare else prepare
+    return studies.prepared_machine(
+        study, folder, wanted, machine, provide, say, options.study
+    )
 
 
 def _read_study(options: argparse.Namespace) -> tuple[Study, str, bool]:
     """Read the study, its text, and whether another dyno ordered it on stdin, with the keys that it needs."""
+    from dyno.api import studies
     from dyno.conduct import study_plan
 
     if options.study == "-":
         study, text = _read_order()
         return study, text, True
-    study, text = study_plan.read(study_path(options.study), given_variables(options.set))
+    study, text = study_plan.read(
+        studies.study_path(options.study), given_variables(options.set)
+    )
     hosts = flags.pairs(options.ssh, "--ssh")
     for name, host in hosts.items():
         if name not in study.rigs:
@@ -303,33 +298,6 @@ def _read_order() -> tuple[Study, str]:
     return order.study, order.text
 
 
-def _check_elsewhere(study: Study, wanted: list[PlannedTrial]) -> None:
-    """Refuse what can't be measured from here (an offline run has no client) or can't run there."""
-    from dyno.conduct import study_plan
-
-    for p in wanted:
-        if why := study_plan.no_docker(study, p):
-            raise UsageError(why)
-        if p.place.rig and p.trial.offline and study.rigs[p.place.rig].client == "here":
-            raise UsageError(
-                f'[rigs.{p.place.rig}] client = "here" is for serving; {p.place.label} is an offline benchmark, in the '
-                'engine\'s own process. Use client = "rig".'
-            )
-
-
-def _check_before_fetching(study: Study, planned: list[PlannedTrial], machine: Rig) -> None:
-    """Refuse what can be known to fail, before gigabytes are fetched for it."""
-    from dyno.conduct import study_plan
-    from dyno.conduct.study import check_keys, refuse
-
-    refuse(
-        study_plan.problems_before_fetching(study, planned, machine),
-        "nothing was fetched or started",
-    )
-    check_keys(planned, key_headers)
-    check_certificates(each.trial.target for each in planned)
-
-
 def conduct(
     study: Study,
     text: str,
@@ -341,16 +309,13 @@ def conduct(
     show: Show | None = None,
 ) -> int:
     """Run what is left of a study and print the results. `show`: prints them instead of the study's table."""
+    from dyno.api import studies
+
     left = _left(study, text, folder, wanted, options, headers or key_headers)
-    stopped, ran = left.here(machine)
-    problems = [] if stopped else left.elsewhere()
-    stopped = stopped or None in problems
-    results = {
-        p.place.id: run.result() for p in wanted if (run := folder.run(p.place)).whole
-    }
-    (show or _show)(folder, wanted, results)
-    code = _conclude(folder, wanted, results, stopped, ran, options)
-    for problem in filter(None, problems):
+    end = studies.conduct(left, machine)
+    (show or _show)(folder, wanted, end.results)
+    code = _conclude(folder, wanted, end.results, end.stopped, end.ran, options)
+    for problem in filter(None, end.problems):
         print(f"dyno: {problem}", file=sys.stderr)
         code = exit_codes.FAILED
     return code
@@ -466,70 +431,6 @@ def _absolute(value: str) -> str:
     scheme = "file:" if value.startswith("file:") else ""
     path = value.removeprefix(scheme)
     return f"{scheme}{Path(path).absolute()}" if path.startswith(("./", "../")) else value
-
-
-def study_path(name: str) -> Path:
-    """Find a study's file: as named, or one that comes with dyno."""
-    import dyno
-
-    path = Path(name)
-    if path.exists() or "/" in name or path.suffix:
-        return path
-    shipped = Path(dyno.__file__).parent / "studies"
-    if (shipped / f"{name}.toml").exists():
-        return shipped / f"{name}.toml"
-    names = ", ".join(sorted(p.stem for p in shipped.glob("*.toml")))
-    raise UsageError(
-        f"There is no file {name} and no shipped study of that name. Shipped studies: {names}."
-    )
-
-
-def _wanted(
-    study: Study, rigs: Sequence[str] | None, options: argparse.Namespace
-) -> list[PlannedTrial]:
-    """Return the chosen trials of these rigs; None: of all."""
-    trials = [p for p in study.trials if rigs is None or p.place.rig in rigs]
-    if not options.only:
-        return trials
-
-    def is_chosen(planned: PlannedTrial) -> bool:
-        return any(label_matches(planned.place.label, pattern) for pattern in options.only)
-
-    chosen = [planned for planned in trials if is_chosen(planned)]
-    if not chosen:
-        labels = [planned.place.label for planned in study.trials]
-        raise UsageError(
-            f"--only: {unmatched(options.only[0], labels)} --dry-run lists all."
-        )
-    return chosen
-
-
-def key_headers(planned: PlannedTrial) -> dict[str, str]:
-    """Return the headers with a key from the environment. A key goes nowhere but into requests."""
-    if planned.api_key_env and planned.api_key_env not in os.environ:
-        raise UsageError(
-            f"api_key_env = {planned.api_key_env!r}: this environment variable is not set."
-        )
-    key = os.environ.get(planned.api_key_env or "OPENAI_API_KEY")
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    settings.check_headers(headers)
-    return headers | settings.proxied(planned.trial.target)[1]
-
-
-def _proxied(study: Study) -> Study:
-    """Give its running servers the proxies that the environment names."""
-
-    def through(planned: PlannedTrial) -> PlannedTrial:
-        if study.is_elsewhere(planned):  # that machine's environment names its own
-            return planned
-        target, _ = settings.proxied(planned.trial.target)
-        return msgspec.structs.replace(
-            planned, trial=msgspec.structs.replace(planned.trial, target=target)
-        )
-
-    return msgspec.structs.replace(
-        study, trials=[through(planned) for planned in study.trials]
-    )
 
 
 # ---- --dry-run ----

@@ -13,16 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dyno.cli import exit_codes, flags, preparing, settings, vocabulary
+from dyno.api import vocabulary
+from dyno.api.headers import proxied, request_headers
+from dyno.cli import exit_codes, flags, preparing, settings
 from dyno.cli.flags import refuse
 from dyno.cli.parser import Parser
 from dyno.engines.kinds import KINDS, kind_of, starts
 from dyno.errors import StoreError, UsageError
-from dyno.facts import rules, schedule
+from dyno.facts import rules, schedule, template
 from dyno.facts.client import ClientSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import TargetSpec
-from dyno.facts.trial import TrialSpec
+from dyno.facts.trial import TEMPLATE, TrialSpec
 from dyno.http import Url, check_certificates
 from dyno.load.protocols import PROTOCOLS
 from dyno.option import Option, opposite
@@ -46,7 +48,6 @@ _FOR_ENGINE = ("--trust-remote-code", "--tokenizer-mode", "--skip-tokenizer-init
 _REFUSED = {  # reason → flags
     **settings.REFUSED,
     "write --dataset-name sharegpt --dataset-path FILE.": "--dataset",
-    settings.GENERATION: "--no-reranker",
     "start a server that has the adapter and name it with --lora-modules.": "--lora-path",
 }
 
@@ -66,7 +67,6 @@ The API key is read from OPENAI_API_KEY and written to no file.
 
 def add(p: Parser) -> None:
     p.passes_on = "--engine"
-    p.lacks = settings.LACKS
     p.description = (
         "Put a server under a known load, measure it, and check the measurement. With --engine dyno starts "
         "the server, verifies that it serves what was asked for, and stops it."
@@ -80,7 +80,7 @@ def add(p: Parser) -> None:
     )
     g = p.add_argument_group("server")
     target_flags(g)
-    flags.add(g, TrialSpec, "reset_cache", "correctness_check")
+    flags.add(g, TrialSpec, "reset_cache", "correctness_check", "stream")
     settings.add_engine(p.add_argument_group("engine settings (with --engine)"))
     _workload_flags(p.add_argument_group("prompts"))
     load = p.add_argument_group("load")
@@ -167,6 +167,13 @@ def target_flags(g: argparse._ArgumentGroup) -> None:
     )
     settings.add_port(
         g, "port of the server (default: 8000; of an engine that dyno starts: a free one)"
+    )
+    g.add_argument(
+        "--request-template",
+        type=Path,
+        metavar="FILE",
+        help=f"--backend {TEMPLATE}: body of a request, and the places of text and counts in an answer "
+        "(default: none)",
     )
     g.add_argument(
         "--endpoint", metavar="PATH", help="path of the API (default: the backend's)"
@@ -320,7 +327,14 @@ def _result_flags(g: argparse._ArgumentGroup) -> None:
         g, "--no-stream", reason="It is about how vLLM loads a dataset of the Hub."
     )
     flags.add_ignored(
-        g, "--random-batch-size", nargs=None, reason=settings.EMBEDDINGS_ALONE
+        g,
+        "--enable-multimodal-chat",
+        reason="dyno sends images as parts of a chat's message in any case.",
+    )
+    flags.add_ignored(
+        g,
+        "--custom-ensure-client-side-data",
+        reason="dyno sends the bytes of a file in any case.",
     )
     flags.add_ignored(
         g, "--use-beam-search", reason="vLLM's client reads it and sends nothing, too."
@@ -331,8 +345,6 @@ def _result_flags(g: argparse._ArgumentGroup) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from dyno.trial import slots
-
     flags.check_refused(options)
     _hand_over(options)
     each = list(loads(options))
@@ -342,16 +354,17 @@ def run(options: argparse.Namespace) -> int:
     if len(each) > 1 or options.repeats > 1:
         return _several(each, options)
     trial, headers = spec(each[0][1])
-    [trial] = slots.for_loads([trial])
+    from dyno.api import measuring
+
+    trial = measuring.planned(trial)
     if options.dry_run:
         return dry_run(trial)
 
     from dyno.cli.progress import ProgressLine
-    from dyno.trial.online import serve
 
     preparing.for_engines([trial], options)
     with ProgressLine(bar=not options.disable_tqdm) as watcher:
-        outcome = serve(
+        outcome = measuring.on_server(
             trial,
             runs=options.runs,
             headers=headers,
@@ -597,20 +610,12 @@ def dry_run(trial: TrialSpec) -> int:
 
 
 def exit_code(outcome: "Outcome", options: argparse.Namespace) -> int:
-    served, engine = outcome.result.served, outcome.run.engine()
+    from dyno.trial.outcome import ended_early
+
+    served = outcome.result.served
     if served.outcome == "interrupted":
         return exit_codes.INTERRUPTED
-    if engine is not None and engine.died:
-        why = engine.died
-    elif served.outcome == "all failed":
-        failures = ", ".join(f"{count} {kind}" for kind, count in served.failures.items())
-        why = f"every request failed ({failures}), so the load was stopped. Read the server's log."
-    elif served.outcome == "lost":
-        why = "every process of the client ended before the load was over. Look for the cause in the system's log."
-    elif served.outcome != "complete":
-        why = f"the server stopped answering after {served.completed} completed requests. Read its log."
-    else:
-        why = ""
+    why = ended_early(outcome.run, outcome.result)
     if why:
         print(f"dyno: {why} Results until then are kept.", file=sys.stderr)
     if why or not served.completed:
@@ -622,9 +627,12 @@ def result_file(outcome: "Outcome", detailed: bool) -> dict[str, Any]:
     from dyno.report import result_json
     from dyno.store.rows import read_row
 
-    records = outcome.run.records() if detailed else None
     return result_json.build(
-        outcome.result, outcome.manifest, read_row(outcome.run), records=records
+        outcome.result,
+        outcome.manifest,
+        read_row(outcome.run),
+        records=outcome.run.records(),
+        detailed=detailed,
     )
 
 
@@ -649,6 +657,7 @@ def spec(o: argparse.Namespace) -> tuple[TrialSpec, dict[str, str]]:
         "client": ClientSpec(**flags.values(o, ClientSpec)),
         "ignore_eos": o.ignore_eos or work.traits.endless,  # as vLLM for random prompts
         **_body(o, aim.backend),
+        "template": _template(o, aim.backend),
         "percentiles": flags.percentiles(o.metric_percentiles),
         "goodput_ms": flags.goodput(o.goodput or []),
         "reset_cache": o.reset_prefix_cache or starts,
@@ -677,7 +686,8 @@ def _workload(
     from dyno.load.plan import prompts_needed
 
     dataset = DATASETS[o.dataset_name]
-    output_len = o.output_len or (o.random_output_len if dataset.traits.exact else None)
+    drawn = "output_len" in dataset.needs and not dataset.lengths
+    output_len = o.output_len or (o.random_output_len if drawn else None)
     work = settings.workload(
         o, dataset.name, 1, o.input_len or o.random_input_len, output_len
     )
@@ -704,11 +714,12 @@ def target(o: argparse.Namespace) -> tuple[TargetSpec, dict[str, str]]:
     ):
         raise UsageError(vocabulary.sentence(mistake))
     backend = o.endpoint_type or o.backend or "openai"
-    endpoint = o.endpoint or PROTOCOLS[backend].path
+    path = _template(o, backend).get("path") or PROTOCOLS[backend].path
+    endpoint = o.endpoint or path
     base_url, *more_urls = _urls(o, endpoint)
-    headers = _headers(o)
+    headers = request_headers(flags.pairs(o.header, "--header"))
     check_plain(endpoint, f"--endpoint {endpoint!r}")
-    aim, proxy_login = settings.proxied(
+    aim, proxy_login = proxied(
         TargetSpec(
             base_url=base_url,
             more_urls=more_urls,
@@ -722,6 +733,15 @@ def target(o: argparse.Namespace) -> tuple[TargetSpec, dict[str, str]]:
     )
     check_certificates([aim])
     return aim, headers | proxy_login
+
+
+def _template(o: argparse.Namespace, backend: str) -> dict[str, Any]:
+    """Read the template that describes a JSON endpoint."""
+    if (o.request_template is None) == (backend == TEMPLATE):
+        raise UsageError(
+            f"--backend {TEMPLATE} and --request-template belong together. Give both, or none."
+        )
+    return {} if o.request_template is None else template.read(o.request_template)
 
 
 def _urls(o: argparse.Namespace, endpoint: str) -> list[str]:
@@ -738,22 +758,12 @@ def _urls(o: argparse.Namespace, endpoint: str) -> list[str]:
     return texts
 
 
-def _headers(o: argparse.Namespace) -> dict[str, str]:
-    """Return the headers of the command line, and the key of the environment where they have none."""
-    headers = {}
-    given = flags.pairs(o.header, "--header")
-    key = os.environ.get("OPENAI_API_KEY")
-    if key and "authorization" not in map(str.lower, given):
-        headers["Authorization"] = f"Bearer {key}"
-    headers |= given
-    settings.check_headers(headers)
-    return headers
-
-
 def _body(o: argparse.Namespace, backend: str) -> dict[str, Any]:
     extra_body = flags.json_object(o.extra_body)
     if o.logprobs is not None:
-        extra_body.setdefault("logprobs", o.logprobs)
+        chat = {"logprobs": True, "top_logprobs": o.logprobs}  # a number is refused there
+        asked = chat if PROTOCOLS[backend].chat else {"logprobs": o.logprobs}
+        extra_body = asked | extra_body
     sampling = {name: value for name in SAMPLING if (value := getattr(o, name)) is not None}
     fields = PROTOCOLS[backend].fields
     if fields is not None and (unknown := sorted({*sampling, *extra_body} - fields)):

@@ -11,12 +11,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from dyno.cli import flags, vocabulary
+from dyno.api import vocabulary
+from dyno.cli import flags
 from dyno.engines.kinds import FOR_OTHERS, kind_of
 from dyno.errors import UsageError
 from dyno.facts import rules
 from dyno.facts.engine import ContainerSpec, EngineSpec
-from dyno.facts.target import TargetSpec
 from dyno.option import Option, fields, problems, switches
 from dyno.workload.dataset import Dataset, LengthFlag
 from dyno.workload.datasets import DATASETS, DEFAULT
@@ -32,39 +32,29 @@ DRY_RUN = "print the commands and their problems, run nothing"
 PASSED_ON = "Flags that dyno does not know are passed to the engine, which refuses unknown ones.\n\n"
 _NEAR = ("--ubatch-size", "--device")  # to a flag of ours, and an engine's own all the same
 EMBEDDINGS_ALONE = "vLLM's benchmarks of embeddings and reranking alone use it."
-_TEXT = "dyno sends text only."
-GENERATION = "dyno measures the generation of text only."
+_TEXT = "offline, dyno sends text only; `dyno bench serve` has it."
+_GENERATION = (
+    "offline, dyno measures the generation of text only; `dyno bench serve` has it."
+)
 # vLLM's benchmarks have these, dyno doesn't: reason → flags.
 REFUSED = {
     "dyno times one answer per request. Remove it.": "--best-of",
     "give the engine --profiler-config with a folder.": "--profile-result-dir",
+}  # fmt: skip
+# Those of offline runs alone, and values that such runs lack: flag → value → reason.
+OFFLINE_REFUSED = {
     _TEXT:
         "--random-mm-base-items-per-request --random-mm-num-mm-items-range-ratio --random-mm-limit-mm-per-prompt "
-        "--random-mm-bucket-config --enable-multimodal-chat --asr-min-audio-len-sec --asr-max-audio-len-sec "
-        "--custom-ensure-client-side-data",
+        "--random-mm-bucket-config --enable-multimodal-chat --asr-min-audio-len-sec --asr-max-audio-len-sec",
+    _GENERATION: "--no-reranker",
 }  # fmt: skip
-# Likewise their values: flag → value → reason.
 LACKS: dict[str, dict[str, str]] = {
     "--dataset-name": {
-        **dict.fromkeys(("random-mm", "custom_image", "custom_audio"), _TEXT),
-        "random-rerank": GENERATION,
+        name: _TEXT if known.traits.media else _GENERATION
+        for name, known in DATASETS.items()
+        if known.traits.media or known.traits.scores
     },
     "--backend": {
-        "openai-responses": "dyno doesn't read the events of this API. Use openai-chat.",
-        "openai-audio": _TEXT,
-        **dict.fromkeys(
-            (
-                "openai-embeddings",
-                "openai-embeddings-chat",
-                "openai-embeddings-clip",
-                "openai-embeddings-vlm2vec",
-                "infinity-embeddings",
-                "infinity-embeddings-clip",
-                "vllm-pooling",
-                "vllm-rerank",
-            ),
-            GENERATION,
-        ),
         "mii": "vLLM's own parser names it and has no code for it.",
         "vllm-chat": "It is for images; vllm has the same text.",
     },
@@ -272,8 +262,9 @@ def length_flag(dataset: Dataset, length: LengthFlag) -> str:
 def own_lengths(o: argparse.Namespace, dataset: str) -> dict[str, int]:
     """Return the fields that a dataset's own flags set, or their defaults."""
     given = {}
-    for length in DATASETS[dataset].lengths:
-        name = length_flag(DATASETS[dataset], length)[2:].replace("-", "_")
+    owner = DATASETS[DATASETS[dataset].lengths_of or dataset]
+    for length in owner.lengths:
+        name = length_flag(owner, length)[2:].replace("-", "_")
         value: int | None = getattr(o, name, None)
         value = length.default if value is None else value
         if value is not None:
@@ -325,58 +316,6 @@ def add_prices(p: argparse._ActionsContainer) -> None:
         metavar="DOLLARS",
         help="price per kilowatt-hour (default: none)",
     )
-
-
-# ---- a running server ----
-
-
-# With one of these, the server and dyno would disagree where a request ends, or who goes on with the connection.
-_FRAMING = {
-    "content-length", "transfer-encoding", "connection", "keep-alive", "proxy-connection", "te", "trailer", "upgrade",
-    "expect",
-}  # fmt: skip
-
-
-def check_headers(headers: dict[str, str]) -> None:
-    for name, value in headers.items():
-        if not re.fullmatch(r"[\w!#$%&'*+.^`|~-]+", name, re.A):
-            # It isn't repeated: of 'Authorization: Bearer abc==' it is the key.
-            raise UsageError(
-                "A header's name must be one word. Write --header 'Authorization=Bearer …', with '='."
-            )
-        if name.lower() in _FRAMING:
-            raise UsageError(
-                f"The header {name} frames the request, which dyno does itself. Remove it."
-            )
-        if not re.fullmatch(r"[ -~]*", value):
-            raise UsageError(
-                f"The header {name!r} has characters that HTTP doesn't allow. Use ASCII without line ends."
-            )
-
-
-def proxied(target: TargetSpec) -> tuple[TargetSpec, dict[str, str]]:
-    """Return the target with the proxy that the environment names for it, and the header that the proxy wants."""
-    from dyno.http import Url
-    from dyno.transport import proxy_for
-
-    urls = [Url(url) for url in target.urls if url]
-    proxies = {
-        None if url.local else proxy_for(url.tls, url.host, url.port, os.environ)
-        for url in urls
-    }
-    if not proxies:
-        return target, {}
-    if len(proxies) > 1:
-        raise UsageError(
-            "The environment sets different proxies for the servers. Set no_proxy so that all are reached the same way."
-        )
-    (proxy,) = proxies
-    if proxy is None:
-        return target, {}
-    login = (
-        {} if proxy.authorization is None else {"Proxy-Authorization": proxy.authorization}
-    )
-    return msgspec.structs.replace(target, proxy=proxy.url), login
 
 
 # ---- `--class 'chat: request_rate_rps=2 input_len=512'`: a class of traffic, in the keys of a study ----

@@ -1,7 +1,6 @@
 """`dyno tune STUDY.toml`: an engine's best settings for a load; the same command resumes it."""
 
 import argparse
-import functools
 import math
 import sys
 from typing import TYPE_CHECKING
@@ -10,8 +9,7 @@ import msgspec
 
 from dyno.cli import exit_codes, flags, preparing, settings
 from dyno.cli.find import show, span
-from dyno.cli.run import given_variables, key_headers, study_path
-from dyno.cli.vocabulary import command
+from dyno.cli.run import given_variables
 from dyno.facts.tune import TuneSpec
 from dyno.screen import wrapped
 
@@ -83,13 +81,13 @@ def add(p: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from dyno.api.searching import tuned
+    from dyno.api.studies import study_path
     from dyno.cli.progress import TuneView
     from dyno.conduct import study_plan
-    from dyno.conduct.study import conduct_part
     from dyno.probe import rig
     from dyno.report import tune as text
     from dyno.search.proposer import possible
-    from dyno.search.tune import Tuner
     from dyno.search.tune_budget import TuneBudget
     from dyno.search.tune_plan import TunePlan, folder_for
 
@@ -115,14 +113,11 @@ def run(options: argparse.Namespace) -> int:
             sep="\n",
             file=sys.stderr,
         )
-    with folder.lock():
-        view = TuneView(study.name, plan.spec.trials, live=not options.plain)
-        try:
-            conduct = functools.partial(conduct_part, source, folder, key_headers)
-            tuner = Tuner(plan, folder, machine, conduct, view, options.budget)
-            answer = tuner.run(command)
-        finally:
-            view.close()
+
+    def view() -> TuneView:
+        return TuneView(study.name, plan.spec.trials, live=not options.plain)
+
+    answer = tuned(plan, source, folder, machine, view, options.budget)
     show(answer, text.lines(answer), folder.path, as_json=options.json)
     return _exit_code(answer)
 

@@ -420,6 +420,16 @@ def compare_words(
     anyway: bool,
 ) -> Comparison:
     a, b = (read(word, runs) for word in words)
+    return compare_sources((a, b), metrics, gates, anyway)
+
+
+def compare_sources(
+    sides: tuple[Source, Source],
+    metrics: Sequence[str],
+    gates: Sequence[Gate],
+    anyway: bool,
+) -> Comparison:
+    a, b = sides
     _check_apart(a, b)
     return compare(
         a.document.rows, b.document.rows, (_name(a), _name(b)), metrics, gates, anyway

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from dyno import secrets
+from dyno import plugins, secrets
 from dyno.conduct import estimate, study_plan
 from dyno.engines.kinds import starts
 from dyno.engines.log import excerpt
@@ -66,6 +66,7 @@ from dyno.trial.offline_engine import Worker, working
 from dyno.trial.online import finish, measure
 from dyno.trial.outcome import Outcome
 from dyno.trial.prepare import Prepared, hidden, prepare
+from dyno.trial.processes import Ahead
 from dyno.trial.session import Session, attach
 from dyno.trial.watcher import StudyWatcher, TrialEnd
 from dyno.workload.request import Request
@@ -294,6 +295,7 @@ class Conductor:
             dead = death()
             if dead is None and outcome and outcome.run.whole:
                 queue.popleft()
+                plugins.deliver(outcome.run.path)
                 self.watcher.ended(planned, TrialEnd("done", outcome=outcome))
                 continue
             why = why or dead or _ended_early(outcome)
@@ -368,20 +370,21 @@ class Conductor:
         run.write_engine(fleet.facts)
         before = _sizes(start)
         prepared = outcome = None
-        try:
-            if planned.trial.quality:
-                outcome = quality.measure(run, session, planned.trial, planned.place)
-            elif planned.trial.find:
-                outcome = find.measure_trial(run, session, planned.trial, planned.place)
-            else:
-                prepared = attempt.prepare(session)
-                measure(run, session, prepared)
-        finally:
-            _copy_logs(start, run, ready, before)
-        if (died := fleet.death()) is not None:
-            run.write_engine(msgspec.structs.replace(fleet.facts, died=died))
-            return None
-        return self._finish(run, prepared) if prepared else outcome
+        with Ahead() as ahead:
+            try:
+                if planned.trial.quality:
+                    outcome = quality.measure(run, session, planned.trial, planned.place)
+                elif planned.trial.find:
+                    outcome = find.measure_trial(run, session, planned.trial, planned.place)
+                else:
+                    prepared = attempt.prepare(session)
+                    measure(run, session, prepared, ahead)
+            finally:
+                _copy_logs(start, run, ready, before)
+            if (died := fleet.death()) is not None:
+                run.write_engine(msgspec.structs.replace(fleet.facts, died=died))
+                return None
+            return self._finish(run, prepared, ahead) if prepared else outcome
 
     def _on_worker(self, worker: Worker, planned: PlannedTrial) -> Outcome:
         run = self._fresh(planned)
@@ -405,8 +408,9 @@ class Conductor:
             return find.measure_trial(self._fresh(planned), session, trial, planned.place)
         prepared = self._attempt(planned).prepare(session)
         run = self._fresh(planned)
-        measure(run, session, prepared)
-        return self._finish(run, prepared)
+        with Ahead() as ahead:
+            measure(run, session, prepared, ahead)
+            return self._finish(run, prepared, ahead)
 
     def _attempt(self, planned: PlannedTrial, again: bool = True) -> "_Attempt":
         """Return the trial as it is sent now. `again`: the server may have met an attempt that was cut or failed, and
@@ -438,7 +442,7 @@ class Conductor:
             run.write_first_failure(why)
         return run
 
-    def _finish(self, run: Run, prepared: Prepared) -> Outcome | None:
+    def _finish(self, run: Run, prepared: Prepared, ahead: Ahead) -> Outcome | None:
         """Make the result. A load that was cut off has figures, and no result: it is run again, as a whole."""
         if self.stop.requested and not run.client_path.exists():
             return None  # before its load
@@ -450,6 +454,7 @@ class Conductor:
             only_whole=True,
             keys_known=True,
             watcher=self.watcher,
+            ahead=ahead,
         )
 
     def _recovered(self, planned: PlannedTrial) -> bool:
@@ -475,6 +480,7 @@ class Conductor:
             )
             if not run.whole:
                 return False
+            plugins.deliver(outcome.run.path)
             self.watcher.ended(planned, TrialEnd("done", "summed up", outcome))
             return True
         return False

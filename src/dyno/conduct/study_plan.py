@@ -3,9 +3,10 @@
 import itertools
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -25,10 +26,12 @@ from dyno.load.plan import prompts_needed
 from dyno.load.protocols import PROTOCOLS
 from dyno.models import steps
 from dyno.numbers import many
+from dyno.plugins import Derived
 from dyno.probe.model import looks_local
 from dyno.quality import ask
 from dyno.store.study import StudyFolder
 from dyno.study import file
+from dyno.study.document import as_toml
 from dyno.study.trials import Known
 from dyno.trial import dataset, slots
 from dyno.trial.engine_plan import EnginePlan
@@ -45,10 +48,10 @@ _AT_LEAST = 8  # accelerators that are assumed where a study doesn't say how man
 def known() -> Known:
     """Return the names that a study file may use."""
     return Known(
-        backends={name: kind.backend for name, kind in KINDS.items()},
-        attached=frozenset(name for name, kind in KINDS.items() if not kind.starts),
-        paths={name: protocol.path for name, protocol in PROTOCOLS.items()},
-        fields={name: protocol.fields for name, protocol in PROTOCOLS.items()},
+        backends=Derived(KINDS, attrgetter("backend")),
+        starts=Derived(KINDS, attrgetter("starts")),
+        paths=Derived(PROTOCOLS, attrgetter("path")),
+        fields=Derived(PROTOCOLS, attrgetter("fields")),
         prompts_needed=prompts_needed,
         recipe_problem=steps.problem,
         quality_problem=ask.problem,
@@ -73,6 +76,14 @@ def read(path: Path, given: dict[str, str] | None = None) -> tuple[Study, str]:
         why = e.strerror if isinstance(e, OSError) else "it is not UTF-8"
         raise UsageError(f"The study {path} can't be read: {why}.") from None
     return file.read(text, path, known(), given), text
+
+
+def read_tables(
+    tables: Mapping[str, Any], name: str, given: dict[str, str] | None = None
+) -> tuple[Study, str]:
+    """Return the study that tables describe, and its text: that of a file with the same tables."""
+    text = as_toml(tables)
+    return file.read(text, Path(f"{name}.toml"), known(), given), text
 
 
 def repeated(

@@ -31,6 +31,7 @@ _SWITCHES = {
     "warmup": "--warmup", "swa_full": "--swa-full", "use_jinja": "--jinja", "no_kv_offload": "--no-kv-offload",
     "no_op_offload": "--no-op-offload", "no_host": "--no-host",
 }  # fmt: skip
+_POOLINGS = ("none", "mean", "cls", "last", "rank")
 _LOAD_MODES = {
     "auto": "AUTO",
     "none": "NONE",
@@ -69,6 +70,10 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--spec-draft-model", "--model-draft")
     p.add_argument("--spec-type", choices=("draft-simple",))
     p.add_argument("--spec-draft-n-max", "--draft-max", type=int)
+    p.add_argument("--embeddings", "--embedding", action="store_true")
+    p.add_argument("--pooling", choices=_POOLINGS)
+    p.add_argument("--rerank", "--reranking", action="store_true")
+    p.add_argument("--mmproj")  # projector of images
     p.add_argument("--cache-prompt", action=argparse.BooleanOptionalAction)
     p.add_argument("--cache-ram", type=int, default=0, metavar="MiB")
     p.add_argument("--metrics", action="store_true", help="always on")
@@ -88,6 +93,7 @@ def _parameters(options: argparse.Namespace) -> Any:
         common_speculative_type,
         llama_flash_attn_type,
         llama_load_mode,
+        llama_pooling_type,
     )
 
     params = CommonParams()
@@ -122,6 +128,13 @@ def _parameters(options: argparse.Namespace) -> Any:
         params.speculative.draft.mparams.path = options.spec_draft_model
         if options.spec_draft_n_max is not None:
             params.speculative.draft.n_max = options.spec_draft_n_max
+    if options.embeddings or options.rerank:
+        params.embedding = True
+    if pooling := "rank" if options.rerank else options.pooling:
+        kind = f"LLAMA_POOLING_TYPE_{pooling.upper()}"
+        params.pooling_type = getattr(llama_pooling_type, kind)
+    if options.mmproj:
+        params.mmproj.path = options.mmproj
     # An open connection holds a thread, an idle one for 5 s. Above this number the pool should grow, but at
     # times doesn't, and a request then waited 5 to 10 s (6 of 24 tries; 0 of 12 below). The default is slots + 4.
     params.n_threads_http = max(128, 4 * options.n_parallel)

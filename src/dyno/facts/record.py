@@ -34,6 +34,13 @@ ABORTS = frozenset(
 OWN_FAULTS = ("client", "lost")
 
 
+class ToolCall(msgspec.Struct, frozen=True):
+    """A call of a tool in an answer, as the server wrote it."""
+
+    name: str
+    arguments: str  # JSON, if the model wrote such
+
+
 class Record(msgspec.Struct):
     index: int  # of the request in its workload
     # in a closed loop, when its slot became free
@@ -63,6 +70,9 @@ class Record(msgspec.Struct):
     empty_chunks: Annotated[int, "events without tokens"] = (
         0  # with a choice, before the first chunk (a role, say), or that carried no token
     )
+    answered_ns: Annotated[
+        int | None, "arrival of the last byte of an answer in one piece; null: a stream"
+    ] = None
     leading_chunks: Annotated[
         int, "events without text before the first text of an answer, without the role"
     ] = 0
@@ -108,7 +118,14 @@ class Record(msgspec.Struct):
     reasoning_tokens: Annotated[
         int | None, "output tokens that are reasoning; null: none known"
     ] = None
+    media: Annotated[int, "images, sounds and videos in the request"] = 0
+    media_tokens: Annotated[
+        int | None, "their tokens by the model's rule; null: none known"
+    ] = None
+    audio_s: Annotated[float, "length of the sounds in the request"] = 0.0
     text: str = ""
+    calls: Annotated[list[ToolCall], "tool calls in the answer"] = []
+    results: Annotated[int | None, "vectors or scores in an answer without text"] = None
     finish_reason: Annotated[str | None, "stop, length, …"] = None
     done: Annotated[bool, "the stream's end mark arrived"] = False
     model: Annotated[str | None, "model name in the answer"] = None

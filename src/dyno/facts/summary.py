@@ -12,6 +12,7 @@ from dyno.facts.offline import OfflineSummary
 from dyno.facts.quality import QualitySummary
 from dyno.facts.rig import Roofline
 from dyno.facts.spread import Distribution, Latency
+from dyno.facts.structured import StructuredSummary
 from dyno.facts.telemetry import TelemetrySummary
 
 
@@ -239,6 +240,44 @@ class ClassSummary(msgspec.Struct, frozen=True):
     goodput_bounds: tuple[float, float] | None = None
 
 
+class MediaSummary(msgspec.Struct, frozen=True):
+    """Images, sounds and videos of completed requests."""
+
+    items: Annotated[int, "images, sounds and videos of completed requests"]
+    requests: Annotated[int, "completed requests that have some"]
+    item_throughput: Annotated[float, "images, sounds and videos per second"]
+    text_tokens: Annotated[
+        int | None, "prompt tokens of these requests without them, as planned"
+    ]
+    prompt_tokens: Annotated[
+        int | None, "prompt tokens of these requests, by the server; null: not reported"
+    ]
+    ruled_tokens: Annotated[
+        int | None, "tokens of the media by the model's rule; null: unknown"
+    ]
+    audio_s: Annotated[float, "seconds of sound"] = 0.0
+    rtfx: Annotated[float | None, "seconds of sound per second"] = None
+    rule: Annotated[str, "name of the rule; empty: unknown"] = ""
+    template_tokens: Annotated[
+        int | None, "prompt tokens that the chat template adds to a text"
+    ] = None
+
+    @property
+    def media_tokens(self) -> int | None:
+        """Return the tokens of the media, by the server's count of whole prompts."""
+        if self.prompt_tokens is None or self.text_tokens is None or not self.prompt_tokens:
+            return None
+        added = self.requests * (self.template_tokens or 0)
+        return self.prompt_tokens - self.text_tokens - added
+
+
+class MediaFacts(msgspec.Struct, frozen=True):
+    """What is known before the load of how a server counts media."""
+
+    rule: str  # '': unknown
+    template_tokens: int | None  # that a chat template adds to a text; None: not measured
+
+
 class Summary(msgspec.Struct, frozen=True):
     duration_s: Annotated[
         float, "from the start of the load to the end of the last response"
@@ -289,6 +328,13 @@ class Summary(msgspec.Struct, frozen=True):
     # completed, of several chunks, every one of them seen
     at_once: Annotated[int, "requests whose chunks all arrived together"]
     client: ClientSummary
+    structured: StructuredSummary | None = None  # where requests prescribe a form
+    media: MediaSummary | None = None  # where requests have images, sounds or videos
+    whole: Annotated[int, "completed requests whose answer came in one piece"] = 0
+    results: Annotated[
+        int | None, "vectors or scores in completed answers; null: they have text"
+    ] = None
+    result_throughput: Annotated[float | None, "the same, per second"] = None
     # where there are several
     replicas: Annotated[list[ReplicaSummary], "figures of each copy of the server"] = []
     bounds: Annotated[

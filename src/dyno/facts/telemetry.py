@@ -97,7 +97,8 @@ class EngineTelemetry(msgspec.Struct, frozen=True):
     prefix_queried_tokens: int | None = None
     prefix_hit_tokens: int | None = None
     output_tokens: int | None = None
-    drafted_tokens: int | None = None  # speculative decoding
+    drafts: int | None = None  # speculative decoding
+    drafted_tokens: int | None = None
     accepted_tokens: int | None = None
     # tokens a step, the one by the model itself among them
     accepted_length_mean: float | None = None

@@ -13,6 +13,7 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.offline import OfflineSpec
 from dyno.facts.quality import QualitySpec
 from dyno.facts.target import TargetSpec
+from dyno.facts.template import RequestTemplate
 from dyno.option import Option
 from dyno.workload.spec import WorkloadSpec
 
@@ -22,6 +23,9 @@ ONE_ANSWER = (
     "dyno times one answer per request: in one stream, the chunks of several would count as those of one. Remove it. "
     "To generate as much, send more requests at a higher concurrency."
 )
+
+
+TEMPLATE = "json"  # the backend that a template describes
 
 
 def several_answers(body: Mapping[str, Any]) -> str | None:
@@ -66,6 +70,21 @@ class TrialSpec(msgspec.Struct, frozen=True):
         Option(
             help="variables of the chat template, such as enable_thinking",
             added="--chat-template-kwargs",
+        ),
+    ] = {}
+    stream: Annotated[
+        bool,
+        Option(
+            "--no-streaming",
+            help="ask for each answer in one piece: it has no first token, and no TTFT, TPOT and ITL "
+            "(study: stream = false)",
+        ),
+    ] = True
+    template: Annotated[
+        dict[str, Any],
+        Option(
+            help="backend json: body of a request, and the places of text and counts in an answer",
+            added="--request-template",
         ),
     ] = {}
     request_id_prefix: Annotated[
@@ -154,6 +173,17 @@ class TrialSpec(msgspec.Struct, frozen=True):
     client: ClientSpec = ClientSpec()
     # dyno starts it, or, of the kind openai, knows what the server should be
     engine: EngineSpec | None = None
+
+    @property
+    def api(self) -> str:
+        """Return what its requests and answers are like: its backend, and the form of its answers."""
+        if self.template:
+            template = msgspec.convert(self.template, RequestTemplate)
+            streamed = msgspec.structs.replace(
+                template, stream=self.stream and template.stream
+            )
+            return f"{TEMPLATE}/{msgspec.json.encode(streamed, order='sorted').decode()}"
+        return self.target.backend if self.stream else f"{self.target.backend}/whole"
 
     @property
     def replays(self) -> bool:

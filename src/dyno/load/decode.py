@@ -156,8 +156,15 @@ def _read_answer(
     whole: bool,
 ) -> None:
     record.status = head.status
-    if (refused := _not_a_stream(raw, head)) is not None:
+    refused = _not_read(raw, head) or (
+        _not_a_stream(raw, head) if protocol.streams else None
+    )
+    if refused is not None:
         record.error, record.error_detail = refused
+        return
+    if not protocol.streams:
+        if whole:
+            _read_object(exchange, raw, head, record, protocol, zero_ns)
         return
     reading = protocol.read_plain(raw, head.length) if head.chunked else None
     if reading is None:
@@ -186,8 +193,37 @@ def _read_answer(
         _note_silence(reading, record)
 
 
-def _not_a_stream(raw: bytes, head: http1.Head) -> tuple[str, str] | None:
-    """Return the error and its detail of an answer that has no events to read."""
+def _read_object(
+    exchange: RawExchange,
+    raw: bytes,
+    head: http1.Head,
+    record: Record,
+    protocol: WireProtocol,
+    zero_ns: int,
+) -> None:
+    """Read an answer in one piece. It has no first token: only its end is known."""
+    body = http1.body(raw, head)
+    if "event-stream" in head.content_type or body.startswith((b"data:", b"event:")):
+        record.error = "a_stream"
+        record.error_detail = (
+            "the server streams, although dyno asked for the answer in one piece"
+        )
+        return
+    reading = protocol.read_whole(body)
+    _, times, _ = exchange.columns()
+    record.answered_ns = int(times[-1]) - zero_ns
+    record.text = "".join(reading.texts)
+    record.reasoning = bool(reading.thoughts)
+    record.results = reading.results
+    _note_counts(reading, record)
+    record.error = reading.error
+    record.error_detail = reading.error_detail
+    if record.error is None and not (record.text or reading.results):
+        _note_silence(reading, record)
+
+
+def _not_read(raw: bytes, head: http1.Head) -> tuple[str, str] | None:
+    """Return the error and its detail of an answer that can't be read at all."""
     if head.status != 200:
         return f"http_{head.status}", http1.body(raw, head)[:DETAIL_MAX].decode(
             "utf-8", "replace"
@@ -197,6 +233,11 @@ def _not_a_stream(raw: bytes, head: http1.Head) -> tuple[str, str] | None:
             "encoded",
             f"the answer is encoded ({head.encoding}), although dyno asked for plain text",
         )
+    return None
+
+
+def _not_a_stream(raw: bytes, head: http1.Head) -> tuple[str, str] | None:
+    """Return the error and its detail of an answer that has no events to read."""
     if "event-stream" in head.content_type:
         return None
     body = http1.body(raw, head)
@@ -225,6 +266,8 @@ def _note_text(reading: StreamReading, record: Record) -> None:
 def _note_counts(reading: StreamReading, record: Record) -> None:
     """Note what the server reports: tokens, and how the answer ended."""
     record.chunk_tokens = reading.chunk_tokens or None
+    if reading.calls:
+        record.calls = reading.calls
     record.first_tokens = reading.first_tokens
     record.leading_chunks = reading.leading
     record.reasoning_tokens = reading.reasoning_tokens

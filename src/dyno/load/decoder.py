@@ -5,14 +5,17 @@ up, and writes them into a file as portions: lines of records.jsonl, and packed 
 settle are in there whole.
 
 A process can begin while the load runs. Then it forks a follower, at idle priority, that takes what the spool has so
-far. When the load is over it kills the follower, which has no claim to a core, and goes on from the last portion. So
-does dyno itself where a process could not be started or has ended too early.
+far, into a file of its own. When the load is over it kills the follower, which has no claim to a core, not even for
+its end, and goes on behind the last whole portion there. So does dyno itself where a process could not be started or
+has ended too early.
 """
 
 import contextlib
 import ctypes
 import heapq
+import itertools
 import os
+import shutil
 import signal
 import sys
 import time
@@ -31,7 +34,7 @@ from dyno.facts.clock import NodeClock
 from dyno.facts.record import Record
 from dyno.load import decode
 from dyno.load.exchanges import START, Ended, Exchanges, ExchangeShare, ResumePoint
-from dyno.load.protocols import PROTOCOLS
+from dyno.load.protocols import protocol_of
 from dyno.load.sessions import Graph
 from dyno.load.settle import PlannedRequest, Settling, ShareSettler, Sums
 from dyno.load.slices import Numbering, of_slice
@@ -39,11 +42,13 @@ from dyno.load.spool import in_blocks, windows
 from dyno.measure import clocks
 
 # of a spool: below that, one process has decoded it before others have started
-SEVERAL_FROM_BYTES = 16 << 20
+SEVERAL_FROM_BYTES = 64 << 20
 PORTION_CHUNKS = 1 << 16
 _WAIT_S = 1.0
 _LOOK_S = 0.1  # of a follower, for more of the spool
-_LENGTH = 8  # bytes, before each portion
+_LENGTH = 8  # bytes, before each portion, and before all of them
+_END_S = 0.05  # for a follower, to end
+_ROOM_BYTES = 1 << 30  # on the disk: with less, all of it is the spool's
 _PR_SET_PDEATHSIG = 1  # of Linux's prctl
 _LOST = "a process of dyno's client ended before the response was complete"
 
@@ -55,7 +60,7 @@ class SpoolSource(msgspec.Struct, frozen=True):
     """A spool, and what its exchanges were."""
 
     path: str
-    backend: str  # of PROTOCOLS
+    api: str  # see protocol_of
     requests: list[PlannedRequest]  # of the whole load
     # the client's process that wrote it, of how many
     part: int = 0
@@ -76,7 +81,7 @@ class SpoolRecords:
         start: ResumePoint = START,
     ) -> None:
         self._source = source
-        self._protocol = PROTOCOLS[source.backend]
+        self._protocol = protocol_of(source.api)
         self._graph = graph = Graph.from_requests(source.requests)
         self._turns = graph.turns() if graph else []
         k, n = source.part, source.parts
@@ -96,7 +101,17 @@ class SpoolRecords:
         record = decode.marked(record, self._mixed)
         if source.clock:
             clocks.move_here(record, source.clock, source.zero_ns or 0)
-        record.group = self._own[record.index % len(self._own)].group
+        planned = self._own[record.index % len(self._own)]
+        record.group = planned.group
+        if planned.media_count:
+            record.media = planned.media_count
+            record.media_tokens = planned.media_tokens
+            record.audio_s = planned.audio_s
+        if record.results is not None and record.results != planned.results:
+            record.error = record.error or "results"
+            record.error_detail = record.error_detail or (
+                f"the answer has {record.results} results, but {planned.results} were asked for"
+            )
         record.index = self._number(record.index)
         if self._graph:
             record.session = self._graph.session_of(record.index)
@@ -117,9 +132,14 @@ class DecodeTask(msgspec.Struct, frozen=True):
     results: str  # the file for the portions
     how: Settling
     secrets: list[str]
-    follow: bool = (
-        False  # the load has not begun: orders will say when it does, and when it is over
-    )
+    # the load has not begun: orders will say when it does, and when it is over
+    follow: bool = False
+
+    @property
+    def files(self) -> list[Path]:
+        """Its file, which begins with how much of the other one counts; and a follower's, if there is one."""
+        results = Path(self.results)
+        return [results, results.with_suffix(".followed.partial")]
 
 
 class Portion(msgspec.Struct, frozen=True, array_like=True):
@@ -139,6 +159,7 @@ class Portion(msgspec.Struct, frozen=True, array_like=True):
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Portion).decode
 _line = msgspec.json.Encoder().encode
+_numbers = itertools.count()  # of Decoders in this process
 
 
 class _Gathering:
@@ -170,61 +191,111 @@ class _Gathering:
         return Portion(numbers, places, ends, sizes, lines, self._unsettled, packed, resume)
 
 
-def portions(results: Path) -> Iterator[tuple[Portion, int]]:
-    """Yield the whole portions of a file, each with its end."""
+def portions(
+    results: Path, begin: int = 0, to: int | None = None
+) -> Iterator[tuple[Portion, int]]:
+    """Yield the whole portions of a file, each with its end. `to`: those behind it don't count."""
     if not results.exists():
         return
-    end = 0
+    end = begin
     with results.open("rb") as file:
-        while len(head := file.read(_LENGTH)) == _LENGTH:
+        file.seek(begin)
+        while to is None or end < to:
+            head = file.read(_LENGTH)
             length = int.from_bytes(head, "little")
             data = file.read(length)
-            if len(data) < length:  # whoever wrote it was killed
+            # whoever wrote it was killed
+            if len(head) < _LENGTH or len(data) < length:
                 return
             end += _LENGTH + length
             yield _decode(data), end
 
 
-def work(task: DecodeTask, follow: Callable[[], None] | None = None) -> Iterator[int]:
-    """Decode what the file of a share hasn't yet. Yield how many records it has, now and then.
+def decoded(task: DecodeTask) -> Iterator[Portion]:
+    """Yield all portions of a share."""
+    results, followed = task.files
+    for portion, _ in portions(followed, to=_counted(task)):
+        yield portion
+    for portion, _ in portions(results, _LENGTH):
+        yield portion
 
-    `follow`: what to do where the spool has no more yet. Then this ends only where something in it is unusual."""
+
+def _counted(task: DecodeTask) -> int:
+    """Return how much of a follower's file counts. It is settled once, as the follower may still write to its file."""
+    results, followed = task.files
+    if results.exists():
+        with results.open("rb") as file:
+            head = file.read(_LENGTH)
+        if len(head) == _LENGTH:
+            return int.from_bytes(head, "little")
+    end = max((end for _, end in portions(followed)), default=0)
+    with _appending(results, 0) as file:
+        file.write(end.to_bytes(_LENGTH, "little"))
+    return end
+
+
+def work(task: DecodeTask) -> Iterator[int]:
+    """Decode what the files of a share haven't yet. Yield how many records they have, now and then."""
     done: set[int] = set()
-    resume, end = START, 0
-    for portion, portion_end in portions(Path(task.results)):
+    resume = START
+    _counted(task)
+    for portion in decoded(task):
         done.update(_column(portion.numbers))
         resume = portion.resume
-        end = portion_end
-    share = ExchangeShare(task.rest, task.shares, frozenset(done))
-    records = SpoolRecords(task.source, share, resume)
-    settler = ShareSettler(task.how)
-    gathering = _Gathering(task)
-    count = len(done)
-    with _appending(Path(task.results), end) as file:
-        for batch in _batches(records.exchanges, task, resume, follow):
-            for ended in batch:
-                record = records.record(ended)
-                gathering.add(ended, record, settler.settled(record))
-                count += 1
-            if follow and not records.exchanges.usual:
-                return
-            if gathering.chunks >= PORTION_CHUNKS:
-                _write(file, gathering.portion(records.exchanges.resume_point()))
-                gathering = _Gathering(task)
-                yield count
-        _write(file, gathering.portion(records.exchanges.resume_point()))
-    yield count
+    results, _ = task.files
+    end = max((end for _, end in portions(results, _LENGTH)), default=_LENGTH)
+    yield from _Work(task, done, resume).into(results, end)
 
 
-def _batches(
-    exchanges: Exchanges,
-    task: DecodeTask,
-    resume: ResumePoint,
-    follow: Callable[[], None] | None,
-) -> Iterator[Iterator[Ended]]:
-    each = windows(Path(task.source.path), resume.begin, follow)
-    yield from map(iter, exchanges.batches(each))
-    yield exchanges.left_open()
+def follow(task: DecodeTask, wait: Callable[[], None]) -> Iterator[int]:
+    """Do the same with a spool that grows, from its beginning. `wait`: what to do where it has no more yet. This ends
+    only where something in the spool is unusual."""
+    _, followed = task.files
+    yield from _Work(task, set(), START, wait).into(followed, 0)
+
+
+class _Work:
+    """Decodes a share. `done`: exchanges without which it goes on from `resume`."""
+
+    def __init__(
+        self,
+        task: DecodeTask,
+        done: set[int],
+        resume: ResumePoint,
+        wait: Callable[[], None] | None = None,
+    ) -> None:
+        self._task = task
+        self._count = len(done)
+        self._wait = wait
+        share = ExchangeShare(task.rest, task.shares, frozenset(done))
+        self._records = SpoolRecords(task.source, share, resume)
+        self._begin = resume.begin
+
+    def into(self, results: Path, end: int) -> Iterator[int]:
+        """Append the portions to a file from `end` on. Yield how many records there are so far."""
+        exchanges = self._records.exchanges
+        settler = ShareSettler(self._task.how)
+        gathering = _Gathering(self._task)
+        with _appending(results, end) as file:
+            for batch in self._batches():
+                for ended in batch:
+                    record = self._records.record(ended)
+                    gathering.add(ended, record, settler.settled(record))
+                    self._count += 1
+                if self._wait and not exchanges.usual:
+                    return
+                if gathering.chunks >= PORTION_CHUNKS:
+                    _write(file, gathering.portion(exchanges.resume_point()))
+                    gathering = _Gathering(self._task)
+                    yield self._count
+            _write(file, gathering.portion(exchanges.resume_point()))
+        yield self._count
+
+    def _batches(self) -> Iterator[Iterator[Ended]]:
+        exchanges = self._records.exchanges
+        each = windows(Path(self._task.source.path), self._begin, self._wait)
+        yield from map(iter, exchanges.batches(each))
+        yield exchanges.left_open()
 
 
 @contextlib.contextmanager
@@ -263,20 +334,29 @@ _progress = msgspec.json.Decoder(_Progress).decode
 
 
 def main() -> None:
+    parent = os.getppid()
     task = child.task(DecodeTask)
+    orders = child.Orders()
     secrets.learn(task.secrets)
-    if task.follow:
-        followed = _followed(task, child.Orders())
-        if followed is None:
-            return
-        task = followed
+    wanted = _followed(task, orders, parent) if task.follow else task
+    if wanted is not None:
+        _work(wanted, parent)
+        orders.next()  # none comes
+    # Whoever started this is done, or gone, and then nobody else removes them.
+    for file in task.files:
+        file.unlink(missing_ok=True)
+
+
+def _work(task: DecodeTask, parent: int) -> None:
     count = 0
     for count in work(task):
+        if os.getppid() != parent:
+            return
         child.report(_Progress(count))
     child.report(_Progress(count, over=True))
 
 
-def _followed(task: DecodeTask, orders: child.Orders) -> DecodeTask | None:
+def _followed(task: DecodeTask, orders: child.Orders, parent: int) -> DecodeTask | None:
     """Have the spool followed until the load is over, and return what is left to do. None: nothing."""
     word, _, zero = (orders.next() or b"").partition(b" ")
     if word != b"start":
@@ -293,9 +373,16 @@ def _followed(task: DecodeTask, orders: child.Orders) -> DecodeTask | None:
     try:
         order = orders.next()
     finally:
-        os.kill(follower, signal.SIGKILL)
-        os.waitpid(follower, 0)
+        _end(follower)
     return task if order == b"finish" else None
+
+
+def _end(follower: int) -> None:
+    """Kill a follower, and wait a moment. Where other programs have all cores, even its end takes seconds."""
+    os.kill(follower, signal.SIGKILL)
+    deadline = time.monotonic() + _END_S
+    while not os.waitpid(follower, os.WNOHANG)[0] and time.monotonic() < deadline:
+        time.sleep(_END_S / 50)
 
 
 def _follow(task: DecodeTask, parent: int) -> None:
@@ -311,8 +398,9 @@ def _follow(task: DecodeTask, parent: int) -> None:
             os._exit(0)
         time.sleep(_LOOK_S)
 
-    for _ in work(task, wait):
-        pass
+    for _ in follow(task, wait):
+        if shutil.disk_usage(task.source.path).free < _ROOM_BYTES:
+            return
 
 
 # ---- whoever starts them ----
@@ -327,18 +415,21 @@ class Settled(NamedTuple):
 
 
 class Decoders:
-    """The processes that decode a spool. A context: when it is left, they have ended, and their files are gone."""
+    """The processes that decode a spool. A context: when it is left, they have ended, and their files are gone.
+
+    These have the number of this process in their names: another dyno may sum up the same run, or have been killed."""
 
     def __init__(
         self, source: SpoolSource, how: Settling, shares: int, follow: bool = False
     ) -> None:
-        results = Path(source.path).with_suffix("")
+        self.spool = source.path
+        results = Path(self.spool).with_suffix(f".{os.getpid()}-{next(_numbers)}")
         self._tasks = [
             DecodeTask(
                 source,
                 rest,
                 shares,
-                f"{results}-decoded-{rest}.partial",
+                f"{results}-{rest}.partial",
                 how,
                 secrets.learned(),
                 follow,
@@ -349,16 +440,19 @@ class Decoders:
         self._children: list[Child | None] = []
 
     def __enter__(self) -> "Decoders":
-        for task in self._tasks:
-            Path(task.results).unlink(missing_ok=True)
-            self._running.callback(Path(task.results).unlink, missing_ok=True)
-            self._children.append(self._start())
+        for file in itertools.chain.from_iterable(task.files for task in self._tasks):
+            file.unlink(missing_ok=True)
+            self._running.callback(file.unlink, missing_ok=True)
+        self._children += [self._start() for _ in self._tasks]
         for task, process in zip(self._tasks, self._children, strict=True):
             if process is not None:
                 process.give(task)
         return self
 
     def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._running.close()
 
     def begin(self, zero_ns: int) -> None:
@@ -385,8 +479,13 @@ class Decoders:
     def settled(self, sums: Sums, step: Callable[[int], None]) -> Iterator[Settled]:
         """Yield the records in the order in which their exchanges ended, and add up those that are settled. `step`
         hears how many there are."""
-        self._wait(step)
-        shares = [_share(Path(task.results), sums) for task in self._tasks]
+        try:
+            self._wait(step)
+        except OSError:  # the disk is too full for portions
+            self.close()
+            yield from alone(self._tasks[0].source)
+            return
+        shares = [_share(task, sums) for task in self._tasks]
         for _, settled in heapq.merge(*shares, key=itemgetter(0)):
             yield settled
 
@@ -436,8 +535,8 @@ def _heard(line: bytes, before: int) -> tuple[int, bool]:
     return progress.count, progress.over
 
 
-def _share(results: Path, sums: Sums) -> Iterator[tuple[int, Settled]]:
-    for portion, _ in portions(results):
+def _share(task: DecodeTask, sums: Sums) -> Iterator[tuple[int, Settled]]:
+    for portion in decoded(task):
         sums.add_packed(portion.sums)
         unsettled = iter(portion.unsettled)
         lines = portion.lines
@@ -462,10 +561,6 @@ def alone(source: SpoolSource) -> Iterator[Settled]:
     """Yield the records of a spool, decoded here, none of them settled."""
     for record in SpoolRecords(source).all():
         yield Settled(record.end_ns, b"", record)
-
-
-def backend_of(protocol: object) -> str:
-    return next(name for name, known in PROTOCOLS.items() if known is protocol)
 
 
 if __name__ == "__main__":

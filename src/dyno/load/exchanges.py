@@ -444,8 +444,10 @@ class Exchanges:
         self, columns: "_Columns", reads: "_Reads", before: dict[int, int]
     ) -> None:
         """Note which reads came late. `before`: how many each exchange had had before this window."""
-        looked = columns.since_last(columns.of_kind(TURN), self._looked)
-        self._looked = int(looked[-1])
+        turns = columns.of_kind(TURN)
+        looked = columns.since_last(turns, self._looked)
+        if len(turns):
+            self._looked = int(columns.a[turns[-1]])
         for i in np.flatnonzero(reads.read_ns - looked[reads.order] > LATE_NS).tolist():
             number = int(columns.number[reads.order[i]])
             begin, _ = reads.groups[number]

@@ -88,7 +88,7 @@ def _due_ns(
         return [ns(min(time_s, most_s)) for time_s in load.rates.times(areas.tolist())]
     if load.closed_loop:
         return None
-    arrivals_s = np.cumsum(_gaps_s(_rates_rps(load, count), load.burstiness, rng))
+    arrivals_s = np.cumsum(_gaps_s(rates_rps(load, count), load.burstiness, rng))
     if load.request_rate_rps is not None:
         # As vLLM does: the last arrival falls on count/rate, so that the offered rate is the one asked for
         # whatever the seed. The price is a little less variance than a true Poisson process has.
@@ -114,11 +114,12 @@ def prompts_needed(load: LoadSpec, work: WorkloadSpec | None = None) -> int | No
     if load.ramp is None:
         return None
     # A ramp goes by the request, so its mean rate over time is the harmonic mean of the rates.
-    rates = _rates_rps(load, 1000)
+    rates = rates_rps(load, 1000)
     return math.ceil(load.duration_s * len(rates) / float((1 / rates).sum()))
 
 
-def _rates_rps(load: LoadSpec, count: int) -> np.ndarray:
+def rates_rps(load: LoadSpec, count: int) -> np.ndarray:
+    """Return the rate at which each of so many requests is sent."""
     if load.request_rate_rps is not None:
         return np.full(count, load.request_rate_rps)
     start = load.ramp_start_rps

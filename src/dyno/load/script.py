@@ -3,12 +3,13 @@ they are due, as they hold the answers to earlier requests."""
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 
 from dyno.facts.record import ABORTS
 from dyno.load import decode, http1
-from dyno.load.protocols import PROTOCOLS, Asked
+from dyno.load.protocols import PROTOCOLS, Asked, WireProtocol, protocol_of
 from dyno.workload.request import Answers, Request, Turn
 
 _HOLE = "dyno: the prompt"  # stands for the prompt while the rest of a body is encoded
@@ -88,7 +89,7 @@ class TurnScript(msgspec.Struct, tag=True):
 
     @property
     def chat(self) -> bool:
-        return PROTOCOLS[self.backend].chat
+        return protocol_of(self.backend).chat
 
     def collector(self, exchange: int) -> "AnswerCollector | None":
         return (
@@ -98,9 +99,10 @@ class TurnScript(msgspec.Struct, tag=True):
         )
 
     def answered(self, exchange: int, text: bytes) -> None:
-        self._answers[exchange] = (
-            b'{"role":"assistant","content":"' + text + b'"}' if self.chat else text
-        )
+        if self.chat:
+            begin, end = protocol_of(self.backend).answer_around
+            text = begin + text + end
+        self._answers[exchange] = text
 
     def forget(self, exchanges: Iterable[int]) -> None:
         for exchange in exchanges:
@@ -169,7 +171,7 @@ class AnswerCollector:
         if not self.reads:
             return self._text
         response = self._head + b"".join(self.reads)
-        protocol = PROTOCOLS[self._backend]
+        protocol = protocol_of(self._backend)
         head = http1.head(response)
         rest = "" if head is None else protocol.read(decode.events(response, head)).answer
         return self._text + _encode(rest)[1:-1]
@@ -197,21 +199,21 @@ def make(
     id_prefix: str | None = None,
 ) -> Script:
     """Make the script. `head`: of each request, to the value of its content length. `id_prefix`: of their numbers."""
-    protocol = PROTOCOLS[backend]
+    protocol = protocol_of(backend)
     wholes = []
     turns = []
     for number, request in enumerate(requests):
         if isinstance(request, Turn):
             turns.append(request)
         else:
-            body = _encode(protocol.body(request, asked))
+            body = protocol.encode(protocol.body(request, asked))
             wholes.append(http1.payload(head, body, _id_line(id_prefix, number)))
     if not turns:
         return PromptScript(wholes)
     followed = {turn.history for turn in turns}
     # those of a trace: whole before the load, so that sending them is all that is left
     if followed == {None}:
-        bodies = (_body(turn, backend, asked, answers, False) for turn in turns)
+        bodies = (_body(turn, backend, asked, answers, False, {}) for turn in turns)
         return PromptScript(
             [
                 http1.payload(
@@ -220,12 +222,13 @@ def make(
                 for i, b in enumerate(bodies)
             ]
         )
+    shared = _shared_fields(turns, protocol)
     return TurnScript(
         backend,
         head,
         [
             msgspec.structs.replace(
-                _body(turn, backend, asked, answers, i in followed),
+                _body(turn, backend, asked, answers, i in followed, shared[i]),
                 last=_id_line(id_prefix, i),
             )
             for i, turn in enumerate(turns)
@@ -238,26 +241,45 @@ def _id_line(prefix: str | None, number: int) -> bytes:
     return b"" if prefix is None else f"x-request-id: {prefix}{number}\r\n".encode("ascii")
 
 
+def _shared_fields(turns: Sequence[Turn], protocol: WireProtocol) -> list[dict[str, Any]]:
+    """Return for each request the fields that its history's messages make: a system prompt that is no message."""
+    fields: list[dict[str, Any]] = []
+    for turn in turns:
+        before = {} if turn.history is None else fields[turn.history]
+        system = [m for m in turn.messages if m.get("role") in ("system", "developer")]
+        fields.append({**protocol.messages(system)[1], **before})
+    return fields
+
+
 def _body(
-    turn: Turn, backend: str, asked: Asked, answers: Answers, followed: bool
+    turn: Turn,
+    backend: str,
+    asked: Asked,
+    answers: Answers,
+    followed: bool,
+    shared: dict[str, Any],
 ) -> TurnBody:
-    protocol = PROTOCOLS[backend]
+    protocol = protocol_of(backend)
     whole = protocol.body(Request(_HOLE, turn.prompt_tokens, turn.output_tokens), asked)
     hole = (
         _encode({"role": "user", "content": _HOLE})
         if protocol.chat
         else _encode(_HOLE)[1:-1]
     )
-    begin, _, end = _encode(whole | turn.body).partition(hole)
     recorded = None
+    own_fields: dict[str, Any] = {}
     if protocol.chat:
         messages = turn.messages or [{"role": "user", "content": turn.prompt}]
-        own = b",".join(map(_encode, messages))
+        written, own_fields = protocol.messages(messages)
+        own = b",".join(map(_encode, written))
         if answers == "recorded":
-            recorded = _encode(turn.answer or {"role": "assistant", "content": ""})
+            answer = turn.answer or {"role": "assistant", "content": ""}
+            recorded = b",".join(map(_encode, protocol.messages([answer])[0]))
     else:
         own = _encode(turn.prompt)[1:-1]
         if answers == "recorded":
             recorded = _encode((turn.answer or {}).get("content") or "")[1:-1]
+    body = protocol.translated(whole | own_fields | shared | turn.body)
+    begin, _, end = _encode(body).partition(hole)
     history = -1 if turn.history is None else turn.history
     return TurnBody(begin, own, end, history, recorded, followed and recorded is None)

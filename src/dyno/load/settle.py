@@ -24,6 +24,10 @@ class PlannedRequest(msgspec.Struct, frozen=True, array_like=True):
     wait_s: float = 0.0
     history: int | None = None
     group: str = ""
+    media_count: int = 0  # images, sounds and videos
+    media_tokens: int | None = None
+    audio_s: float = 0.0
+    results: int = 1  # vectors or scores that it asks for
 
 
 def planned(requests: Sequence[object]) -> list[PlannedRequest]:

@@ -44,4 +44,6 @@ def move_here(record: Record, clock: NodeClock, zero_ns: int) -> None:
         here(record.end_ns),
     )
     record.chunk_ns = [*map(here, record.chunk_ns)]
+    if record.answered_ns is not None:
+        record.answered_ns = here(record.answered_ns)
     record.unseen_since_ns = [*map(here, record.unseen_since_ns)]

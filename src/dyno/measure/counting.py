@@ -55,6 +55,9 @@ class Counting:
         if r.error is not None:
             r.chunk_tokens = None
             return
+        if r.results is not None:
+            r.output_tokens = 0
+            return
         if claim is None or not self._possible(r, claim):
             r.output_tokens, r.tokens_by = self._counted(r)
             r.tokens_other = claim
@@ -118,7 +121,7 @@ def _reasoning_tokens(r: Record) -> int | None:
 
 def prompt_is_odd(r: Record) -> bool:
     """Return whether the server's count of prompt tokens is impossible."""
-    most = _PROMPT_TIMES * r.prompt_tokens_planned + _PROMPT_MORE
+    most = _PROMPT_TIMES * r.prompt_tokens_planned + _PROMPT_MORE * (1 + r.media)
     prompt = r.prompt_tokens
     cached = r.cached_tokens
     if prompt is not None and not 0 <= prompt <= most:

@@ -157,6 +157,7 @@ class Cuts:
             sent_ns=self.moved(r.sent_ns),
             end_ns=self.moved(r.end_ns),
             chunk_ns=[self.moved(t) for t in r.chunk_ns],
+            answered_ns=None if r.answered_ns is None else self.moved(r.answered_ns),
             unseen_since_ns=[self.moved(t) for t in r.unseen_since_ns],
         )
 

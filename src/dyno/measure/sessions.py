@@ -154,7 +154,7 @@ class ClassTally(Summed):
         for stem, column in self._columns.items():
             if (span := timing.JUDGED[stem](r)) is not None:
                 column.add(span)
-        if r.chunk_ns:
+        if timing.last(r) is not None:
             good, perhaps = timing.within(timing.judged(r), self._limits_ms)
             n["good"] += good
             n["perhaps_good"] += perhaps

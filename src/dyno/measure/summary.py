@@ -14,6 +14,7 @@ from dyno.facts.summary import (
     CancelSummary,
     ClientSummary,
     Counts,
+    MediaSummary,
     ProbeSummary,
     ReplaySummary,
     ReplicaSummary,
@@ -152,7 +153,8 @@ class Tally(Summed):
         n["resent"] += r.resent
         if self._replicas:
             self._add_to_replica(r, self._replicas[r.replica])
-        self._silences.add(r)
+        if r.answered_ns is None:
+            self._silences.add(r)
         if r.session is not None:
             self._sessions.add(r)
         if r.group:
@@ -169,17 +171,24 @@ class Tally(Summed):
         n["leading"] += r.leading_chunks
         n["reasoning"] += r.reasoning
         n["reasoning_tokens"] += r.reasoning_tokens or 0
-        n["unanswered"] += r.reasoning and r.answer_from is None
+        n["unanswered"] += r.reasoning and r.answer_from is None and r.answered_ns is None
         odd = counting.prompt_is_odd(r)
         n["odd_prompts"] += odd
         n["input"] += counting.input_tokens(r)
         n["planned_input"] += r.prompt_tokens_planned
+        if r.media:
+            self._add_media(r)
         n["wanted"] += r.output_tokens_wanted
         n["output"] += r.output_tokens or 0
         if r.tokens_other is not None:
             self._add_counts(r.output_tokens or 0, r.tokens_other, r.tokens_by == "usage")
         n["end_at_once"] += timing.end_at_once(r)
-        self._tokens_by[r.tokens_by or "chunks"] += 1
+        if r.answered_ns is not None:
+            n["whole"] += 1
+        if r.results is None:
+            self._tokens_by[r.tokens_by or "chunks"] += 1
+        else:
+            n["results"] += r.results
         _count_name(self._finish, r.finish_reason or "none")
         if r.model:
             _count_name(self._models, r.model)
@@ -190,6 +199,35 @@ class Tally(Summed):
             n["server_queued"] += 1
             n["server_queue_ns"] += r.server_queue_ns
         self._add_times(r)
+
+    def _add_media(self, r: Record) -> None:
+        n = self._n
+        n["media"] += r.media
+        n["audio_ns"] += ns(r.audio_s)
+        n["with_media"] += 1
+        n["media_tokens"] += r.media_tokens or 0
+        n["media_unknown"] += r.media_tokens is None
+        if r.prompt_tokens is not None and not counting.prompt_is_odd(r):
+            n["media_counted"] += 1
+            n["media_prompts"] += r.prompt_tokens
+            n["media_texts"] += r.prompt_tokens_planned - (r.media_tokens or 0)
+
+    def _media(self, over: float) -> MediaSummary | None:
+        n = self._n
+        if not n["media"]:
+            return None
+        all_counted = n["media_counted"] == n["with_media"]
+        audio_s = seconds(n["audio_ns"])
+        return MediaSummary(
+            items=n["media"],
+            requests=n["with_media"],
+            item_throughput=n["media"] / over,
+            text_tokens=n["media_texts"] if all_counted else None,
+            prompt_tokens=n["media_prompts"] if all_counted else None,
+            ruled_tokens=None if n["media_unknown"] else n["media_tokens"],
+            audio_s=audio_s,
+            rtfx=audio_s / over if audio_s else None,
+        )
 
     def _add_failed(self, r: Record) -> None:
         received = r.output_tokens if r.output_tokens is not None else len(r.chunk_ns)
@@ -254,7 +292,7 @@ class Tally(Summed):
     def _add_times(self, r: Record) -> None:
         queue = timing.queue_ns(r)
         self._queue.append(queue)
-        if not r.chunk_ns:
+        if not r.chunk_ns and r.answered_ns is None:
             return
         spans = {stem: latency(r) for stem, latency in timing.LATENCIES.items()}
         for stem, span in spans.items():
@@ -272,7 +310,8 @@ class Tally(Summed):
         )
         if self._trial.goodput_ms:
             self._add_goodput(r)
-        self._streams.add(r, self._sharing(r))
+        if r.chunk_ns:
+            self._streams.add(r, self._sharing(r))
 
     def _sharing(self, r: Record) -> list[int] | float:
         """Return the tokens of each gap: those of the chunk that ends it, or their average."""
@@ -328,11 +367,16 @@ class Tally(Summed):
             if self._trial.goodput_ms
             else None
         )
-        peak = known("peak_output_tokens_per_s", *self._peak_tokens_per_s())
+        streamed = not n["whole"]
+        peak = (
+            known("peak_output_tokens_per_s", *self._peak_tokens_per_s())
+            if streamed
+            else None
+        )
         if peak is not None and duration_s < 1:
             peak = max(peak, n["output"] / over)
         steady = None
-        if window := None if self._trial.replays else self._window():
+        if window := self._window() if streamed and not self._trial.replays else None:
             low, high = (
                 tokens / seconds(window[1] - window[0])
                 for tokens in self._tokens_in(*window)
@@ -371,6 +415,10 @@ class Tally(Summed):
             steady=steady,
             wait=self._wait(),
             at_once=n["at_once"],
+            whole=n["whole"],
+            media=self._media(over),
+            results=n["results"] if n["results"] else None,
+            result_throughput=n["results"] / over if n["results"] else None,
             client=self._client(client),
             replicas=[self._replica(i, n) for i, n in enumerate(self._replicas)],
             bounds=bounds,

@@ -349,7 +349,7 @@ def _engine(index: int, samples: list[Sample], window: Window) -> EngineTelemetr
     )
     counts, restarted = _counted(samples, start, end)
     times = _increases(samples, start, end, TIMED) or {}
-    drafts, accepted = counts.pop("drafts", 0), counts.get("accepted_tokens")
+    drafts, accepted = counts.get("drafts"), counts.get("accepted_tokens")
     return EngineTelemetry(
         index=index,
         samples=window.count(samples),

@@ -54,6 +54,9 @@ def first(r: Record) -> Span | None:
 
 
 def last(r: Record) -> Span | None:
+    """Return when the answer was complete."""
+    if r.answered_ns is not None:
+        return Span(r.answered_ns, r.answered_ns)
     if not r.chunk_ns:
         return None
     high = r.chunk_ns[-1]
@@ -71,7 +74,7 @@ def ttfo_ns(r: Record) -> Span | None:
     """Return the time to the first text of the answer. None: there is only reasoning."""
     if not r.reasoning:
         return ttft_ns(r)
-    if r.answer_from is None:
+    if r.answer_from is None or not r.chunk_ns:
         return None
     high = r.chunk_ns[r.answer_from]
     if r.answer_from not in r.unseen:
@@ -150,7 +153,7 @@ def judged(r: Record) -> dict[str, Span]:
 
 def end_at_once(r: Record) -> bool:
     # with more tokens than one, decoding calls it failed
-    return r.error is None and not r.chunk_ns
+    return r.error is None and not r.chunk_ns and r.answered_ns is None
 
 
 def earliest_ns(r: Record) -> list[int]:

@@ -7,9 +7,11 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.metric import KEYS, LATENCIES, METRICS, Metric
 from dyno.facts.offline import OfflineSummary, Speculation
 from dyno.facts.spread import Distribution, Latency, Spread
+from dyno.facts.structured import StructuredSummary
 from dyno.facts.summary import (
     ClassSummary,
     ClientSummary,
+    MediaSummary,
     ProbeSummary,
     ReplaySummary,
     Result,
@@ -32,6 +34,8 @@ _COPIED = (
     "duration_s", "total_input_tokens", "total_output_tokens", "request_throughput", "request_goodput",
     "output_throughput", "peak_output_throughput", "peak_concurrency", "total_token_throughput",
 )  # fmt: skip
+# of answers in one piece, which have no first token and no gaps between tokens
+_WHOLE_LATENCIES = ("e2el",)
 _INDENT = " " * 8
 
 
@@ -40,16 +44,24 @@ def block(
 ) -> str:
     """Return the block of a served run. `answers`: in the history of conversations."""
     s = result.served
+    absent = _absent(s)
     lines = [f"{' Serving Benchmark Result ':=^50}"]
     lines.append(_copied_figure(METRICS["completed"], s))
     lines.append(_failed(s.failed))
     lines += _copied_load(trial)
     for name in _COPIED:
-        if name != "request_goodput" or trial.goodput_ms:
+        if name not in absent and (name != "request_goodput" or trial.goodput_ms):
             lines.append(_copied_figure(METRICS[name], s))
+    if s.results is not None:
+        lines.append(_copied("Total input sequences:", s.results))
+        lines.append(_copied("Input sequence throughput (seq/s):", s.result_throughput))
     if s.probes is not None:
         lines += _probes(s.probes)
-    for key in metrics:
+    if s.structured is not None:
+        lines += _structured(s.structured)
+    if s.media is not None:
+        lines += _media(s.media)
+    for key in metrics if not s.whole else _WHOLE_LATENCIES:
         lines += _distribution(KEYS[key], s)
     if s.reasoning_tokens is not None:
         lines += _reasoning(s)
@@ -67,6 +79,47 @@ def block(
     lines.append("=" * 50)
     lines += verdict_lines(result)
     return "\n".join(lines)
+
+
+def _structured(forms: StructuredSummary) -> Iterator[str]:
+    yield f"{'Structured Output':-^50}"
+    yield labelled("Answers with a prescribed form:", forms.checked)
+    yield labelled("  valid:", f"{count(forms.valid)} ({percent(forms.valid_share or 0)})")
+    for kind, answers in forms.problems.items():
+        yield styled(labelled(f"  {kind}:", answers), "bad")
+    if forms.calls:
+        yield labelled("Tool calls:", forms.calls)
+    if forms.without_call:
+        yield labelled("Answers without a call:", forms.without_call)
+    pairs = (
+        ("TTFT", forms.ttft_ms, forms.free_ttft_ms),
+        ("TPOT", forms.tpot_ms, forms.free_tpot_ms),
+    )
+    for name, own, free in pairs:
+        if own is not None and free is not None:
+            yield labelled(
+                f"{name} p50, prescribed / free (ms):", f"{number(own)} / {number(free)}"
+            )
+
+
+def _media(m: MediaSummary) -> Iterator[str]:
+    yield f"{'Images and Sounds':-^50}"
+    yield labelled("Images, videos and sounds:", m.items)
+    yield labelled("  per second:", m.item_throughput)
+    if m.rtfx is not None:
+        yield labelled("Sound (s):", m.audio_s)
+        yield labelled("RTFx (seconds of sound per second):", m.rtfx)
+    if m.media_tokens is not None:
+        yield labelled("Their tokens, by the server:", m.media_tokens)
+    if m.ruled_tokens is not None:
+        yield labelled(f"  by the rule of {m.rule}:", m.ruled_tokens)
+
+
+def _absent(s: Summary) -> tuple[str, ...]:
+    """Return the figures that answers of this kind don't have."""
+    if s.results is not None:
+        return ("total_output_tokens", "output_throughput", "peak_output_throughput")
+    return ("peak_output_throughput",) if s.whole else ()
 
 
 def _copied_load(trial: TrialSpec) -> Iterator[str]:
@@ -90,7 +143,8 @@ def _own(result: Result, load: LoadSpec) -> Iterator[str]:
     """Yield the lines that dyno adds to vLLM's block."""
     s = result.served
     yield from _incomplete(s)
-    yield labelled("Output tokens counted by:", ", ".join(s.tokens_by) or UNKNOWN)
+    if s.results is None:
+        yield labelled("Output tokens counted by:", ", ".join(s.tokens_by) or UNKNOWN)
     if s.steady is not None:
         yield from _steady(s.steady, s.bounds.get("steady_output_throughput"))
     if s.reuse is not None and s.reuse.possible_tokens:
@@ -167,6 +221,8 @@ def _schedule(s: Summary, load: LoadSpec) -> Iterator[str]:
     if not load.closed_loop:
         for stem in ("response_ttft", "response_e2el"):
             d = s.latencies[stem]
+            if d.empty and s.whole:
+                continue
             yield labelled(
                 f"Mean {LATENCIES[stem].words} (ms):", _value(d.mean, d.bounds.get("mean"))
             )

@@ -581,10 +581,8 @@ def _with_remark(standing: Standing | None, entries: Sequence[Entry]) -> Standin
         return None
     by_id = {e.id: e for e in entries}
     shown = {by_id[c.entry].series for c in standing.contenders if c.entry in by_id}
-    return replace(
-        standing,
-        remark=_falling([e for e in entries if e.series in shown], standing.workload),
-    )
+    falling = _falling([e for e in entries if e.series in shown], standing.workload)
+    return replace(standing, remark=f"{standing.remark} {falling}".strip())
 
 
 def _falling(entries: Sequence[Entry], workload: str) -> str:
@@ -621,7 +619,8 @@ def _standing(main: Judged, judge: _Judge) -> Standing:
             rows.append(Contender(other.id, d.change, d.low, d.high, word, d.points))
     more = len(others) + 1 - len(rows)
     loads: Loads = "one" if contest.one_load else "best"
-    return Standing(contest.metric, contest.about, rows, more, loads)
+    remark = _without_result(contest)
+    return Standing(contest.metric, contest.about, rows, more, loads, remark)
 
 
 # ---- greedy answers ----
@@ -691,11 +690,18 @@ def _workload(j: Judged, limits: Limits, entries: Sequence[Entry]) -> Iterator[s
         yield f"At {level(ahead)}, {ahead.series} has {values}."
     if (more := contest.beyond) is not None:
         yield f"{more.series} reaches {number(contest.value(more))}{_where(contest, more)}, where others lack a result."
-    if contest.left_out:
-        yield f"Without a usable result at these loads: {_listed(contest.left_out)}."
+    if without := _without_result(contest):
+        yield without
     yield from _per_accelerator(contest)
     if falling := _falling(entries, contest.about):
         yield falling
+
+
+def _without_result(contest: Contest) -> str:
+    """Name the series that were measured, and have no result that counts."""
+    if not contest.left_out:
+        return ""
+    return f"Without a usable result at these loads: {_listed(contest.left_out)}."
 
 
 def _per_accelerator(contest: Contest) -> Iterator[str]:

@@ -246,7 +246,7 @@ class _Front:
         faster = [e for e in lossy if self._faster(e)]
         others = [e for e in lossy if e not in faster]
         yield from _with_loss("Faster, but with a loss of quality", faster)
-        yield from _with_loss("With a loss of quality", others)
+        yield from _with_loss("A loss of quality is detected", others)
 
     def _faster(self, e: Entry) -> bool:
         """Return whether it is faster than every setting without a loss."""

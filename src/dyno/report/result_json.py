@@ -27,12 +27,13 @@ from dyno.facts.summary import (
 )
 from dyno.facts.telemetry import TelemetrySummary
 from dyno.facts.trial import TrialSpec
+from dyno.load.plan import rates_rps
 from dyno.measure import timing
 from dyno.measure.estimate import estimates
 from dyno.measure.statistics import KNOWN_WITHIN_MS, settled
 from dyno.measure.timing import Span
 from dyno.store.run import Manifest
-from dyno.units import NS_PER_MS, seconds
+from dyno.units import NS_PER_MS, NS_PER_US, seconds
 
 
 def build(
@@ -41,17 +42,20 @@ def build(
     row: Row,
     *,
     records: Iterable[Record] | None = None,
+    detailed: bool = False,
     iterations: Sequence[Iteration] = (),
 ) -> dict[str, Any]:
     """Return the file's object. `row`: the run's, with its samples. `records`: those of a serving benchmark, for its
-    detailed lists. `iterations`: those of an offline one."""
+    lists of requests; `detailed`: all of them. `iterations`: those of an offline one."""
     trial = manifest.trial
     if result.offline is not None:
         out, own = _offline(result.offline, iterations)
         out = {"model_id": trial.target.model or manifest.target.model, **out}
         own["model"] = msgspec.to_builtins(manifest.model)
     else:
-        out = _serving(result.served, manifest, records)
+        out = _serving(result.served, manifest, result.telemetry)
+        if records is not None:
+            out |= _lists(list(records), manifest, detailed)
         own = _served(result.served, manifest, result.telemetry)
     out["dyno"] = {
         "version": dyno.__version__,
@@ -128,7 +132,7 @@ def _offline(
 
 
 def _serving(
-    s: Summary, manifest: Manifest, records: Iterable[Record] | None
+    s: Summary, manifest: Manifest, telemetry: TelemetrySummary | None
 ) -> dict[str, Any]:
     """Return vLLM's keys of a serving benchmark."""
     trial, load = manifest.trial, manifest.trial.load
@@ -159,12 +163,16 @@ def _serving(
         if schedule:
             out[name] = schedule
     out |= {key: s.figure(m) for key, m in RESULT_KEYS.items()}
-    if records is not None:
-        out |= _detailed(records)
     for name, stem in KEYS.items():
         if stem in s.latencies and (stem not in _QUEUED or _queued(stem, load)):
             out |= _flat(name, s.latencies[stem])
     out |= _probes(s.probes)
+    out |= _speculation(telemetry)
+    if s.results is not None:
+        out["total_input_sequences"] = s.results
+        out["input_sequence_throughput"] = s.result_throughput
+    if s.media is not None and s.media.rtfx is not None:
+        out["rtfx"] = s.media.rtfx
     if s.reasoning_tokens is not None:
         out |= {"reasoning_tokens": s.reasoning_tokens, "answer_tokens": s.answer_tokens}
     return out
@@ -181,6 +189,19 @@ def _probes(probes: ProbeSummary | None) -> dict[str, Any]:
         "probe_median_e2el_ms": times.median,
         "probe_p99_e2el_ms": times.percentiles["99"],
         "probe_max_e2el_ms": times.percentiles["100"],
+    }
+
+
+def _speculation(telemetry: TelemetrySummary | None) -> dict[str, Any]:
+    """Return vLLM's keys of speculative decoding; none where nothing was drafted."""
+    if telemetry is None or telemetry.acceptance is None:
+        return {}
+    return {
+        "spec_decode_acceptance_rate": telemetry.acceptance * 100,
+        "spec_decode_acceptance_length": telemetry.accepted_length,
+        "spec_decode_num_drafts": telemetry.total("drafts"),
+        "spec_decode_draft_tokens": telemetry.total("drafted_tokens"),
+        "spec_decode_accepted_tokens": telemetry.total("accepted_tokens"),
     }
 
 
@@ -234,6 +255,12 @@ def _served(
         ],
         "client": msgspec.to_builtins(s.client),
     }
+    if s.structured is not None:
+        share = {"valid_share": s.structured.valid_share}
+        own["structured"] = {**msgspec.to_builtins(s.structured), **share}
+    if s.media is not None:
+        tokens = {"media_tokens": s.media.media_tokens}
+        own["media"] = {**msgspec.to_builtins(s.media), **tokens}
     if s.replay is not None:
         own["replay"] = {"speedup": trial.load.speedup, **msgspec.to_builtins(s.replay)}
     return own
@@ -307,8 +334,45 @@ def _flat(name: str, d: Distribution | Latency) -> dict[str, Any]:
     return dict.fromkeys(values) if d.empty else dict(values)
 
 
-def _detailed(records: Iterable[Record]) -> dict[str, list[Any]]:
+_ALWAYS = (
+    "latencies",
+    "queue_times",
+)  # lists that vLLM's file has without --save-detailed, too
+
+
+def _lists(
+    records: Sequence[Record], manifest: Manifest, detailed: bool
+) -> dict[str, list[Any]]:
+    """Return vLLM's lists: of requests, and of the moments at which a ramp came to another rate."""
     rows = sorted(records, key=lambda r: r.index)
+    lists = _detailed(rows)
+    if not detailed:
+        lists = {name: lists[name] for name in _ALWAYS}
+    if manifest.trial.load.ramp is not None:
+        lists["rps_change_events"] = _rate_changes(rows, manifest)
+    return lists
+
+
+def _rate_changes(rows: Sequence[Record], manifest: Manifest) -> list[dict[str, Any]]:
+    """Return each whole rate of a ramp with the time at which it was reached."""
+    load = manifest.trial.load
+    began = datetime.datetime.fromisoformat(manifest.started).astimezone()
+    last = int(load.ramp_start_rps or 0)
+    events = [{"rps": last, "timestamp": _moment(began, 0)}]
+    for row, rate in zip(rows, rates_rps(load, len(rows)), strict=True):
+        for rps in range(last + 1, int(rate) + 1):
+            events.append({"rps": rps, "timestamp": _moment(began, row.due_ns)})
+        last = max(last, int(rate))
+    return events
+
+
+def _moment(began: datetime.datetime, after_ns: int) -> str:
+    """Return a time as vLLM writes it: local, without a zone."""
+    at = began + datetime.timedelta(microseconds=after_ns / NS_PER_US)
+    return at.replace(tzinfo=None).isoformat()
+
+
+def _detailed(rows: Sequence[Record]) -> dict[str, list[Any]]:
 
     def known_s(r: Record, latency: Callable[[Record], Span | None]) -> float | None:
         """Return 0 for a failed request, as vLLM does; None where a busy client doesn't know it."""

@@ -325,10 +325,14 @@ def contests(entries: Sequence[Entry], limits: Limits) -> Iterator[Contest]:
     """Yield one for each workload. Who was measured under more loads than another has no right to its best of these. A
     target leaves out what misses it, and doesn't change which loads are shared."""
     families: dict[tuple[str, Load, str], BySeries] = {}
+    measured: dict[tuple[str, Load, str], list[str]] = {}
     for e in entries:
-        if e.axis and e.kind not in SMALL and counts(e, {}):
-            family = families.setdefault((e.kind, e.load.workload, e.axis), {})
-            family.setdefault(e.series, []).append(e)
+        if not e.axis or e.kind in SMALL:
+            continue
+        key = (e.kind, e.load.workload, e.axis)
+        measured.setdefault(key, []).append(e.series)
+        if counts(e, {}):
+            families.setdefault(key, {}).setdefault(e.series, []).append(e)
     for (kind, load, axis), family in sorted(
         families.items(), key=lambda pair: _natural(pair[0][1].words)
     ):
@@ -338,7 +342,8 @@ def contests(entries: Sequence[Entry], limits: Limits) -> Iterator[Contest]:
         if len(able) > 1:
             contest = _contest(kind, load.words, able, axis, bool(limits))
         if contest is not None:
-            contest.left_out = [name for name in family if name not in able]
+            every = dict.fromkeys(measured[kind, load, axis])
+            contest.left_out = [name for name in every if name not in able]
             contest.partial = (
                 len({frozenset(e.axes[axis] for e in some) for some in family.values()}) > 1
             )

@@ -66,6 +66,7 @@ def bars_of_records(records: Sequence[Record]) -> list[Bar]:
     for r in sorted(records, key=lambda r: r.sent_ns):
         first = _s(r.chunk_ns[0]) if r.chunk_ns and r.unseen[:1] != [0] else None
         end = r.chunk_ns[-1] if r.error is None and r.chunk_ns else r.end_ns
+        end = end if r.answered_ns is None else r.answered_ns
         bars.append(Bar(_s(r.sent_ns), first, _s(end), r.error or ""))
     return _thinned(bars)
 

@@ -39,6 +39,7 @@ from dyno.search.search import Probe, ProbeStep, Search
 from dyno.search.search_time import Pace, search_time
 from dyno.store.run import Run, create, make_folder, pretty, read_optional, write
 from dyno.study.duration import TOKEN_S, output_tokens
+from dyno.trial import answers
 from dyno.trial.online import finish, measure
 from dyno.trial.outcome import Outcome
 from dyno.trial.prepare import hidden, prepare
@@ -276,7 +277,7 @@ class Finder:
         graph = Graph.from_requests(requests)
         task = FollowTask(
             spool=str(run.spool_path),
-            backend=trial.target.backend,
+            api=trial.api,
             lengths=[PlannedLength(r.prompt_tokens, r.output_tokens) for r in requests],
             limits=self.spec.limits,
             least=self.search.least,
@@ -626,6 +627,7 @@ def find(
     stop: Stop,
 ) -> FindAnswer:
     secrets.learn(hidden(trial, headers))
+    answers.check(trial, (limit.stem for limit in spec.limits))
     plan = plan_of(trial)
     start = None
     if plan is not None:

@@ -22,7 +22,7 @@ from dyno.facts.find import ProbeLook
 from dyno.facts.limits import Limit
 from dyno.facts.record import Record
 from dyno.load import decode
-from dyno.load.protocols import PROTOCOLS
+from dyno.load.protocols import protocol_of
 from dyno.load.spool import CLOCK, READ, SENT, Frame, frames
 from dyno.search.judge import Judge
 from dyno.search.search import Probe, ProbeStep, Search, enough, looks
@@ -47,7 +47,7 @@ class FollowTask(msgspec.Struct, frozen=True):
     """A probe, and what its search knows."""
 
     spool: str
-    backend: str
+    api: str
     lengths: list[PlannedLength]
     limits: list[Limit]
     least: float
@@ -166,7 +166,7 @@ def main() -> None:
     read = following.frames(frames(path, more_to_come=more_to_come))
     # Records of requests that ended come with the next clock frame; those that are open never come.
     for record in decode.records(
-        _ticking(read, following), task.lengths, PROTOCOLS[task.backend]
+        _ticking(read, following), task.lengths, protocol_of(task.api)
     ):
         following.take(record)
 

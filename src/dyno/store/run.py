@@ -22,10 +22,11 @@ from dyno.facts.quality import ItemAnswer, Sitting
 from dyno.facts.record import ClientFacts, Record
 from dyno.facts.rig import Peaks, Rig
 from dyno.facts.study import Place
-from dyno.facts.summary import Result
+from dyno.facts.summary import MediaFacts, Result
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.store import upgrade
+from dyno.workload.media import Medium
 from dyno.workload.request import (
     CountedBy,
     DataFile,
@@ -54,6 +55,21 @@ class StoredLengths(msgspec.Struct):
     wait_s: float = 0.0
     history: int | None = None
     group: str = ""
+    media: list[Medium] = []
+    media_tokens: int | None = None
+    inputs: list[msgspec.Raw] = []
+
+    @property
+    def results(self) -> int:
+        return len(self.inputs) or 1
+
+    @property
+    def media_count(self) -> int:
+        return len(self.media)
+
+    @property
+    def audio_s(self) -> float:
+        return sum(medium.seconds for medium in self.media)
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -83,7 +99,10 @@ class Manifest(msgspec.Struct, frozen=True):
     dropped: dict[str, int] = {}  # left out of the workload: reason → how many
     # of completions prompts; None: not wanted, or the server applies it
     template: Templating | None = None
+    structured: bool = False  # requests prescribe the form of their answers
+    media: MediaFacts | None = None  # where requests have images, sounds or videos
     processes: int = 1  # of the client: each has a spool and a slice of the requests
+    plugins: dict[str, str] = {}  # that were switched on: name → version
 
 
 class Run:
@@ -138,6 +157,17 @@ class Run:
         """Return whether a live process is writing it."""
         held = (*self.path.glob("*.spool"), self.iterations_path, self.path / ".lock")
         return any(map(locked, held))
+
+    @contextlib.contextmanager
+    def in_hand(self) -> Iterator[None]:
+        """Be the one that writes it, though its load is over. Two at a time would be in each other's way."""
+        with contextlib.ExitStack() as held:
+            for spool in self.spools():
+                # a file system without locks; a file that whoever decodes it complains of
+                with contextlib.suppress(OSError):
+                    file = held.enter_context(files.opened(spool))
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:

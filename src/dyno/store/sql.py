@@ -5,9 +5,9 @@ import functools
 import itertools
 import mmap
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import duckdb
 import msgspec
@@ -33,7 +33,7 @@ from dyno.store.explained import (
     request_rows,
 )
 from dyno.store.run import Run, read
-from dyno.store.shelf import look_around, run_line, trial_folders
+from dyno.store.shelf import Shelf, look_around, run_line, trial_folders
 from dyno.workload.spec import WorkloadSpec
 
 TABLES = {
@@ -49,6 +49,10 @@ TABLES = {
     "imported": "one row per figure from other tools' results, stored by `dyno import`",
 }
 
+if TYPE_CHECKING:
+    import numpy as np
+
+_Answer = TypeVar("_Answer")
 _SCALARS = {
     inspect.BoolType: "BOOLEAN",
     inspect.IntType: "BIGINT",
@@ -182,7 +186,8 @@ _REQUESTS = f"""
     CASE WHEN output_tokens > {_FIRST_TOKENS} AND len(chunk_ns) > 1 AND coalesce(unseen[1], -1) <> 0
           AND coalesce(unseen[-1], -1) <> len(chunk_ns) - 1
          THEN (chunk_ns[-1] - chunk_ns[1]) / (output_tokens - {_FIRST_TOKENS}) / 1e6 END AS own_tpot_ms,
-    CASE WHEN coalesce(unseen[-1], -1) <> len(chunk_ns) - 1 THEN (chunk_ns[-1] - sent_ns) / 1e6 END AS e2el_ms,
+    CASE WHEN answered_ns IS NOT NULL THEN (answered_ns - sent_ns) / 1e6
+         WHEN coalesce(unseen[-1], -1) <> len(chunk_ns) - 1 THEN (chunk_ns[-1] - sent_ns) / 1e6 END AS e2el_ms,
     (sent_ns - due_ns) / 1e6 AS queue_ms
 """
 # Long files, by the table that is made of their lines.
@@ -320,13 +325,16 @@ class QueryResult(msgspec.Struct):
 class RunTables:
     """`unreadable`: sentences about runs that are left out."""
 
-    def __init__(self, runs: Path) -> None:
+    def __init__(self, runs: Path, only: Sequence[Path] | None = None) -> None:
+        """`only`: the folders of these runs. None: of all below `runs`."""
         self.unreadable: list[str] = []
-        shelf = look_around(runs)
+        shelf = look_around(runs) if only is None else Shelf()
         folders = [
             *shelf.runs,
             *(trial for study in shelf.studies for trial in trial_folders(study)),
+            *(only or ()),
         ]
+        self._answered = 0
         self._db = duckdb.connect(
             config={
                 "autoinstall_known_extensions": "false",
@@ -354,6 +362,46 @@ class RunTables:
 
     def ask(self, query: str) -> QueryResult:
         """Answer a query. A damaged file is left out, and the query runs again."""
+        return self._without_damaged(query, self._answer)
+
+    # ---- answers that stay: for programs, which read them by columns ----
+
+    def keep(self, query: str) -> str:
+        """Answer a query once, and return the name under which its answer is kept."""
+
+        def stored(query: str) -> str:
+            statement = self._reading(query)
+            name = f"answer_{self._answered}"
+            inner = statement.query.strip().rstrip(";")
+            self._db.execute(f"CREATE TABLE {name} AS FROM ({inner}\n)")
+            return name
+
+        self._answered += 1
+        return self._without_damaged(query, stored)
+
+    def stream(self, answer: str) -> object:
+        """Return a kept answer as an Arrow stream: a capsule, by Arrow's PyCapsule interface."""
+        return self._db.table(answer).__arrow_c_stream__()
+
+    def arrays(self, answer: str) -> dict[str, "np.ndarray[Any, Any]"]:
+        """Return the columns of a kept answer. Where a number is missing, it is NaN."""
+        columns: dict[str, Any] = self._db.table(answer).fetchnumpy()
+        return {name: _unmasked(column) for name, column in columns.items()}
+
+    def rows_of(self, answer: str) -> Iterator[tuple[Any, ...]]:
+        result = self._db.cursor().execute(f"FROM {answer}")
+        while rows := result.fetchmany(1000):
+            yield from rows
+
+    def names_of(self, answer: str) -> list[str]:
+        names: list[str] = self._db.table(answer).columns
+        return names
+
+    def count_of(self, answer: str) -> int:
+        (count,) = self._db.execute(f"SELECT count(*) FROM {answer}").fetchall()[0]
+        return int(count)
+
+    def _without_damaged(self, query: str, answer: Callable[[str], _Answer]) -> _Answer:
         named = [table for table in self._long if table in query.lower()]
         try:
             self._fit(named)
@@ -362,14 +410,15 @@ class RunTables:
             self._db.execute("SET lock_configuration = true")
             while True:
                 try:
-                    return self._answer(query)
+                    return answer(query)
                 except duckdb.Error as e:
                     if not self._left_out(e):
                         raise
         except duckdb.Error as e:
             raise UsageError(f"The query can't be answered. {e}") from None
 
-    def _answer(self, query: str) -> QueryResult:
+    def _reading(self, query: str) -> Any:
+        """Return the query as a statement, which only reads."""
         statements = self._db.extract_statements(query)
         if len(statements) != 1:
             raise UsageError(f"One query at a time, please: this is {len(statements)}.")
@@ -379,6 +428,10 @@ class RunTables:
                 f"A query may only read (select, describe, summarize); this is {statements[0].type.name.lower()}. "
                 "For a PIVOT, name the values: pivot trials on engine in ('a', 'b') …"
             )
+        return statements[0]
+
+    def _answer(self, query: str) -> QueryResult:
+        statements = [self._reading(query)]
         result = self._db.execute(statements[0])
         columns = _distinct([column[0] for column in result.description])
         kinds = [str(column[1]) for column in result.description]
@@ -638,6 +691,21 @@ def _meaning(table: str, column: str) -> str:
         return _EXPLAINED[table][column][1]
     family = next(prefix for prefix in _FAMILIES if column.startswith(prefix))
     return _MEANINGS.get(column) or _SETTINGS.get(column) or _FAMILIES[family]
+
+
+def _unmasked(column: Any) -> Any:
+    """Return a column of DuckDB's without its mask: with NaN where a number is missing, else None."""
+    import numpy as np
+
+    if not isinstance(column, np.ma.MaskedArray):
+        return column
+    missing = np.ma.getmaskarray(column)
+    if not missing.any():
+        return column.data
+    is_number = column.dtype.kind in "iuf"
+    out: Any = column.data.astype(np.float64 if is_number else object)
+    out[missing] = np.nan if is_number else None
+    return out
 
 
 def _rows(result: Any) -> Iterator[Sequence[Any]]:

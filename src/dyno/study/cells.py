@@ -1,5 +1,6 @@
 """The cells of a study's tables: which keys a table has, what a key takes, and whether a value is a list of choices."""
 
+import functools
 import math
 import types
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -8,7 +9,7 @@ import msgspec
 
 from dyno import secrets
 from dyno.facts.client import ClientSpec
-from dyno.facts.engine import EngineSpec
+from dyno.facts.engine import ContainerSpec, EngineSpec
 from dyno.facts.find import TARGET, FindSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.offline import OfflineSpec
@@ -16,7 +17,7 @@ from dyno.facts.recipe import ModelRecipe
 from dyno.facts.trial import TrialSpec
 from dyno.numbers import count
 from dyno.option import Option, declared, fields
-from dyno.study.document import Path, TomlDocument
+from dyno.study.document import Mistakes, Path
 from dyno.transport import Transport
 from dyno.workload.spec import WorkloadSpec
 
@@ -102,6 +103,18 @@ CELLS: dict[str, Hints] = {
 }
 
 
+@functools.cache
+def keys_of_flags() -> dict[str, str]:
+    """Return flag → key of a study, with its section."""
+    known: dict[str, str] = {}
+    for section, cells in {**CELLS, "engine.container": hints(ContainerSpec)}.items():
+        for name, annotated in cells.items():
+            _, option = declared(annotated)
+            for flag in f"{option.flags} {option.added}".split():
+                known.setdefault(flag, f"{section}.{name}")
+    return known
+
+
 def choices(hint: Any, value: Any) -> list[Any] | None:
     """Return the values of a list that spans several trials; None where it is one value."""
     hint, _ = declared(hint)
@@ -118,7 +131,7 @@ def _takes_list(hint: Any) -> bool:
     return get_origin(hint) is list
 
 
-def converted(document: TomlDocument, path: Path, hint: Any, value: Any) -> Any:
+def converted(document: Mistakes, path: Path, hint: Any, value: Any) -> Any:
     """Convert a value to its key's type. A wrong one is a mistake at the path."""
     name, (hint, option) = str(path[-1]), declared(hint)
     if _too_large(value):
@@ -164,7 +177,17 @@ def _as_text(hint: Any, value: Any) -> Any:
         return [_number_as_text(v) for v in value]
     if isinstance(value, dict) and hint == dict[str, str]:
         return {k: _number_as_text(v) for k, v in value.items()}
+    if isinstance(value, dict) and get_origin(hint) is dict:
+        return {k: _cells_as_text(get_args(hint)[1], v) for k, v in value.items()}
     return value
+
+
+def _cells_as_text(kind: Any, cells: Any) -> Any:
+    """Turn the numbers of a table into text where its keys have a grammar, as those of a workload."""
+    if not isinstance(cells, dict) or not hasattr(kind, "__struct_fields__"):
+        return cells
+    grammars = {name for name, field in fields(kind).items() if field.option.grammar}
+    return {k: _number_as_text(v) if k in grammars else v for k, v in cells.items()}
 
 
 def _number_as_text(value: Any) -> Any:

@@ -19,7 +19,7 @@ from dyno.facts.trial import TrialSpec
 from dyno.http import Url, check_plain
 from dyno.option import problems
 from dyno.study.cells import CELLS, CLIENT, OFFLINE, SERVING, TRANSPORT, converted
-from dyno.study.document import Path, TomlDocument, near
+from dyno.study.document import Mistakes, Path, near
 from dyno.study.grid import GridCell, Section
 from dyno.workload.common import MOST_PROMPTS
 from dyno.workload.dataset import Dataset, DatasetTraits
@@ -46,7 +46,7 @@ class Known(NamedTuple):
     """Engines and backends that dyno has, handed in: this room imports none of them."""
 
     backends: Mapping[str, str]  # engine kind → its backend
-    attached: frozenset[str]  # kinds that are not started
+    starts: Mapping[str, bool]  # engine kind → whether dyno starts it
     paths: Mapping[str, str]  # backend → its route
     fields: Mapping[str, frozenset[str] | None]  # backend → the fields it takes; None: any
     prompts_needed: Callable[[LoadSpec, WorkloadSpec], int | None]
@@ -59,7 +59,7 @@ class Known(NamedTuple):
 
 
 class Trials:
-    def __init__(self, document: TomlDocument, known: Known, folder: FilePath) -> None:
+    def __init__(self, document: Mistakes, known: Known, folder: FilePath) -> None:
         self.doc, self.known, self.folder = document, known, folder
         self.models: dict[str, ModelRecipe | None] = {}  # None: it is wrong
 
@@ -211,7 +211,7 @@ class Trials:
 
     def _check_urls(self, urls: list[str], kind: str, section: Section) -> bool:
         """Return whether an engine of this kind has a URL exactly if it is a running server."""
-        attached = kind in self.known.attached
+        attached = not self.known.starts[kind]
         if attached and not urls:
             text = f"base_url is missing: kind = {kind!r} is a running server."
             self.doc.missing(section.table, text, ["base_url"], _tables(section))
@@ -232,7 +232,7 @@ class Trials:
     ) -> dict[str, ModelRecipe]:
         """Return the recipes of this study's models that a trial names. A slip of the pen in a name is a mistake."""
         keys = [("trial", "tokenizer")]
-        if values["engine"].get("kind") not in self.known.attached:
+        if self.known.starts.get(values["engine"].get("kind", ""), True):
             keys += [("engine", "model"), ("engine", "draft_model")]
         out = {}
         for part, key in keys:

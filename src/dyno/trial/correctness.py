@@ -13,7 +13,7 @@ from dyno.facts.correctness import MAX_TOKENS, PROMPTS, Correctness, GreedyAnswe
 from dyno.facts.trial import TrialSpec
 from dyno.http import Client, Url
 from dyno.load import decode
-from dyno.load.protocols import PROTOCOLS, Asked, StreamReading
+from dyno.load.protocols import Asked, StreamReading, protocol_of
 from dyno.store.run import Run
 from dyno.trial.session import Session, asked_of
 from dyno.visible import one_line
@@ -27,6 +27,12 @@ _SAMPLES = (
     "temperature", "top_p", "top_k", "min_p", "typical_p", "do_sample", "n", "best_of", "max_tokens",
     "max_completion_tokens", "max_new_tokens", "n_predict", "min_tokens", "ignore_eos", "generation_config",
 )  # fmt: skip
+
+
+def applies(trial: TrialSpec) -> bool:
+    """Return whether the trial's answers are texts that prompts ask for."""
+    protocol = protocol_of(trial.api)
+    return trial.correctness_check and protocol.output == "text" and protocol.prompted
 
 
 def ask_before(run: Run, session: Session, trial: TrialSpec) -> None:
@@ -85,18 +91,20 @@ def _ask(
 
 
 def _answer(client: Client, model: str, trial: TrialSpec, prompt: str) -> GreedyAnswer:
-    protocol = PROTOCOLS[trial.target.backend]
+    protocol = protocol_of(trial.api)
     given = asked_of(trial, model).extra_body
     extra = {name: value for name, value in given.items() if name not in _SAMPLES}
-    body = protocol.body(
+    sent = protocol.request(
         Request(prompt, 0, MAX_TOKENS),
         Asked(model, sampling={"temperature": 0.0}, extra_body=extra),
     )
     began = time.monotonic()
     reading = StreamReading([], [])
     try:
-        status, answer = client.call(trial.target.endpoint, body)
-        if status != 200 or not isinstance(answer, str):
+        status, answer = client.call(trial.target.endpoint, sent)
+        if status == 200 and not protocol.streams and isinstance(answer, dict):
+            reading = protocol.read_whole(msgspec.json.encode(answer))
+        elif status != 200 or not isinstance(answer, str):
             reading.error = f"http_{status}" if status != 200 else "not_a_stream"
             reading.error_detail = str(answer)
         else:

@@ -50,6 +50,11 @@ def hub_name(spec: WorkloadSpec) -> str | None:
         r"[\w.-]+/[\w.-]+(@[\w./-]+)?", name
     ):
         return None
+    if name.partition("@")[0] in declared.hub_refused:
+        raise WorkloadError(
+            f"The dataset {name} asks about images or sounds: dyno sends text only. Choose another with "
+            f"{setting_name('--dataset-path')}."
+        )
     return name
 
 

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 import dyno
+from dyno import plugins
 from dyno.checks import examine
 from dyno.checks.evidence import OfflineEvidence
 from dyno.errors import EngineError, UsageError
@@ -338,6 +339,7 @@ def measure(
             model=worker.plan.shape(),
             peaks=worker.peaks,
             dataset=batches.file,
+            plugins=plugins.active(),
         )
     )
     with contextlib.ExitStack() as last:

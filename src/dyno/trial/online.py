@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 import dyno
-from dyno import secrets
+from dyno import plugins, secrets
 from dyno.checks import examine
 from dyno.checks.evidence import Evidence
 from dyno.clock import now_ns
@@ -27,7 +27,13 @@ from dyno.facts.engine import Remark
 from dyno.facts.finding import verdict
 from dyno.facts.record import ClientFacts, Record
 from dyno.facts.rig import Roofline
-from dyno.facts.summary import ProbeSummary, Result, Summary, Unfrozen
+from dyno.facts.summary import (
+    MediaSummary,
+    ProbeSummary,
+    Result,
+    Summary,
+    Unfrozen,
+)
 from dyno.facts.telemetry import SamplerSpec, TelemetrySummary
 from dyno.facts.trial import TrialSpec
 from dyno.http import Url
@@ -47,7 +53,7 @@ from dyno.remote import on_ray
 from dyno.remote.engine import HeldFleet
 from dyno.signals import lent
 from dyno.store.run import Manifest, Run, create, sent_before
-from dyno.trial import correctness, processes
+from dyno.trial import answers, correctness, processes
 from dyno.trial.engine_plan import EnginePlan
 from dyno.trial.outcome import Outcome
 from dyno.trial.prepare import (
@@ -86,6 +92,7 @@ def serve(
     watcher, stop = watcher or Watcher(), stop or Stop()
     secrets.learn(hidden(trial, headers))
     on_ray.check(trial.client)
+    answers.check(trial)
     plan = plan_of(trial, [longest(trial)])
     prompts = _prompts_before(trial, plan, watcher) if plan is not None else None
     run = _folder(runs, trial, plan.served_name) if plan is not None else None
@@ -150,7 +157,7 @@ def measure(
     manifest = msgspec.structs.replace(manifest_of(session, prepared), processes=count)
     run.write_manifest(manifest, work.requests)
     keys = [word.encode() for word in secrets.of_headers(session.headers)]
-    if trial.correctness_check:
+    if correctness.applies(trial):
         correctness.ask_before(run, session, trial)
     # While the load runs, Ctrl-C asks it to stop: what was measured is kept.
     with (
@@ -192,7 +199,7 @@ def measure(
             trips = [trip, *filter(None, [session.round_trip_ns()])]
             client = msgspec.structs.replace(client, round_trips_ns=trips)
         run.write_client(client)
-    if trial.correctness_check and client.outcome == "complete":
+    if correctness.applies(trial) and client.outcome == "complete":
         correctness.ask_after(run, session, trial)
 
 
@@ -205,7 +212,7 @@ def follow(run: Run, ahead: processes.Ahead, tokenizer: Tokenizer | None = None)
     manifest = run.manifest()
     how = _settling(run, manifest, manifest.processes, tokenizer)
     spools = run.spools_of(manifest.processes)
-    ahead.start(spools, planned(run.lengths()), manifest.trial.target.backend, how)
+    ahead.start(spools, planned(run.lengths()), manifest.trial.api, how)
 
 
 def _gate(ahead: processes.Ahead | None) -> Callable[[], int]:
@@ -324,6 +331,9 @@ def manifest_of(session: Session, prepared: Prepared) -> Manifest:
         answers=work.histories,
         dropped=work.dropped,
         template=work.template,
+        media=prepared.media,
+        structured=answers.prescribed(trial, work.requests),
+        plugins=plugins.active(),
     )
 
 
@@ -357,9 +367,16 @@ def finish(
     answers: the words of these are not kept then. `ahead`: what was decoded while the load ran.
     """
     try:
-        return _finish(
-            run, tokenizer, keep_raw, only_whole, keys_known, watcher or Watcher(), ahead
-        )
+        with run.in_hand():
+            return _finish(
+                run,
+                tokenizer,
+                keep_raw,
+                only_whole,
+                keys_known,
+                watcher or Watcher(),
+                ahead,
+            )
     except DynoError:
         raise
     except Exception as e:  # dyno's own mistake: it costs this trial and no other
@@ -402,7 +419,12 @@ def _finish(
     if sums.reuse is not None:
         reuse = sums.reuse.summary(run.requests())
         summary = msgspec.structs.replace(summary, reuse=reuse)
-    summary = msgspec.structs.replace(summary, probes=_probes(run, trial))
+    summary = msgspec.structs.replace(
+        summary, probes=_probes(run, trial), media=_media(summary, manifest)
+    )
+    if manifest.structured and not wordless:
+        structured = answers.check_forms(run, trial)
+        summary = msgspec.structs.replace(summary, structured=structured)
     shares = _roofline(manifest, summary, sampled)
     findings = examine(_evidence(run, manifest, client, summary, sampled, shares))
     result = Result(summary, findings, verdict(findings), sampled, roofline=shares)
@@ -413,12 +435,20 @@ def _finish(
     return Outcome(run, manifest, result)
 
 
+def _media(summary: Summary, manifest: Manifest) -> MediaSummary | None:
+    """Return the figures of images, sounds and videos, with what was known of them before the load."""
+    if summary.media is None or manifest.media is None:
+        return summary.media
+    facts = msgspec.structs.asdict(manifest.media)
+    return msgspec.structs.replace(summary.media, **facts)
+
+
 def _probes(run: Run, trial: TrialSpec) -> ProbeSummary | None:
     """Return the figures of the requests beside the load; None: there were none."""
     if not run.probe_path.exists():
         return None
     one = PlannedRequest(prompt_tokens=1, output_tokens=1)
-    (source,) = processes.sources([run.probe_path], [one], trial.target.backend)
+    (source,) = processes.sources([run.probe_path], [one], trial.api)
     return summarize_probes(SpoolRecords(source).all())
 
 
@@ -627,8 +657,8 @@ class _Summing:
                 f"{self._run.requests_path} is empty: without it, {self._run.spool_path.name} can't be decoded."
             )
         spools = self._run.spools_of(self._manifest.processes)
-        backend = self._manifest.trial.target.backend
-        sources = processes.sources(spools, self._requests, backend, self._client)
+        api = self._manifest.trial.api
+        sources = processes.sources(spools, self._requests, api, self._client)
 
         def step(done: int) -> None:
             self._step(watcher, done)
@@ -679,7 +709,7 @@ def _check_warmup(
 ) -> None:
     """Raise TargetError if no warm-up request got through: no other will, and now is better than after a thousand
     failures."""
-    sources = processes.sources(spools, planned(requests), trial.target.backend)
+    sources = processes.sources(spools, planned(requests), trial.api)
     records = itertools.chain.from_iterable(SpoolRecords(s).all() for s in sources)
     in_order = sorted(records, key=attrgetter("end_ns"))
     errors = [(r.error, r.error_detail) for r in map(cleaned, in_order)]

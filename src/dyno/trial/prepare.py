@@ -1,7 +1,7 @@
 """Prepares a trial: prompts by the right tokenizer, a check that the server can take them, the traffic they make."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -12,23 +12,33 @@ from dyno.engines.launch import public_spec, spec_secrets
 from dyno.errors import UsageError
 from dyno.facts.load import LoadSpec
 from dyno.facts.study import Place
+from dyno.facts.summary import MediaFacts
 from dyno.facts.target import TargetFacts
 from dyno.facts.trial import TrialSpec
 from dyno.http import Client, Route, Url
 from dyno.load import http1, plan, script
-from dyno.load.protocols import PROTOCOLS
+from dyno.load.protocols import PROTOCOLS, WireProtocol, protocol_of
 from dyno.load.sessions import Graph
 from dyno.load.wire import Traffic
 from dyno.option import setting_name
-from dyno.trial import dataset, weights
+from dyno.trial import dataset, media, weights
 from dyno.trial.session import Session, asked_of, fewest_tokens
 from dyno.trial.watcher import Watcher
 from dyno.workload.datasets import DATASETS
 from dyno.workload.prompts import make, within
-from dyno.workload.request import Answers, DataFile, Dropped, Request, ToolRequest, Turn
+from dyno.workload.request import (
+    Answers,
+    BatchRequest,
+    DataFile,
+    Dropped,
+    Request,
+    ToolRequest,
+    Turn,
+)
 from dyno.workload.spec import Workload, WorkloadSpec
 from dyno.workload.tokenizer import Tokenizer, chat_template, choose
 
+_MEDIA = {"image": "images", "video": "videos", "audio": "sounds"}
 _MOST_RPS = 100_000  # a replay that is faster is a mistake
 _PROBED_S, _MOST_PROBES = 24 * 3600, 1_000_000  # as long, and as many, as probes are sent
 
@@ -41,7 +51,7 @@ class Prompts(NamedTuple):
 
     @property
     def lengths(self) -> list[int]:
-        return [r.prompt_tokens + r.output_tokens for r in self.workload.requests]
+        return [_length(r) for r in self.workload.requests]
 
     def within(self, context: int | None, watcher: Watcher) -> "Prompts":
         """Cut sessions where they outgrow the context."""
@@ -50,6 +60,12 @@ class Prompts(NamedTuple):
             reason, number = [*work.dropped.items()][-1]
             watcher.phase(f"Left out {number:,} {reason}")
         return self._replace(workload=work)
+
+
+def _length(request: Request) -> int:
+    """Return how many tokens of context a request needs: of several texts, each has its own."""
+    texts = len(request.inputs) if isinstance(request, BatchRequest) else 1
+    return request.prompt_tokens // (texts or 1) + request.output_tokens
 
 
 class Prepared(NamedTuple):
@@ -61,6 +77,7 @@ class Prepared(NamedTuple):
     sent_before: str | None = None
     place: Place | None = None  # in a study
     test_requests: int = 0  # sent before the load, and not counted
+    media: MediaFacts | None = None  # where requests have some
 
 
 def prepare(
@@ -83,11 +100,13 @@ def prepare(
             prompts = make_prompts(trial, session.watcher, client, session.target.model)
         finally:
             client.close()
+    media_facts, work = media.counted(prompts.workload, trial, session)
+    prompts = prompts._replace(workload=work)
     prompts = prompts.within(session.target.max_model_len, session.watcher)
     check_context(prompts.lengths, session.target, trace=trial.workload.traits.trace)
     count = trial.workload.num_prompts or len(prompts.workload.requests)
     trial = replace(trial, workload=replace(trial.workload, num_prompts=count))
-    return Prepared(trial, prompts, place=place, test_requests=tests)
+    return Prepared(trial, prompts, place=place, test_requests=tests, media=media_facts)
 
 
 def make_prompts(
@@ -107,8 +126,10 @@ def make_prompts(
         else f"{most}{spec.num_prompts or 'all'} prompts"
     )
     watcher.phase(f"Generating {what} ({spec.dataset}{source})")
-    chat = PROTOCOLS[trial.target.backend].chat
+    chat = protocol_of(trial.api).chat
     work = make_work(spec, tokenizer, client, model, chat, trial.chat_template_kwargs)
+    if protocol_of(trial.api).output == "scores":
+        work = _without_outputs(work)
     _check_template(trial, work, chat)
     if work.template == "missing":
         watcher.phase(
@@ -117,18 +138,38 @@ def make_prompts(
     for reason, number in work.dropped.items():
         watcher.phase(str(Dropped(reason, number)))
     _check_times(trial.load, work)
-    _check_bodies(work.requests, trial.target.backend)
-    _check_prompts(work.requests, trial.target.backend)
+    _check_bodies(work.requests, trial)
+    _check_prompts(work.requests, trial)
     return Prompts(work, tokenizer if tokenizer.counted_by == "tokenizer" else None, file)
 
 
-def _check_prompts(requests: Sequence[Request], backend: str) -> None:
+def _without_outputs(work: Workload) -> Workload:
+    """Return the workload for a model that writes no text."""
+    none = [
+        [replace(request, output_tokens=0) for request in part]
+        for part in (work.requests, work.warmups)
+    ]
+    return replace(work, requests=none[0], warmups=none[1])
+
+
+def _check_prompts(requests: Sequence[Request], trial: TrialSpec) -> None:
     """Refuse prompts of a form that the backend can't send."""
-    protocol = PROTOCOLS[backend]
+    protocol, backend = protocol_of(trial.api), trial.target.backend
+    if not protocol.batched and any(isinstance(r, BatchRequest) for r in requests):
+        raise UsageError(
+            f"The dataset {trial.workload.dataset} has requests of several texts, which "
+            f"{setting_name('--backend')} {backend} can't send. Use {_backends(lambda p: p.batched)}."
+        )
     if not protocol.takes_token_ids and any(isinstance(r.prompt, list) for r in requests):
         raise UsageError(
             f"The dataset has token ids as prompts, which {setting_name('--backend')} {backend} can't send. Use "
-            f"{_protocols_of_token_ids()}, or a dataset of texts."
+            f"{_backends(lambda p: p.takes_token_ids)}, or a dataset of texts."
+        )
+    kinds = {medium.kind for r in requests for medium in getattr(r, "media", ())}
+    if lacking := sorted(kinds - protocol.media):
+        raise UsageError(
+            f"The dataset {trial.workload.dataset} has {_MEDIA[lacking[0]]}, which {setting_name('--backend')} "
+            f"{backend} can't send. Use {_backends(lambda p: kinds <= p.media)}."
         )
     if not protocol.chat and any(map(_needs_chat, requests)):
         raise UsageError(
@@ -137,11 +178,10 @@ def _check_prompts(requests: Sequence[Request], backend: str) -> None:
         )
 
 
-def _protocols_of_token_ids() -> str:
-    *others, last = (
-        name for name, protocol in PROTOCOLS.items() if protocol.takes_token_ids
-    )
-    return f"{', '.join(others)} or {last}"
+def _backends(able: Callable[[WireProtocol], bool]) -> str:
+    """Name the backends that are able to do something."""
+    *others, last = (name for name, protocol in PROTOCOLS.items() if able(protocol))
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def make_work(
@@ -175,8 +215,8 @@ def _check_template(trial: TrialSpec, work: Workload, chat: bool) -> None:
         )
 
 
-def _check_bodies(requests: Sequence[Request], backend: str) -> None:
-    fields = PROTOCOLS[backend].fields
+def _check_bodies(requests: Sequence[Request], trial: TrialSpec) -> None:
+    fields, backend = protocol_of(trial.api).fields, trial.target.backend
     used = {
         key
         for request in requests
@@ -224,6 +264,8 @@ def longest(trial: TrialSpec) -> int:
     if not w.traits.exact:
         return 0
     output = int((w.output_len or 1) * (1 + w.range_ratio_output))
+    if protocol_of(trial.api).output == "scores":
+        output = 0
     return w.prefix_len + int(w.input_len * (1 + w.range_ratio_input)) + output
 
 
@@ -307,10 +349,12 @@ def _traffic(
     asked = asked_of(trial, session.target.model)
     routes = [Route(Url(url), spec, headers) for url in spec.urls]
     host = next((value for name, value in headers.items() if name.lower() == "host"), None)
+    protocol = protocol_of(trial.api)
     head = {
-        "content-type": "application/json",
-        "accept": "text/event-stream",
+        "content-type": protocol.content_type,
+        "accept": "text/event-stream" if protocol.streams else "application/json",
         "accept-encoding": "identity",
+        **protocol.headers,
     }
     head |= {
         name: value for name, value in routes[0].headers.items() if name.lower() != "host"
@@ -328,7 +372,7 @@ def _traffic(
         fronts=fronts,
         script=script.make(
             requests,
-            spec.backend,
+            trial.api,
             asked,
             whole + http1.head_before_length(head),
             answers,
@@ -345,6 +389,7 @@ def public(trial: TrialSpec) -> TrialSpec:
     return msgspec.structs.replace(
         trial,
         extra_body=secrets.public(trial.extra_body),
+        template=secrets.public(trial.template),
         chat_template_kwargs=secrets.public(trial.chat_template_kwargs),
         metadata=secrets.public(trial.metadata),
         engine=trial.engine and public_spec(trial.engine),
@@ -356,6 +401,13 @@ def hidden(trial: TrialSpec, headers: dict[str, str]) -> list[str]:
     engine = spec_secrets(trial.engine) if trial.engine else []
     return [
         *secrets.of_headers(headers),
-        *secrets.within([trial.extra_body, trial.chat_template_kwargs, trial.metadata]),
+        *secrets.within(
+            [
+                trial.extra_body,
+                trial.chat_template_kwargs,
+                trial.metadata,
+                trial.template,
+            ]
+        ),
         *engine,
     ]

@@ -24,7 +24,9 @@ from dyno.units import seconds
 
 STREAM_CHUNKS_PER_S = 100.0  # of a fast engine: a token each 10 ms, as in `dyno doctor`
 ASSUMED_CHUNKS_PER_S = 25_000.0  # that one process can time, where `dyno doctor` never ran
-AHEAD_FROM_CHUNKS = 100_000
+AHEAD_FROM_CHUNKS = (
+    250_000  # below that, one process has decoded it before others have started
+)
 MOST_SHARES = 8  # of a spool: each process reads all headers
 
 
@@ -117,12 +119,12 @@ def probing(load: Traffic | None, spool: Path, keys: Sequence[bytes]) -> Iterato
 def sources(
     spools: Sequence[Path],
     requests: list[PlannedRequest],
-    backend: str,
+    api: str,
     client: ClientFacts | None = None,
 ) -> list[SpoolSource]:
     """Return what is to be decoded of each spool that there is. `client`: None where its facts are lost."""
     return [
-        _source(spools, k, requests, backend, client)
+        _source(spools, k, requests, api, client)
         for k, spool in enumerate(spools)
         if spool.exists()
     ]
@@ -132,7 +134,7 @@ def _source(
     spools: Sequence[Path],
     k: int,
     requests: list[PlannedRequest],
-    backend: str,
+    api: str,
     client: ClientFacts | None,
 ) -> SpoolSource:
     facts = client
@@ -144,7 +146,7 @@ def _source(
         zero_ns += clock.before.ahead_ns
     return SpoolSource(
         str(spools[k]),
-        backend,
+        api,
         requests,
         part=k,
         parts=len(spools),
@@ -179,12 +181,12 @@ class Ahead:
         self,
         spools: Sequence[Path],
         requests: list[PlannedRequest],
-        backend: str,
+        api: str,
         how: Settling,
     ) -> None:
         """Start them before the load. The spools are empty or not there yet."""
         for k in range(len(spools)):
-            source = _source(spools, k, requests, backend, None)
+            source = _source(spools, k, requests, api, None)
             decoders = Decoders(source, how, shares_of(len(spools)), follow=True)
             self._decoders.append(self._running.enter_context(decoders))
 
@@ -204,7 +206,8 @@ class Ahead:
             if decoders.fit(source, how):
                 decoders.finish()
                 return decoders
-        self._running.close()  # their files are in the way
+            if decoders.spool == source.path:
+                decoders.close()
         return None
 
 
@@ -231,11 +234,12 @@ def _settled_of(
 ) -> Iterator[Settled]:
     """Return the records of one spool, decoded by others that end with `running`, where that is worth it."""
     # What a crash has left there ends a spool: one process finds it, a share might miss it.
-    cut = source.zero_ns is None or source.lost
-    if cut or not decoder.worthwhile(Path(source.path)):
+    if source.zero_ns is None or source.lost:
         return decoder.alone(source)
     decoders = None if ahead is None else ahead.decoders(source, how)
     if decoders is None:
+        if not decoder.worthwhile(Path(source.path)):
+            return decoder.alone(source)
         shares = shares_of(source.parts)
         if shares * source.parts == 1:
             return decoder.alone(source)

@@ -4,7 +4,6 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import msgspec
 
@@ -13,9 +12,9 @@ from dyno.engines.kinds.base import PROFILE_ROUTES
 from dyno.errors import TargetError
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.http import Client, Url
+from dyno.http import Client, EncodedBody, Url
 from dyno.load.progress import Stop
-from dyno.load.protocols import PROTOCOLS, Asked
+from dyno.load.protocols import Asked, protocol_of
 from dyno.numbers import count, many, number
 from dyno.option import setting_name
 from dyno.probe import host, server
@@ -226,10 +225,11 @@ def _wait_until_ready(trial: TrialSpec, url: Url, headers: dict[str, str]) -> No
     )
 
 
-def _test_body(trial: TrialSpec, model: str) -> dict[str, Any]:
+def _test_body(trial: TrialSpec, model: str) -> EncodedBody:
     """Return a request like those of the load, with a prompt of its own and as few tokens as it may ask for."""
     request = Request("Are you ready?", 4, fewest_tokens(trial))
-    return PROTOCOLS[trial.target.backend].body(request, asked_of(trial, model))
+    protocol = protocol_of(trial.api)
+    return protocol.request(request, asked_of(trial, model))
 
 
 def fewest_tokens(trial: TrialSpec) -> int:
@@ -241,7 +241,7 @@ def fewest_tokens(trial: TrialSpec) -> int:
 def asked_of(trial: TrialSpec, model: str) -> Asked:
     """Return the fields that all requests of a trial have."""
     extra = trial.extra_body
-    if trial.chat_template_kwargs and PROTOCOLS[trial.target.backend].chat:
+    if trial.chat_template_kwargs and protocol_of(trial.api).chat:
         # The server applies the template, and takes its variables by this field.
         extra = {"chat_template_kwargs": trial.chat_template_kwargs, **extra}
     return Asked(model, trial.ignore_eos, trial.sampling, extra)

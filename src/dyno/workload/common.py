@@ -1,6 +1,6 @@
 """The settings of all workloads, or of many. Those of one data set are in its file."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -157,6 +157,15 @@ class CommonSpec(msgspec.Struct, frozen=True):
             help="send prompts of custom and hf as they are; else the model's chat template is applied to them",
         ),
     ] = False
+    options: Annotated[
+        dict[str, Any],
+        Option(
+            "--dataset-option",
+            "KEY=VALUE",
+            "settings of a data set that a plug-in adds",
+            nargs="*",
+        ),
+    ] = {}
     answers: Annotated[
         Answers | None,
         Option(

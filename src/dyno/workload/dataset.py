@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from dyno.errors import WorkloadError
+from dyno.option import problems
 from dyno.workload.common import CommonSpec
 
 
@@ -29,6 +31,8 @@ class DatasetTraits(msgspec.Struct, frozen=True):
     endless: bool = False
     # its prompts have exactly the requested length, and share nothing that isn't asked for
     exact: bool = False
+    media: bool = False  # its requests have images or sounds
+    scores: bool = False  # its requests are for models that write no text
     # its histories have calls of tools, which the server's template writes out
     tools: bool = False
 
@@ -60,11 +64,13 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
     folders: bool = False  # its path may be a folder
     offline: bool = False  # `dyno bench throughput` has it
     lengths: tuple[LengthFlag, ...] = ()
+    lengths_of: str = ""  # the data set whose flags for lengths it has, too
     # setting → vLLM's default of its flag, where it is not that of all
     flag_defaults: dict[str, Any] = {}
     hub_file: str = ""  # its file on the Hub, where none is given
     hub_name: str = ""  # the setting that names a data set of the Hub
     hub_endings: tuple[str, ...] = ()  # of its files that are fetched
+    hub_refused: frozenset[str] = frozenset()  # data sets of the Hub without text
     rate: str = ""  # the setting that is the rate of its requests
     # of an answer, about, where nothing limits it: for an estimate of the time
     answer_tokens: int = 200
@@ -81,8 +87,28 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
 
     def requests(self, workload: CommonSpec, tokenizer: Any) -> Iterator[Any]:
         """Generate its requests for a workload, of whose settings it gets those that are its own."""
-        own = {name: getattr(workload, name) for name in self.spec.__struct_fields__}
-        return self.generate(self.spec(**own), tokenizer)
+        return self.generate(self.own_spec(workload), tokenizer)
+
+    def own_spec(self, workload: CommonSpec) -> CommonSpec:
+        """Return the settings of a workload that are the data set's. Those of a plug-in's are in its `options`."""
+        names = self.spec.__struct_fields__
+        given = {name: getattr(workload, name) for name in names if hasattr(workload, name)}
+        added = {name for name in names if name not in given}
+        if unknown := sorted(workload.options.keys() - added):
+            known = ", ".join(sorted(added)) or "none"
+            raise WorkloadError(
+                f"The data set {self.name} has no option {', '.join(unknown)}. Its options: {known}."
+            )
+        if not added:
+            return self.spec(**given)
+        plain = {name: msgspec.to_builtins(value) for name, value in given.items()}
+        try:
+            spec = msgspec.convert({**plain, **workload.options}, self.spec, strict=False)
+        except msgspec.ValidationError as e:
+            raise WorkloadError(f"An option of the data set {self.name}: {e}.") from None
+        if wrong := list(problems(spec)):
+            raise WorkloadError(f"The data set {self.name}: {'; '.join(wrong)}.")
+        return spec
 
     @property
     def needs_file(self) -> bool:

@@ -15,8 +15,17 @@ from msgspec import structs
 from dyno.errors import WorkloadError
 from dyno.option import setting_name
 from dyno.workload.datasets import DATASETS
+from dyno.workload.media import contents
 from dyno.workload.prefixes import BLOCK
-from dyno.workload.request import Dropped, Request, Templating, Turn
+from dyno.workload.request import (
+    BatchRequest,
+    Dropped,
+    MediaRequest,
+    MediaTurn,
+    Request,
+    Templating,
+    Turn,
+)
 from dyno.workload.spec import TrafficClass, Workload, WorkloadSpec
 from dyno.workload.synthetic import synthesize
 from dyno.workload.tokenizer import Tokenizer
@@ -41,9 +50,7 @@ def make(spec: WorkloadSpec, tokenizer: Tokenizer) -> Workload:
     if spec.oversample and not turns:
         rng = Random(spec.seed)  # again as vLLM does it
         requests += [rng.choice(requests) for _ in range(spec.num_prompts - len(requests))]
-    repeated = (
-        0 if turns else len(requests) - len({_start(r.prompt, None) for r in requests})
-    )
+    repeated = 0 if turns else len(requests) - len({_content(r) for r in requests})
     if spec.lora_modules:
         requests = _with_adapters(spec, requests)
     return Workload(
@@ -256,6 +263,15 @@ def _warmups(
     return warmups
 
 
+def _content(request: Request) -> object:
+    """Return what makes a request another one than those with the same text."""
+    if isinstance(request, MediaRequest):
+        return request.prompt, *request.media
+    if isinstance(request, BatchRequest):
+        return request.prompt, *request.inputs
+    return _start(request.prompt, None)
+
+
 def _start(prompt: str | list[int], length: int | None) -> str | tuple[int, ...]:
     return prompt[:length] if isinstance(prompt, str) else tuple(prompt[:length])
 
@@ -373,6 +389,16 @@ def _as_turn(request: Request, session: int) -> Turn:
     ]
     if messages:
         messages.append({"role": "user", "content": request.prompt})
+    if isinstance(request, MediaRequest):
+        return MediaTurn(
+            request.prompt,
+            request.prompt_tokens,
+            request.output_tokens,
+            session=session,
+            messages=[{"role": "user", "content": contents(request.prompt, request.media)}],
+            media=request.media,
+            media_tokens=request.media_tokens,
+        )
     return Turn(
         request.prompt,
         request.prompt_tokens,

@@ -219,7 +219,7 @@ def hf(spec: HfSpec, tokenizer: Tokenizer) -> Iterator[Request]:
     name = _name(spec)
     wanted_tokens = spec.output_len or _fixed_length(name)
     for where, row in rows:
-        if not _is_wanted_edit(spec, row):
+        if not _is_wanted_edit(spec, row) or _is_unanswered(row):
             continue
         question = _exchange(row, where, edits="instructcoder" in name)
         request = _question(spec, tokenizer, question, wanted_tokens)
@@ -254,6 +254,8 @@ def _question(
     if wanted_tokens or not row.answer:
         return Request(prompt, tokens, wanted_tokens or _HF_OUTPUT_LEN)
     output_tokens = tokenizer.count(row.answer)
+    if row.plain_answer:
+        output_tokens -= tokenizer.count("")
     if not row.limits.admit(tokens, output_tokens):
         return None
     return Request(prompt, tokens, output_tokens)
@@ -265,6 +267,12 @@ def _is_wanted_edit(spec: HfSpec, row: dict[str, Any]) -> bool:
     if not isinstance(distance, int | float):
         return True
     return spec.blazedit_min_distance <= distance <= spec.blazedit_max_distance
+
+
+def _is_unanswered(row: dict[str, Any]) -> bool:
+    """Return whether it is a conversation without an answer, which vLLM leaves out."""
+    turns = row.get("conversations")
+    return isinstance(turns, list) and len(turns) < 2
 
 
 # ---- BFCL: questions with tools ----
@@ -402,6 +410,7 @@ class _QuestionRow(NamedTuple):
     # vLLM applies the chat template; to the start of a conversation it doesn't
     question: bool = True
     limits: _Limits = _Limits()
+    plain_answer: bool = False  # vLLM counts it without the tokens that begin a prompt
 
 
 def _exchange(row: dict[str, Any], where: str, edits: bool) -> _QuestionRow:
@@ -427,7 +436,7 @@ def _exchange(row: dict[str, Any], where: str, edits: bool) -> _QuestionRow:
     system = texts.get("system_prompt", "")  # of MLPerf
     if edits and "input" in texts:
         prompt = f"{texts['input']}\n\n{prompt} {_EDIT}"
-    return _QuestionRow(prompt, answer, system)
+    return _QuestionRow(prompt, answer, system, plain_answer=bool(system))
 
 
 def _first_turn(row: dict[str, Any]) -> str:

@@ -34,6 +34,8 @@ class ShareGptTurn(msgspec.Struct):
 
 class Conversation(msgspec.Struct):
     conversations: list[ShareGptTurn] = []
+    image: Any = None
+    video: Any = None
 
 
 def sharegpt(spec: CommonSpec, tokenizer: Tokenizer) -> Iterator[Request]:
@@ -53,6 +55,11 @@ def sharegpt(spec: CommonSpec, tokenizer: Tokenizer) -> Iterator[Request]:
             f'{{"conversations": [{{"value": "…"}}, …]}}: {e}. '
             f"Fetch it again, or use {setting_name('--dataset-name')} custom for JSON lines of your own."
         ) from None
+    if any(entry.image or entry.video for entry in entries):
+        raise WorkloadError(
+            f"{spec.path} asks about images or videos: dyno sends text only. Give another file with "
+            f"{setting_name('--dataset-path')}."
+        )
     pairs = [entry.conversations[:2] for entry in entries if len(entry.conversations) >= 2]
     if spec.shuffle:
         # vLLM's generator: the same seed gives the same order

@@ -4,6 +4,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from dyno.workload.media import Medium
+
 
 class Request(msgspec.Struct, frozen=True):
     prompt: str | list[int]  # text, or token ids where the server takes them
@@ -22,6 +24,33 @@ class ToolRequest(Request, frozen=True):
 
     messages: list[dict[str, Any]] = []
     body: dict[str, Any] = {}
+
+
+class MediaRequest(Request, frozen=True):
+    """A request of its own with images, sounds or videos behind its text. Its prompt_tokens include theirs, where the
+    model's rule is known."""
+
+    media: list[Medium] = []
+    media_tokens: int | None = None  # by the model's rule; None: unknown
+
+    @property
+    def media_count(self) -> int:
+        return len(self.media)
+
+    @property
+    def audio_s(self) -> float:
+        return sum(medium.seconds for medium in self.media)
+
+
+class BatchRequest(Request, frozen=True):
+    """A request for several vectors or scores. Its prompt is the first text, or the query of a reranker."""
+
+    inputs: list[str] = []  # all texts, or the documents that are ranked
+
+    @property
+    def results(self) -> int:
+        """Return how many vectors or scores the answer has."""
+        return len(self.inputs)
 
 
 class Turn(Request, frozen=True):
@@ -46,10 +75,26 @@ class Turn(Request, frozen=True):
     body: dict[str, Any] = {}
 
 
-class StoredRequest(Turn, frozen=True):
+class MediaTurn(Turn, frozen=True):
+    """A request of a session with images, sounds or videos in its messages: see MediaRequest."""
+
+    media: list[Medium] = []
+    media_tokens: int | None = None
+
+    @property
+    def media_count(self) -> int:
+        return len(self.media)
+
+    @property
+    def audio_s(self) -> float:
+        return sum(medium.seconds for medium in self.media)
+
+
+class StoredRequest(MediaTurn, frozen=True):
     """Any request, as a run folder has it."""
 
     before: list[tuple[str, str]] = []
+    inputs: list[str] = []
 
 
 OUT_OF_ORDER = "rows out of order"  # of a trace

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +15,9 @@ from dyno.errors import WorkloadError
 from dyno.option import setting_name
 from dyno.workload import prefixes
 from dyno.workload.common import CommonSpec
-from dyno.workload.request import Request
+from dyno.workload.datasets.random import RandomSpec
+from dyno.workload.datasets.rerank import RandomRerankSpec
+from dyno.workload.request import BatchRequest, Request
 from dyno.workload.tasks import MAX_TOKENS, SIZES, TASKS, item
 from dyno.workload.tokenizer import Tokenizer, special_ids
 
@@ -41,6 +43,47 @@ _FILLERS = (" a", " the", ".", " I")
 
 def random(spec: CommonSpec, tokenizer: Tokenizer) -> Iterator[Request]:
     return _random(spec, tokenizer, prefixes.by_popularity)
+
+
+def random_batches(spec: RandomSpec, tokenizer: Tokenizer) -> Iterator[Request]:
+    """Yield random prompts; several in a request, for embeddings, where a batch size is given."""
+    size = spec.random_batch_size
+    if size == 1:
+        for request in random(spec, tokenizer):
+            yield _as_ids(request, tokenizer) if spec.token_ids else request
+        return
+    each = msgspec.structs.replace(spec, num_prompts=spec.num_prompts * size)
+    for batch in _batched(random(each, tokenizer), size):
+        tokens = sum(request.prompt_tokens for request in batch)
+        texts = [str(request.prompt) for request in batch]
+        yield BatchRequest(texts[0], tokens, 0, inputs=texts)
+
+
+def _as_ids(request: Request, tokenizer: Tokenizer) -> Request:
+    ids = tokenizer.encode(str(request.prompt))
+    return msgspec.structs.replace(request, prompt=ids, prompt_tokens=len(ids))
+
+
+def random_rerank(spec: RandomRerankSpec, tokenizer: Tokenizer) -> Iterator[Request]:
+    """Yield one query with other documents each time, by vLLM's lengths: a reranker reads query, separator and
+    document as one text."""
+    length = max(spec.input_len // 2 - 1, 1) if spec.reranker else spec.input_len
+    size = spec.random_batch_size
+    own = msgspec.structs.replace(spec, input_len=length, num_prompts=1)
+    (query,) = random(own, tokenizer)
+    all_documents = msgspec.structs.replace(
+        spec, input_len=length, num_prompts=spec.num_prompts * size, seed=spec.seed + 1
+    )
+    for batch in _batched(random(all_documents, tokenizer), size):
+        texts = [str(request.prompt) for request in batch]
+        queries = size if spec.reranker else 1
+        tokens = queries * query.prompt_tokens + sum(r.prompt_tokens for r in batch)
+        yield BatchRequest(query.prompt, tokens, 0, inputs=texts)
+
+
+def _batched(requests: Iterator[Request], size: int) -> Iterator[list[Request]]:
+    while batch := list(islice(requests, size)):
+        yield batch
 
 
 def prefix_repetition(spec: CommonSpec, tokenizer: Tokenizer) -> Iterator[Request]:

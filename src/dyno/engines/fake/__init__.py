@@ -40,6 +40,12 @@ FAULTS = {
     "trailer": "the last chunk has a trailer field",
     "silent": "every second token has no text, and the last one comes with the finish reason, as from vLLM",
     "short": "half the requested tokens, then an end token",
+    "schema": "an answer that breaks the schema that was asked for, or a call whose arguments do",
+    "not_json": "half of the JSON that was asked for",
+    "wrong_tool": "a call of a tool that doesn't exist",
+    "no_call": "text where a call was asked for",
+    "zeros": "vectors of zeros (embeddings)",
+    "blind": "each image counts as 2 tokens, whatever its size",
     "deaf": "a client that goes away is not noticed: generation continues",
     "die": "the whole server exits",
 }
@@ -59,6 +65,9 @@ class FakeSpec(msgspec.Struct, frozen=True):
     # it reports blocks of 16 words that earlier prompts and their answers began with
     prefix_cache: bool = False
     bodies: bool = False  # its log has the head and body of each request, too
+    constrained: float = 1.0  # answers of a prescribed form take so many times as long
+    # rule for the tokens of images: see workload/vision.py
+    image_tokens: str = "qwen2-vl"
     profiler: bool = False  # it has vLLM's routes that start and stop a profiler
     faults: dict[str, int] = {}  # kind → it strikes every Nth request
 

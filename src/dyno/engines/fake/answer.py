@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from dyno.engines.fake import FakeSpec
+from dyno.engines.fake import FakeSpec, prompts, structure
+from dyno.facts.record import ToolCall
 
 # Pieces that aren't sent: something to do instead.
 RESET, STALL, CLOSE = b"\0reset", b"\0stall", b"\0close"
@@ -16,6 +17,7 @@ HEAD = (
     b"transfer-encoding: chunked\r\n\r\n"
 )
 LAST_CHUNK = b"0\r\n\r\n"
+_PIECE = 4  # letters of a structured answer that are a token
 _WORDS = [" tok", " top", " tor", " ton", " tot", " tow", " toy", " tog"]
 
 
@@ -34,7 +36,11 @@ class FakeAnswer:
     """An answer on OpenAI's routes: as a stream, or in one piece where no stream was asked for."""
 
     data, end_mark = "data: ", "data: [DONE]"
+    _pieces: list[str] | None = None  # of a structured answer
     key: tuple[object, ...]  # answers with the same one are the same, but for the cache
+    calls: list[ToolCall] = []  # of tools
+    constrained = False  # the request prescribes the form of its answer
+    structure_key: object = None
     cached_tokens: int | None = None  # of the prompt; None: there is no prefix cache
 
     def __init__(
@@ -53,11 +59,14 @@ class FakeAnswer:
         prompt = asked.get("prompt")
         messages = asked.get("messages")
         if messages:
-            contents = (message.get("content") for message in messages)
-            prompt = " ".join(text for text in contents if isinstance(text, str))
+            prompt = prompts.text(messages)
         self._prepare(
-            fault, asked.get("max_tokens") or asked.get("max_completion_tokens"), prompt
+            fault,
+            asked.get("max_tokens") or asked.get("max_completion_tokens"),
+            prompt,
+            prompts.media_tokens(messages or [], spec.image_tokens, fault == "blind"),
         )
+        self._shape(asked, spec)
         self.key = (
             path,
             fault,
@@ -66,21 +75,37 @@ class FakeAnswer:
             self._usage,
             self._usage_each,
             self._turn,
+            self.structure_key,
         )
 
-    def _prepare(self, fault: str | None, count: int | None, prompt: Any) -> None:
+    def _prepare(
+        self, fault: str | None, count: int | None, prompt: Any, media_tokens: int = 0
+    ) -> None:
         self._fault = fault
         self._asked = count or 16
         few = {"empty": 0, "end_at_once": 0, "abort": 1, "short": max(self._asked // 2, 1)}
         self._count = few.get(fault or "", self._asked)
         self.words = prompt.split() if isinstance(prompt, str) else list(prompt or ())
-        self._prompt_tokens = len(self.words)
+        self._prompt_tokens = len(self.words) + media_tokens
         # To a sentence the answer depends on its words, as a model does. To few words or token ids it is " tok tok".
         sentence = isinstance(prompt, str) and self._prompt_tokens > 3
         self._turn = (
             zlib.crc32(prompt.encode("utf-8", "replace")) % len(_WORDS) if sentence else 0
         )
         self._eol = "\r\n" if fault == "crlf" else "\n"
+
+    def _shape(self, asked: dict[str, Any], spec: FakeSpec) -> None:
+        """Answer in the form that the request prescribes, in pieces of a few letters."""
+        shaped = structure.answer(asked, self._fault)
+        if shaped is None:
+            return
+        text, self.calls = shaped
+        text = self.calls[0].arguments if self.calls else text
+        self.constrained = True
+        pieces = [text[i : i + _PIECE] for i in range(0, len(text), _PIECE)]
+        self._pieces = pieces[: self._asked]
+        self._count = len(self._pieces)
+        self.structure_key = (text, *(call.name for call in self.calls))
 
     @property
     def tokens(self) -> int:
@@ -123,6 +148,8 @@ class FakeAnswer:
 
     def texts(self) -> list[str]:
         """Return the text of each event."""
+        if self._pieces is not None:
+            return self._pieces
         each = 4 if self._fault == "bundle" else 1
         texts = [" tok" * each] * -(-self._count // each)
         if self._turn and each == 1:
@@ -153,7 +180,11 @@ class FakeAnswer:
         text = "".join(self.texts())
         choice: dict[str, Any] = {"text": text}
         if self._chat:
-            choice = {"message": {"role": "assistant", "content": text}}
+            message: dict[str, Any] = {"role": "assistant", "content": text}
+            if self.calls:
+                calls = [_call(i, c.name, text) for i, c in enumerate(self.calls)]
+                message = {"role": "assistant", "content": None, "tool_calls": calls}
+            choice = {"message": message}
         answer = self._openai(
             [{"index": 0, **choice, "logprobs": None, "finish_reason": self._finish()}]
         )
@@ -179,9 +210,10 @@ class FakeAnswer:
                     self._openai([{"index": 0, "delta": {"reasoning_content": " hm"}}])
                 )
                 events[: len(events) // 2] = [thought] * (len(events) // 2)
-            role = self._frame(
-                self._openai([{"index": 0, "delta": {"role": "assistant", "content": ""}}])
-            )
+            first: dict[str, Any] = {"role": "assistant", "content": ""}
+            if self.calls:
+                first["tool_calls"] = [_call(0, self.calls[0].name, "")]
+            role = self._frame(self._openai([{"index": 0, "delta": first}]))
             events = [role + events[0], *events[1:]] if events else [role]
         return events
 
@@ -210,9 +242,11 @@ class FakeAnswer:
 
     def _text_event(self, text: str, index: int = 0) -> dict[str, Any]:
         if self._chat:
-            return self._openai(
-                [{"index": index, "delta": {"content": text}, "finish_reason": None}]
-            )
+            delta: dict[str, Any] = {"content": text}
+            if self.calls:
+                part = {"index": 0, "function": {"arguments": text}}
+                delta = {"tool_calls": [part]}
+            return self._openai([{"index": index, "delta": delta, "finish_reason": None}])
         return self._openai(
             [{"index": index, "text": text, "logprobs": None, "finish_reason": None}]
         )
@@ -220,6 +254,8 @@ class FakeAnswer:
     def _finish(self) -> str:
         if self._fault == "abort":
             return "abort"
+        if self._pieces is not None and self._count < self._asked:
+            return "tool_calls" if self.calls else "stop"
         return "length" if self._count == self._asked else "stop"
 
     def _tokens(self) -> dict[str, Any]:
@@ -242,6 +278,11 @@ class FakeAnswer:
             "model": self._model,
             "choices": choices,
         }
+
+
+def _call(index: int, name: str, arguments: str) -> dict[str, Any]:
+    function = {"name": name, "arguments": arguments}
+    return {"index": index, "id": f"call_{index}", "type": "function", "function": function}
 
 
 def chunk(data: bytes) -> bytes:

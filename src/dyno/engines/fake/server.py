@@ -8,6 +8,7 @@ import gc
 import itertools
 import math
 import os
+import re
 import resource
 import select
 import socket
@@ -22,7 +23,7 @@ from typing import Any
 import msgspec
 
 from dyno.clock import now_ns, wall_offset_ns
-from dyno.engines.fake import FakeSpec, tgi
+from dyno.engines.fake import FakeSpec, apis, tgi
 from dyno.engines.fake.answer import RESET, STALL, FakeAnswer, Script, plain, whole
 from dyno.engines.fake.tgi import TgiAnswer
 from dyno.errors import EngineError
@@ -31,7 +32,16 @@ from dyno.units import NS_PER_MS, NS_PER_S
 _SO_TIMESTAMPNS = 35
 _TIMESPEC = struct.Struct("qq")
 _SENDS_A_TURN = 64
-_GENERATES = ("/v1/completions", "/v1/chat/completions", *tgi.ROUTES)
+_FORM = re.compile(rb"(?i)\r\ncontent-type: *(multipart/form-data[^\r]*)")
+_ANSWERS: dict[str, type[FakeAnswer]] = {
+    "/v1/completions": FakeAnswer,
+    "/v1/chat/completions": FakeAnswer,
+    apis.RESPONSES: apis.ResponsesAnswer,
+    apis.MESSAGES: apis.MessagesAnswer,
+    **dict.fromkeys(apis.AUDIO, apis.AudioAnswer),
+    **dict.fromkeys(apis.POOLING, apis.PoolingAnswer),
+    **dict.fromkeys(tgi.ROUTES, TgiAnswer),
+}
 _Route = Callable[[dict[str, Any]], Script]  # from a request's body to its answer
 
 
@@ -228,10 +238,14 @@ class FakeServer:
             # Another time: the clock was set since its offset was read, and the answer would wait for as long.
             arrival = stamp if now - 10 * NS_PER_S < stamp <= now else now
         method, path, _ = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ", 2)
-        if self._spec.bodies and method == "POST" and path in _GENERATES:
+        if self._spec.bodies and method == "POST" and path in _ANSWERS:
             self._heads.append(head.decode("latin-1"))
         # a proxy may add an empty query
-        script = self._answer(method, path.partition("?")[0], body[:length])
+        kind = _FORM.search(head)
+        body = body[:length]
+        script = self._answer(
+            method, path.partition("?")[0], body, kind[1].decode("latin-1") if kind else ""
+        )
         self._turns += 1
         connection.script, connection.turn, connection.next, connection.log = (
             script,
@@ -243,14 +257,15 @@ class FakeServer:
 
     # ---- answers ----
 
-    def _answer(self, method: str, path: str, body: bytes) -> Script:
+    def _answer(self, method: str, path: str, body: bytes, form: str = "") -> Script:
+        """`form`: the content type of a form of several parts; '': the body is JSON."""
         try:
-            asked = msgspec.json.decode(body) if body else {}
+            asked = apis.read_form(form, body) if form else _json(body)
         except msgspec.DecodeError:
             asked = None
         if not isinstance(asked, dict):
             return whole(400, {"error": {"message": "the body is not a JSON object"}})
-        if method == "POST" and path in _GENERATES:
+        if method == "POST" and path in _ANSWERS:
             return self._generate(path, asked)
         route = self._routes.get(path)
         if route is None and method == "POST":
@@ -372,7 +387,7 @@ class FakeServer:
     def _generate(self, path: str, asked: dict[str, Any]) -> Script:
         self._answers += 1
         if self._spec.bodies:
-            self._bodies.append(asked)
+            self._bodies.append({k: _loggable(v) for k, v in asked.items()})
         fault = self._fault()
         slower = self._slower()
         first_ns, gap_ns = (
@@ -386,9 +401,9 @@ class FakeServer:
             return whole(
                 200, {"id": "fake", "choices": [{"index": 0, "text": "all at once"}]}
             )
-        answer = (TgiAnswer if path in tgi.ROUTES else FakeAnswer)(
-            path, asked, self._spec, fault
-        )
+        answer = _ANSWERS[path](path, asked, self._spec, fault)
+        if answer.constrained:
+            gap_ns = int(gap_ns * self._spec.constrained)
         if fault in ("429", "500", "503"):
             return answer.refused(int(fault), f"injected fault: {fault}")
         if problem := answer.problem():
@@ -422,6 +437,14 @@ class FakeServer:
         if fault == "dribble":
             writes = list(itertools.chain.from_iterable(_in_three(w) for w in writes))
         return Script(writes, first_ns, gap_ns, tokens=answer.tokens, deaf=fault == "deaf")
+
+
+def _json(body: bytes) -> Any:
+    return msgspec.json.decode(body) if body else {}
+
+
+def _loggable(value: Any) -> Any:
+    return f"{len(value)} bytes" if isinstance(value, bytes) else value
 
 
 def _in_three(write: bytes) -> tuple[bytes, bytes, bytes]:

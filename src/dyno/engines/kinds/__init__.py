@@ -2,11 +2,12 @@
 
 import functools
 import importlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, ItemsView, Iterator, Mapping, ValuesView
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from dyno.errors import UsageError
+from dyno.plugins import Registry
 
 if TYPE_CHECKING:
     from dyno.engines.kinds.base import EngineKind
@@ -35,19 +36,31 @@ TOOLS = (
 class Kinds(Mapping[str, "EngineKind"]):
     """All engines by name. Each is loaded when it is asked for: a help text needs the names alone."""
 
+    def __init__(self) -> None:
+        self._added: Registry[EngineKind] = Registry("engine", {})
+
     def __getitem__(self, name: str) -> "EngineKind":
-        if name not in NAMES:
-            raise KeyError(name)
-        return _load(name)
+        return _load(name) if name in NAMES else self._added[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(NAMES)
+        yield from NAMES
+        yield from (name for name in self._added if name not in NAMES)
 
     def __len__(self) -> int:
-        return len(NAMES)
+        return len(list(iter(self)))
 
     def __contains__(self, name: object) -> bool:
-        return name in NAMES
+        return name in NAMES or name in self._added
+
+    def items(self) -> "ItemsView[str, EngineKind]":
+        """Return dyno's own, and those of plug-ins that are in use."""
+        return {
+            **{name: _load(name) for name in NAMES},
+            **dict(self._added.items()),
+        }.items()
+
+    def values(self) -> "ValuesView[EngineKind]":
+        return dict(self.items()).values()
 
 
 KINDS = Kinds()
@@ -81,7 +94,7 @@ def kind_of(name: str) -> "EngineKind":
 
 def is_started(name: str) -> bool:
     """Return whether dyno starts it, also of an engine of another version of dyno; else it attaches to one."""
-    return name not in NAMES or KINDS[name].starts
+    return name not in KINDS or KINDS[name].starts
 
 
 def kind_for(model: str | None) -> str:

@@ -264,13 +264,18 @@ class AsyncVllmWorker(VllmWorker):
         first, self.asked = self.asked, self.asked + len(prompts)
         each = zip(prompts, sampling, loras)
         return await asyncio.gather(
-            *(self._last(f"dyno-{first + i}", *one) for i, one in enumerate(each))
+            *(self._whole(f"dyno-{first + i}", *one) for i, one in enumerate(each))
         )
 
-    async def _last(self, name: str, prompt: Any, sampling: Any, lora: Any) -> Any:
-        """Return a request's last output, which has all of its tokens."""
+    async def _whole(self, name: str, prompt: Any, sampling: Any, lora: Any) -> Any:
+        """Return a request's last output with all of its sequences: each has the latest state of some."""
+        parts: dict[int, Any] = {}
         each = self.llm.generate(prompt, sampling, name, lora_request=lora)
-        return [output async for output in each][-1]
+        async for output in each:
+            last = output
+            parts.update((part.index, part) for part in output.outputs)
+        last.outputs = [parts[index] for index in sorted(parts)]
+        return last
 
     def _search(self, prompts: list[Any], job: Job) -> dict[str, Any]:
         raise RefusedError("its asynchronous engine searches by no beams")

@@ -1,14 +1,15 @@
-"""A protocol: a path, a request body, and a way to read the events of its stream."""
+"""A protocol: a path, a request body, and a way to read the answer: the events of its stream, or one JSON object."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from operator import sub
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
-from dyno.facts.record import ABORTED, ABORTS
+from dyno.facts.record import ABORTED, ABORTS, ToolCall
+from dyno.http import EncodedBody
 from dyno.units import NS_PER_MS
 from dyno.workload.request import Request
 
@@ -16,6 +17,7 @@ from dyno.workload.request import Request
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
+_encode = msgspec.json.Encoder().encode
 _BEGIN = "<think>"
 _END = "</think>"
 
@@ -27,6 +29,7 @@ class Asked(msgspec.Struct, frozen=True):
     ignore_eos: bool = False
     sampling: dict[str, Any] = {}  # temperature, top_p, top_k, min_p, seed … where given
     extra_body: dict[str, Any] = {}
+    stream: bool = True  # False: the answer in one piece
 
 
 class ServerTimes(msgspec.Struct, frozen=True, gc=False):
@@ -48,7 +51,7 @@ def reported_ns(milliseconds: Any) -> int | None:
 
 
 class StreamReading(msgspec.Struct):
-    """A stream's events, read. An event that can't be read ends it with an error."""
+    """An answer, read: a stream's events, or one JSON object. What can't be read ends it with an error."""
 
     chunk_ends: list[int]  # where each chunk's event ends in the response
     texts: list[str]
@@ -69,6 +72,8 @@ class StreamReading(msgspec.Struct):
     times: ServerTimes | None = None
     finish_reason: str | None = None
     model: str | None = None
+    calls: list[ToolCall] = []
+    results: int | None = None  # vectors or scores, of an answer that has no text
     done: bool = False
     error: str | None = None
     error_detail: str = ""
@@ -107,22 +112,83 @@ class StreamEvent(Protocol):
 Event = TypeVar("Event", bound=StreamEvent)
 
 
-class WireProtocol(Protocol):
+# What a protocol's answers are. text: tokens of a model. scores: numbers about the request, such as an embedding.
+# Only a stream of text has a first token and gaps between tokens.
+Output = Literal["text", "scores"]
+
+
+class WireProtocol:
+    """What a backend must say: a path and a body. The rest is what most have."""
+
     path: str
-    takes_token_ids: bool
-    takes_stop: bool  # dyno may name texts that end an answer in the field `stop`
-    chat: bool  # takes messages, else one text
+    takes_token_ids = False
+    takes_stop = False  # dyno may name texts that end an answer in the field `stop`
+    chat = False  # takes messages, else one text
     # the JSON key of a chunk's text, where a chunk has no other one of this name
-    text_key: str | None
+    text_key: str | None = None
+    # what encloses an answer's escaped text in the history of a chat
+    answer_around = (b'{"role":"assistant","content":"', b'"}')
     # all that sampling and extra_body may hold; None: that is between user and server
-    fields: frozenset[str] | None
+    fields: frozenset[str] | None = None
+    output: Output = "text"
+    streams = True  # answers are streams of events; False: one JSON object
+    whole = False  # … where the request asks for it
+    batched = False  # several texts in a request
+    prompted = True  # a text is all that a request needs
+    media: frozenset[str] = frozenset()  # image, audio, video: what a request may hold
+    content_type = "application/json"  # of a request's body
+    headers: Mapping[str, str] = {}  # that each request has, unless the user gives others
 
-    def body(self, request: Request, asked: Asked) -> dict[str, Any]: ...
+    def body(self, request: Request, asked: Asked) -> dict[str, Any]:
+        """Return the fields of a request."""
+        raise NotImplementedError
 
-    def read(self, events: list[tuple[int, bytes]]) -> StreamReading: ...
+    def translated(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Return a body with tools and a response format of OpenAI's chat in this API's form."""
+        return body
+
+    def encode(self, body: dict[str, Any]) -> bytes:
+        """Return the fields as they are sent."""
+        return _encode(body)
+
+    def request(self, request: Request, asked: Asked) -> EncodedBody:
+        """Return a request's body as it is sent, with what it needs in its head."""
+        data = self.encode(self.body(request, asked))
+        return EncodedBody(data, self.content_type, self.headers)
+
+    def messages(
+        self, messages: Sequence[dict[str, Any]]
+    ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """Return messages of OpenAI's chat in this API's form, and the fields that hold what none of them may."""
+        return list(messages), {}
+
+    def read(self, events: list[tuple[int, bytes]]) -> StreamReading:
+        raise NotImplementedError
 
     def read_plain(self, raw: bytes, start: int) -> StreamReading | None:
         """Read a body of HTTP chunks from `start` on in long steps; None: it can't be read so."""
+        return None
+
+    def read_whole(self, body: bytes) -> StreamReading:
+        """Read an answer in one piece."""
+        raise NotImplementedError
+
+
+class InOnePiece(WireProtocol):
+    """A protocol that is asked for whole answers instead of streams. Everything else is as there."""
+
+    def __init__(self, protocol: WireProtocol) -> None:
+        for name in dir(protocol):
+            if not name.startswith("_") and name not in _OF_STREAMS:
+                setattr(self, name, getattr(protocol, name))
+        self.streams = False
+        self._protocol = protocol
+
+    def body(self, request: Request, asked: Asked) -> dict[str, Any]:
+        return self._protocol.body(request, msgspec.structs.replace(asked, stream=False))
+
+
+_OF_STREAMS = ("body", "request", "read", "read_plain", "text_key")
 
 
 _FINISH: dict[str | None, str | None] = {
@@ -174,6 +240,64 @@ def decoded(
             stream_error(reading, event.error)
             return
         yield end, event
+
+
+def read_object(
+    body: bytes, decode: Callable[[bytes], Event], reading: StreamReading
+) -> Event | None:
+    """Decode an answer in one piece. None: it can't be read, or reports an error; then the reading says so."""
+    try:
+        answer = decode(body)
+    except UNREADABLE as e:
+        reading.error = "garbage"
+        reading.error_detail = (
+            f"an answer that can't be read ({e}): {body[:2000].decode('utf-8', 'replace')}"
+        )
+        return None
+    if answer.error is not None:
+        stream_error(reading, answer.error)
+        return None
+    reading.done = True
+    return answer
+
+
+def note_one_text(reading: StreamReading, text: str, thought: str = "") -> None:
+    """Note the text of an answer in one piece. `thought`: the reasoning before it."""
+    if not (text or thought):
+        return
+    reading.texts = [thought + text]
+    reading.chunk_ends = [0]  # it has no place in a stream
+    if thought:
+        reading.thoughts[0] = len(thought)
+
+
+class CallParts:
+    """Tool calls, put together from the parts in which a stream brings them."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self) -> None:
+        self._parts: dict[object, list[str]] = {}  # number → name and arguments
+
+    def add(self, parts: Iterable[Any]) -> None:
+        """Take parts as OpenAI's chat has them."""
+        for number, part in enumerate(parts):
+            function = part.get("function") if isinstance(part, dict) else None
+            if isinstance(function, dict):
+                self.extend(
+                    part.get("index", number),
+                    function.get("name"),
+                    function.get("arguments"),
+                )
+
+    def extend(self, number: object, name: object, arguments: object) -> None:
+        known = self._parts.setdefault(number, ["", ""])
+        for i, text in enumerate((name, arguments)):
+            if isinstance(text, str):
+                known[i] += text
+
+    def calls(self) -> list[ToolCall]:
+        return [ToolCall(*parts) for parts in self._parts.values()]
 
 
 def garbage(reading: StreamReading, data: bytes, error: Exception) -> StreamReading:

@@ -8,8 +8,11 @@ from dyno.load.protocols.base import (
     Asked,
     ServerTimes,
     StreamReading,
+    WireProtocol,
     decoded,
     finish,
+    note_one_text,
+    read_object,
     reported_ns,
     settle_silent,
     several_choices,
@@ -55,27 +58,30 @@ def _note_end(reading: StreamReading, event: _CompletionEvent) -> None:
     reading.cached_tokens = cached if type(cached) is int else None
 
 
-class Completion:
+class Completion(WireProtocol):
     path = "/completion"
     takes_token_ids = True
-    takes_stop = False
-    chat = False
-    text_key: str | None = "content"
-    fields: frozenset[str] | None = None
+    text_key = "content"
+    whole = True
 
     def body(self, request: Request, asked: Asked) -> dict[str, Any]:
         body: dict[str, Any] = {
             "prompt": request.prompt,
             "n_predict": request.output_tokens,
-            "stream": True,
+            "stream": asked.stream,
             **asked.sampling,
         }
         if asked.ignore_eos:
             body["ignore_eos"] = True
         return {**body, **asked.extra_body}
 
-    def read_plain(self, raw: bytes, start: int) -> StreamReading | None:
-        return None
+    def read_whole(self, body: bytes) -> StreamReading:
+        reading = StreamReading([], [])
+        if (answer := read_object(body, _decode, reading)) is not None:
+            note_one_text(reading, answer.content)
+            _note_end(reading, answer)
+            reading.model = answer.model
+        return reading
 
     def read(self, events: list[tuple[int, bytes]]) -> StreamReading:
         reading = StreamReading([], [], chunk_tokens=[])

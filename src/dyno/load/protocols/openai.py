@@ -1,6 +1,8 @@
 """OpenAI's completions and chat completions, as vLLM, llama.cpp, SGLang, TGI and many others speak them."""
 
+import base64
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -9,10 +11,14 @@ from dyno.load.plain import PlainEvents, TextShape, shape_of
 from dyno.load.protocols.base import (
     UNREADABLE,
     Asked,
+    CallParts,
     ServerTimes,
     StreamReading,
+    WireProtocol,
     finish,
     garbage,
+    note_one_text,
+    read_object,
     reported_ns,
     settle_silent,
     several_choices,
@@ -20,7 +26,8 @@ from dyno.load.protocols.base import (
     tokens_between,
 )
 from dyno.load.protocols.llamacpp import times_of
-from dyno.workload.request import ChatRequest, Request, ToolRequest
+from dyno.workload.media import Medium, contents, with_media
+from dyno.workload.request import ChatRequest, MediaRequest, Request, ToolRequest
 
 
 class _CachedTokens(msgspec.Struct, gc=False):
@@ -50,6 +57,7 @@ class _Choice(msgspec.Struct, gc=False):
     index: int | None = 0
     text: str | None = None
     delta: _Delta | None = None
+    message: _Delta | None = None  # of an answer in one piece
     finish_reason: Any = None  # SGLang: perhaps an object
     token_ids: Any = None  # vLLM's, where they are asked for
     logprobs: Any = None
@@ -75,10 +83,11 @@ _RUNS = 4  # attempts to read many events of a stream at once
 class _EventReader:
     """Takes the events of a stream one by one."""
 
-    __slots__ = ("_last_silent_end", "_so_far", "_tokens", "reading")
+    __slots__ = ("_calls", "_last_silent_end", "_so_far", "_tokens", "reading")
 
     def __init__(self) -> None:
         self.reading = StreamReading([], [])
+        self._calls = CallParts()
         # the event with the finish reason, where it has no text
         self._last_silent_end: int | None = None
         # so far, by the usage, token ids or log probabilities of each event
@@ -122,6 +131,7 @@ class _EventReader:
 
     def close(self) -> StreamReading:
         settle_silent(self.reading, self._last_silent_end)
+        self.reading.calls = self._calls.calls()
         _note_tokens(self.reading, self._so_far)
         return self.reading
 
@@ -158,9 +168,43 @@ class _EventReader:
         if thought := delta.reasoning_content or delta.reasoning:
             self.reading.thoughts[end] = len(thought)
             text = thought if not text else thought + text
-        if delta.tool_calls and not text:
-            text = _called(delta.tool_calls)
+        if delta.tool_calls:
+            self._calls.add(delta.tool_calls)
+            if not text:
+                text = _called(delta.tool_calls)
         return text
+
+
+def _read_object(body: bytes) -> StreamReading:
+    reading = StreamReading([], [])
+    answer = read_object(body, _decode, reading)
+    if answer is None:
+        return reading
+    choices = answer.choices or []
+    if len(choices) > 1:
+        return several_choices(reading, 1)
+    for choice in choices:
+        _note_message(reading, choice)
+    if answer.usage is not None:
+        _note_usage(reading, answer.usage)
+    reading.model = answer.model
+    return reading
+
+
+def _note_message(reading: StreamReading, choice: _Choice) -> None:
+    """Note the one text of an answer in one piece, its reasoning before it."""
+    text, thought = choice.text or "", ""
+    if (message := choice.message) is not None:
+        text = message.content or ""
+        thought = message.reasoning_content or message.reasoning or ""
+        calls = CallParts()
+        calls.add(message.tool_calls or [])
+        reading.calls = calls.calls()
+        if reading.calls and not text:
+            text = _called(message.tool_calls or [])
+    if choice.finish_reason:
+        finish(reading, choice.finish_reason)
+    note_one_text(reading, text, thought)
 
 
 def _read_events(events: list[tuple[int, bytes]]) -> StreamReading:
@@ -300,8 +344,7 @@ def _called(calls: list[Any]) -> str:
 def _common(request: Request, asked: Asked) -> dict[str, Any]:
     body: dict[str, Any] = {
         "model": asked.model,
-        "stream": True,
-        "stream_options": {"include_usage": True},
+        **_streaming(asked.stream),
         **asked.sampling,
     }
     if asked.ignore_eos:
@@ -309,9 +352,18 @@ def _common(request: Request, asked: Asked) -> dict[str, Any]:
     return body
 
 
-def _messages(request: Request) -> list[dict[str, Any]]:
+def _streaming(stream: bool) -> dict[str, Any]:
+    if not stream:
+        return {"stream": False}
+    return {"stream": True, "stream_options": {"include_usage": True}}
+
+
+def messages_of(request: Request) -> list[dict[str, Any]]:
+    """Return a request of its own as messages in the form of OpenAI's chat."""
     if isinstance(request, ToolRequest):
         return request.messages
+    if isinstance(request, MediaRequest):
+        return [{"role": "user", "content": contents(str(request.prompt), request.media)}]
     before = request.before if isinstance(request, ChatRequest) else []
     return [
         {"role": role, "content": text}
@@ -319,13 +371,28 @@ def _messages(request: Request) -> list[dict[str, Any]]:
     ]
 
 
-class Completions:
+def written(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return messages with their media as a chat takes them."""
+    return with_media(messages, _part)
+
+
+def _part(medium: Medium) -> dict[str, Any]:
+    """Return the part of a message that has a medium."""
+    if medium.kind == "audio":
+        (file,) = medium.files()
+        data = base64.b64encode(file).decode("ascii")
+        return {"type": "input_audio", "input_audio": {"data": data, "format": medium.form}}
+    kind = f"{medium.kind}_url"
+    return {"type": kind, kind: {"url": medium.url()}}
+
+
+class Completions(WireProtocol):
     path = "/v1/completions"
     takes_token_ids = True
     takes_stop = True
-    chat = False
-    text_key: str | None = "text"
-    fields: frozenset[str] | None = None
+    text_key = "text"
+    whole = True
+    read_whole = staticmethod(_read_object)
 
     def body(self, request: Request, asked: Asked) -> dict[str, Any]:
         return {
@@ -341,22 +408,27 @@ class Completions:
         return _read_plain(raw, start, "text")
 
 
-class Chat:
+class Chat(WireProtocol):
     path = "/v1/chat/completions"
-    takes_token_ids = False
-    takes_stop = False
     chat = True
-    text_key: str | None = "content"
-    fields: frozenset[str] | None = None
+    text_key = "content"
+    whole = True
+    media = frozenset(("image", "video", "audio"))
+    read_whole = staticmethod(_read_object)
 
     def body(self, request: Request, asked: Asked) -> dict[str, Any]:
         body = {
             **_common(request, asked),
-            "messages": _messages(request),
+            "messages": self.messages(messages_of(request))[0],
             "max_completion_tokens": request.output_tokens,
             **asked.extra_body,
         }
         return body | request.body if isinstance(request, ToolRequest) else body
+
+    def messages(
+        self, messages: Sequence[dict[str, Any]]
+    ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        return written(messages), {}
 
     read = staticmethod(_read_events)
 
@@ -364,15 +436,11 @@ class Chat:
         return _read_plain(raw, start, "content")
 
 
-class TransformersCompletions:
+class TransformersCompletions(WireProtocol):
     """`transformers serve` refuses fields that OpenAI doesn't have; the rest goes into a generation_config."""
 
     path = "/v1/completions"
-    takes_token_ids = False
-    takes_stop = False
-    chat = False
-    text_key: str | None = "text"
-    fields: frozenset[str] | None = None  # it refuses what it doesn't know by itself
+    text_key = "text"
 
     def body(self, request: Request, asked: Asked) -> dict[str, Any]:
         sampling = dict(asked.sampling)
@@ -396,9 +464,6 @@ class TransformersCompletions:
             "generation_config": json.dumps(config),
             **asked.extra_body,
         }
-
-    def read_plain(self, raw: bytes, start: int) -> StreamReading | None:
-        return None  # the transformers library itself takes far longer for a chunk
 
     def read(self, events: list[tuple[int, bytes]]) -> StreamReading:
         reading = _read_events(events)

@@ -4,7 +4,14 @@ from typing import Any
 
 import msgspec
 
-from dyno.load.protocols.base import Asked, StreamReading, decoded, finish, settle_silent
+from dyno.load.protocols.base import (
+    Asked,
+    StreamReading,
+    WireProtocol,
+    decoded,
+    finish,
+    settle_silent,
+)
 from dyno.workload.request import Request
 
 
@@ -29,14 +36,10 @@ class _TokenEvent(msgspec.Struct, gc=False):
 _decode = msgspec.json.Decoder(_TokenEvent).decode
 
 
-class GenerateStream:
+class GenerateStream(WireProtocol):
     path = "/generate_stream"
-    takes_token_ids = False
-    takes_stop = False
-    chat = False
-    text_key: str | None = None
     # TGI 3.3's GenerateParameters. It ignores every other name without a word, so dyno refuses them.
-    fields: frozenset[str] | None = frozenset(
+    fields = frozenset(
         (
             "adapter_id", "best_of", "decoder_input_details", "details", "do_sample", "frequency_penalty", "grammar",
             "max_new_tokens", "repetition_penalty", "return_full_text", "seed", "stop", "temperature", "top_k",
@@ -56,9 +59,6 @@ class GenerateStream:
         }
         # stream: for --endpoint /
         return {"inputs": request.prompt, "parameters": parameters, "stream": True}
-
-    def read_plain(self, raw: bytes, start: int) -> StreamReading | None:
-        return None
 
     def read(self, events: list[tuple[int, bytes]]) -> StreamReading:
         reading = StreamReading([], [])

@@ -65,6 +65,9 @@ class Select(msgspec.Struct, frozen=True):
         return f"({test} || {self.also})" if self.also else test
 
 
+SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
+
+
 class Drawing(msgspec.Struct):
     """All of a chart but its layers."""
 
@@ -137,7 +140,7 @@ class Drawing(msgspec.Struct):
             autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
             resolve=self.resolve,
         ).to_dict(validate=False)
-        spec["$schema"] = "https://vega.github.io/schema/vega-lite/v6.json"
+        spec["$schema"] = SCHEMA
         spec["config"] = theme("currentColor")
         name = self.name.replace("_", "-")
         return Chart(name, self.group, self.title, self.about, spec, self.rows, self.per)

@@ -203,12 +203,20 @@ _VERDICTS = {
     "doubtful": "Some figures are doubtful.",
     "void": "Some figures are void: do not quote them.",
 }
+_COMPARISON_VOID = "Some results can't be compared with others: see the caveats."
 # A gauge.
 _ICON = "data:image/svg+xml," + quote(
     "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'><g fill='none' stroke-linecap='round'>"
     "<path d='M2 12a6.5 6.5 0 1 1 12 0' stroke='#0072b2' stroke-width='2.5'/>"
     "<path d='M8 11l3-5' stroke='#d55e00' stroke-width='2'/></g></svg>"
 )
+
+
+def _verdict_words(report: Report) -> dict[str, str]:
+    """Say what a verdict means. Where each figure may be quoted, a void one is of a comparison."""
+    if any(e.verdict == "void" for e in report.entries):
+        return _VERDICTS
+    return {**_VERDICTS, "void": _COMPARISON_VOID}
 
 
 class Address(NamedTuple):
@@ -240,7 +248,7 @@ def page(
         scripts=[Markup(script) for script in scripts],
         icon=_ICON,
         address=address,
-        verdicts=_VERDICTS,
+        verdicts=_verdict_words(report),
         series=series,
         number={name: i for i, name in enumerate(series)},
         look=Look(series),

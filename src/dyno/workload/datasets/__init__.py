@@ -1,30 +1,40 @@
-"""The data sets. The only list of them: a new one is a file here, and a line below."""
+"""The data sets. The only list of them: a new one is a file here, and a line below. Those of plug-ins come after."""
 
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dyno.plugins import Registry
 from dyno.workload.common import CommonSpec
 from dyno.workload.dataset import Dataset
 from dyno.workload.datasets.agents import AGENTS
+from dyno.workload.datasets.audio import (
+    CUSTOM_AUDIO,
+    RANDOM_AUDIO,
+    CustomAudioSpec,
+    RandomAudioSpec,
+)
 from dyno.workload.datasets.chat import CHAT, ChatSpec
 from dyno.workload.datasets.clients import CLIENTS, ClientsSpec
 from dyno.workload.datasets.conversations import CONVERSATIONS, ConversationsSpec
 from dyno.workload.datasets.custom import CUSTOM
 from dyno.workload.datasets.hf import HF, HfSpec
+from dyno.workload.datasets.images import CUSTOM_IMAGE, RANDOM_MM, RandomMmSpec
 from dyno.workload.datasets.mix import MIX
 from dyno.workload.datasets.prefix_repetition import PREFIX_REPETITION
-from dyno.workload.datasets.random import RANDOM
+from dyno.workload.datasets.random import RANDOM, RandomSpec
+from dyno.workload.datasets.rerank import RANDOM_RERANK, RandomRerankSpec
 from dyno.workload.datasets.sharegpt import SHAREGPT
 from dyno.workload.datasets.sharegpt_shaped import SHAREGPT_SHAPED
 from dyno.workload.datasets.sonnet import SONNET
 from dyno.workload.datasets.spec_bench import SPEC_BENCH, SpecBenchSpec
 from dyno.workload.datasets.speed_bench import SPEED_BENCH, SpeedBenchSpec
+from dyno.workload.datasets.structured import STRUCTURED, StructuredSpec
 from dyno.workload.datasets.tasks import TASKS
 from dyno.workload.datasets.traces import TRACES, TimedTraceSpec
 
 # In the order of the help and the documentation.
-DATASETS: dict[str, Dataset] = {
+_OWN = {
     dataset.name: dataset
     for dataset in (
         RANDOM,
@@ -41,10 +51,17 @@ DATASETS: dict[str, Dataset] = {
         HF,
         SPEC_BENCH,
         SPEED_BENCH,
+        STRUCTURED,
+        RANDOM_MM,
+        CUSTOM_IMAGE,
+        RANDOM_RERANK,
+        RANDOM_AUDIO,
+        CUSTOM_AUDIO,
         CLIENTS,
         MIX,
     )
 }
+DATASETS: Registry[Dataset] = Registry("dataset", _OWN)
 # What a workload has that names none: as vLLM, also where a file is given; and where it has classes.
 DEFAULT, DEFAULT_OF_A_FILE, DEFAULT_OF_CLASSES = RANDOM.name, SHAREGPT.name, MIX.name
 
@@ -75,6 +92,12 @@ if TYPE_CHECKING:
         HfSpec,
         SpecBenchSpec,
         SpeedBenchSpec,
+        StructuredSpec,
+        RandomSpec,
+        RandomRerankSpec,
+        RandomMmSpec,
+        RandomAudioSpec,
+        CustomAudioSpec,
         ClientsSpec,
         frozen=True,
     ):

@@ -7,6 +7,24 @@ from dyno.workload.common import CommonSpec
 from dyno.workload.dataset import Dataset, DatasetTraits, LengthFlag
 
 ENDINGS = (".parquet", ".jsonl", ".json", ".jsonl.gz", ".json.gz", ".csv")
+# Of vLLM's, those with images or sounds. They would be fetched for nothing.
+OTHER_MEDIA = frozenset(
+    (
+        "lmms-lab/LLaVA-OneVision-Data",
+        "lmarena-ai/VisionArena-Chat",
+        "lmarena-ai/vision-arena-bench-v0.1",
+        "yale-nlp/MMVU",
+        "Lin-Chen/MMStar",
+        "openslr/librispeech_asr",
+        "facebook/voxpopuli",
+        "LIUM/tedlium",
+        "edinburghcstr/ami",
+        "speechcolab/gigaspeech",
+        "kensho/spgispeech",
+        "ArtificialAnalysis/Earnings22-Cleaned-AA",
+        "D4nt3/esb-datasets-earnings22-validation-tiny-filtered",
+    )
+)
 
 
 class HfSpec(CommonSpec, frozen=True):
@@ -83,4 +101,5 @@ HF = Dataset(
     ),
     hub_name="hf_name",
     hub_endings=ENDINGS,
+    hub_refused=OTHER_MEDIA,
 )

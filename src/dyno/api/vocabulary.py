@@ -8,11 +8,11 @@ import shlex
 from typing import Any
 
 from dyno import secrets
-from dyno.facts.engine import ContainerSpec, EngineSpec
+from dyno.facts.engine import EngineSpec
 from dyno.facts.rules import Mistake
 from dyno.facts.trial import TrialSpec
-from dyno.option import declared, fields, opposite
-from dyno.study.cells import CELLS, hints
+from dyno.option import fields, opposite
+from dyno.study.cells import keys_of_flags
 
 # Not in the command of a setting: they have their defaults there, or follow from others.
 _PLAIN = {
@@ -26,16 +26,9 @@ _PLAIN = {
 }
 
 
-@functools.cache
 def keys() -> dict[str, str]:
     """Return flag → key of a study, with its section."""
-    known: dict[str, str] = {}
-    for section, cells in {**CELLS, "engine.container": hints(ContainerSpec)}.items():
-        for name, annotated in cells.items():
-            _, option = declared(annotated)
-            for flag in f"{option.flags} {option.added}".split():
-                known.setdefault(flag, f"{section}.{name}")
-    return known
+    return keys_of_flags()
 
 
 @functools.cache

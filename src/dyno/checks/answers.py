@@ -1,0 +1,43 @@
+"""Checks of answers whose form the request prescribes."""
+
+from collections.abc import Iterator
+
+from dyno.checks.evidence import Evidence
+from dyno.facts.finding import Finding
+from dyno.numbers import change, number, percent
+
+_MANY = 0.01  # share of answers
+_SLOWER = 0.1
+_FEW = 8  # answers on each side
+
+
+def forms(e: Evidence) -> Iterator[Finding]:
+    """Answers don't have the form that their requests prescribe."""
+    s = e.summary.structured
+    if s is None or s.valid == s.checked:
+        return
+    share = 1 - s.valid / s.checked
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in s.problems.items())
+    first = next(iter(s.problems))
+    text = (
+        f"{s.checked - s.valid:,} of {s.checked:,} answers ({percent(share)}) don't have the form that was asked for: "
+        f"{kinds}. First {first}: {s.examples[first]}"
+    )
+    yield Finding("answers.form", "doubt" if share > _MANY else "note", text)
+
+
+def constrained(e: Evidence) -> Iterator[Finding]:
+    """Answers of a prescribed form are slower than the others of the same load."""
+    s = e.summary.structured
+    if s is None or min(s.checked, s.free) < _FEW:
+        return
+    for name, own, free in (
+        ("TPOT", s.tpot_ms, s.free_tpot_ms),
+        ("TTFT", s.ttft_ms, s.free_ttft_ms),
+    ):
+        if own and free and own / free - 1 > _SLOWER:
+            text = (
+                f"Answers of a prescribed form have a median {name} of {number(own)} ms, the others of the same load "
+                f"{number(free)} ms ({change(own / free - 1)})."
+            )
+            yield Finding("answers.constrained", "note", text)

@@ -1,0 +1,71 @@
+"""A trial's answers: what they can't have is refused before anything starts, and their prescribed forms are checked
+afterwards."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from dyno.errors import UsageError
+from dyno.facts import template
+from dyno.facts.structured import Expected, StructuredSummary, expected
+from dyno.facts.trial import TrialSpec
+from dyno.load.protocols import PROTOCOLS, protocol_of
+from dyno.measure.structured import FormTally
+from dyno.option import setting_name
+from dyno.store.run import Run
+
+_OF_STREAMS = ("ttft", "ttfo", "tpot", "itl")
+
+
+def check(trial: TrialSpec, targets: Iterable[str] = ()) -> None:
+    """Raise UsageError for a form of answers that the backend doesn't have, and for limits on latencies that such
+    answers don't have. `targets`: latencies that a search is about."""
+    backend = trial.target.backend
+    if trial.template:
+        template.checked(trial.template, "template")
+    declared, protocol = PROTOCOLS[backend], protocol_of(trial.api)
+    if not trial.stream and declared.streams and not declared.whole:
+        able = ", ".join(name for name, known in PROTOCOLS.items() if known.whole)
+        raise UsageError(
+            f"{setting_name('--backend')} {backend} has only streams. Remove {setting_name('--no-streaming')}, or use "
+            f"one of {able}."
+        )
+    if protocol.streams:
+        return
+    for flag, stems in (("--goodput", trial.goodput_ms), ("--target", targets)):
+        for stem in stems:
+            if stem in _OF_STREAMS:
+                raise UsageError(
+                    f"{setting_name(flag)} has {stem}, but answers in one piece have no first token and no gaps. "
+                    "Use e2el."
+                )
+
+
+# ---- the forms that requests prescribe ----
+
+
+def prescribed(trial: TrialSpec, requests: Sequence[object]) -> bool:
+    """Return whether some of the requests prescribe a form."""
+    if expected(trial.extra_body) is not None:
+        return True
+    bodies = (getattr(request, "body", None) for request in requests)
+    return any(body and expected(body) is not None for body in bodies)
+
+
+def check_forms(run: Run, trial: TrialSpec) -> StructuredSummary | None:
+    """Hold the answers of a run to the forms of their requests."""
+    bodies = [request.body for request in run.requests()]
+    shared = expected(trial.extra_body)
+    forms = [_form(trial.extra_body, body, shared) for body in bodies]
+
+    def form(index: int) -> Expected | None:
+        return forms[index % len(forms)]
+
+    tally = FormTally(form)
+    tally.add_all(run.records())
+    return tally.summary()
+
+
+def _form(
+    extra: Mapping[str, Any], body: Mapping[str, Any], shared: Expected | None
+) -> Expected | None:
+    return expected({**extra, **body}) if body else shared
