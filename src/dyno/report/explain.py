@@ -30,7 +30,9 @@ def run_text(each: Explained, request: int | None = None) -> str:
     e = each.explanation
     lines = [*wrapped(_head(e)), ""]
     if not e.requests:
-        return "\n".join([*lines, "No request was completed: there is nothing to explain."])
+        return "\n".join(
+            [*lines, "No completed request has a token: there is nothing to explain."]
+        )
     shown = shown_parts(e.parts)
     lines += [_bar(shown), "", *_table(e, shown), ""]
     lines += [line for note in e.notes for line in wrapped(note, "Note: ", "  ")]
