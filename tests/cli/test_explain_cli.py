@@ -87,7 +87,7 @@ def test_failed_requests_are_counted_and_not_explained(
     write(run, error="cut")
     out = said(capsys, str(run.path))
     assert "without 12 failed ones" in out.replace("\n", " ")
-    assert "No request was completed: there is nothing to explain." in out
+    assert "No completed request has a token: there is nothing to explain." in out
 
 
 def test_the_servers_word_is_a_part_and_a_column(

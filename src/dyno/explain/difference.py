@@ -21,6 +21,10 @@ _NAMED = 0.1
 _LEAST_POINTS = 0.5
 _CONFIDENCE = 0.975
 By = Literal["repeats", "requests"]
+BASIS: dict[By, str] = {
+    "repeats": "Intervals are from the repeats.",
+    "requests": "Intervals are from the requests of one run each: they leave out what differs from run to run.",
+}
 Per = Literal["request", "output token"]
 
 
