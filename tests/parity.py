@@ -93,6 +93,11 @@ def same_default(vllms: Any, own: Any, turns_off: bool = False) -> bool:
         own = not own
     if isinstance(own, list) and len(own) == 1:
         own = own[0]
+    if isinstance(own, str) and own.startswith("{"):
+        own = json.loads(own)
+        vllms = json.loads(vllms) if isinstance(vllms, str) else vllms
+    if vllms in ("inf", math.inf):
+        return own in (None, math.inf, [math.inf])
     if vllms in (None, False, 0, []):
         return own in (None, False, 0, "0", [])
     try:

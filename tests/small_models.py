@@ -1,5 +1,7 @@
-"""Small models of random weights, written by transformers: `python small_models.py KIND FOLDER`, by an interpreter that has
-it. Embedding (BERT), reranker (BERT with one score), vision (Qwen2-VL), speech (Whisper)."""
+"""Small models of random weights, written by transformers: `python small_models.py KIND SOURCE FOLDER`.
+
+Embedding (BERT), reranker (BERT with one score), vision (Qwen2-VL), speech (Whisper). SOURCE has a tokenizer.json.
+"""
 
 import json
 import shutil
@@ -7,7 +9,14 @@ import sys
 from pathlib import Path
 
 VOCAB = 2048
-WORDS = ("<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
+WORDS = (
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+)
 
 
 def tokenizer(source: Path, folder: Path, more: tuple[str, ...] = (), **names: str):
@@ -45,16 +54,20 @@ def vision(source: Path, folder: Path) -> None:
 
     made = tokenizer(source, folder, WORDS)
     ids = {word: made.convert_tokens_to_ids(word) for word in WORDS}
+    mrope = {"rope_type": "default", "type": "default", "mrope_section": [4, 6, 6]}
+    text = {
+        "vocab_size": len(made) + 8, "hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "intermediate_size": 256, "max_position_embeddings": 8192,
+        "tie_word_embeddings": False, "rope_parameters": {**mrope, "rope_theta": 10000.0}, "rope_scaling": mrope,
+        "eos_token_id": made.eos_token_id, "bos_token_id": made.eos_token_id,
+    }  # fmt: skip
+    patches = {
+        "depth": 2, "embed_dim": 64, "hidden_size": 128, "num_heads": 2, "mlp_ratio": 2, "patch_size": 14,
+        "spatial_merge_size": 2, "temporal_patch_size": 2, "in_channels": 3,
+    }  # fmt: skip
     config = Qwen2VLConfig(
-        text_config=dict(
-            vocab_size=len(made) + 8, hidden_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-            intermediate_size=256, max_position_embeddings=8192, tie_word_embeddings=False,
-            rope_parameters={"rope_type": "default", "type": "default", "mrope_section": [4, 6, 6], "rope_theta": 10000.0},
-            rope_scaling={"rope_type": "default", "type": "default", "mrope_section": [4, 6, 6]},
-            eos_token_id=made.eos_token_id, bos_token_id=made.eos_token_id,
-        ),
-        vision_config=dict(depth=2, embed_dim=64, hidden_size=128, num_heads=2, mlp_ratio=2, patch_size=14,
-                           spatial_merge_size=2, temporal_patch_size=2, in_channels=3),
+        text_config=text,
+        vision_config=patches,
         image_token_id=ids["<|image_pad|>"], video_token_id=ids["<|video_pad|>"],
         vision_start_token_id=ids["<|vision_start|>"], vision_end_token_id=ids["<|vision_end|>"],
     )  # fmt: skip
@@ -84,10 +97,13 @@ def vision(source: Path, folder: Path) -> None:
 
 def speech(source: Path, folder: Path) -> None:
     import torch
-    from transformers import WhisperConfig, WhisperFeatureExtractor, WhisperForConditionalGeneration
-    from transformers.models.whisper.tokenization_whisper import LANGUAGES
-
     from tokenizers.pre_tokenizers import ByteLevel
+    from transformers import (
+        WhisperConfig,
+        WhisperFeatureExtractor,
+        WhisperForConditionalGeneration,
+    )
+    from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
     letters = sorted(ByteLevel.alphabet())
     vocab = {letter: i for i, letter in enumerate(letters)}
@@ -114,6 +130,11 @@ def speech(source: Path, folder: Path) -> None:
     torch.manual_seed(0)
     model = WhisperForConditionalGeneration(config)
     model.generation_config.decoder_start_token_id = start
+    # It writes letters: most tokens are marks of time, which are no text.
+    written = [vocab[letter] for letter in letters if letter.isascii() and letter.isalpha()]
+    others = torch.ones(len(made) + 8, dtype=torch.bool)
+    others[written] = False
+    model.model.decoder.embed_tokens.weight.data[others] = 0.0
     model.save_pretrained(folder)
     WhisperFeatureExtractor().save_pretrained(folder)
     config_path = folder / "preprocessor_config.json"

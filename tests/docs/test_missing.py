@@ -97,7 +97,6 @@ def _capacity_is_not_waited_for() -> bool:
 # Statement (a part of its sentence) → whether it still holds.
 HOLDS: dict[str, Callable[[], bool]] = {
     "HTTP/1.1 only": lambda: not _mentioned("http2", "HTTP/2", "h2c"),
-    "no images": lambda: not _mentioned("image_url", "input_audio"),
     "Windows: not supported": lambda: "import fcntl" in _text("store/run.py"),
     "SOCKS and `https://` proxies are refused": _proxies_are_refused,
     "`ray://` addresses are refused": _ray_client_is_refused,
@@ -195,7 +194,7 @@ def test_a_statement_about_something_that_exists_would_fail() -> None:
             ),
         )
     )
-    assert not any(map(exists, ("random-mm", "--fly", "openai-embeddings", "dyno fly")))
+    assert not any(map(exists, ("random-video", "--fly", "openai-realtime", "dyno fly")))
 
 
 def test_lines_of_reports_that_dyno_replaces_are_not_called_missing() -> None:

@@ -43,11 +43,10 @@ REFUSED = {
 }  # fmt: skip
 # Those of offline runs alone, and values that such runs lack: flag → value → reason.
 OFFLINE_REFUSED = {
-    _TEXT:
-        "--random-mm-base-items-per-request --random-mm-num-mm-items-range-ratio --random-mm-limit-mm-per-prompt "
-        "--random-mm-bucket-config --enable-multimodal-chat --asr-min-audio-len-sec --asr-max-audio-len-sec",
+    _TEXT: "--random-mm-base-items-per-request --random-mm-num-mm-items-range-ratio --random-mm-limit-mm-per-prompt "
+    "--random-mm-bucket-config --enable-multimodal-chat --asr-min-audio-len-sec --asr-max-audio-len-sec",
     _GENERATION: "--no-reranker",
-}  # fmt: skip
+}
 LACKS: dict[str, dict[str, str]] = {
     "--dataset-name": {
         name: _TEXT if known.traits.media else _GENERATION

@@ -56,7 +56,7 @@ from dyno.store.study import Failure, StudyFolder, failure_of, write_failure
 from dyno.study import order
 from dyno.study.order import sessions
 from dyno.trial import weights
-from dyno.trial.engine_plan import EnginePlan
+from dyno.trial.engine_plan import EnginePlan, ready_api
 from dyno.trial.fleet import Fleet, running
 from dyno.trial.lifecycle import scrub_all
 from dyno.trial.offline import engine_plan, same_engine
@@ -201,7 +201,7 @@ class Conductor:
         phase, below = self.watcher.phase, self.watcher.below
         if far := self.far.get(first.place.rig or ""):
             return engine_there(far, far.order(spec, headers), start, phase, below)
-        plan = EnginePlan(spec, machine, image=self._pin(first))
+        plan = EnginePlan(spec, machine, image=self._pin(first), api=ready_api(first.trial))
         return running(plan, start, headers, phase, Run(start).write_engine, below)
 
     def _offline(self, queue: deque[PlannedTrial], start: Path, machine: Rig) -> None:

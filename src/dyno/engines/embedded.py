@@ -93,7 +93,6 @@ def _parameters(options: argparse.Namespace) -> Any:
         common_speculative_type,
         llama_flash_attn_type,
         llama_load_mode,
-        llama_pooling_type,
     )
 
     params = CommonParams()
@@ -128,13 +127,7 @@ def _parameters(options: argparse.Namespace) -> Any:
         params.speculative.draft.mparams.path = options.spec_draft_model
         if options.spec_draft_n_max is not None:
             params.speculative.draft.n_max = options.spec_draft_n_max
-    if options.embeddings or options.rerank:
-        params.embedding = True
-    if pooling := "rank" if options.rerank else options.pooling:
-        kind = f"LLAMA_POOLING_TYPE_{pooling.upper()}"
-        params.pooling_type = getattr(llama_pooling_type, kind)
-    if options.mmproj:
-        params.mmproj.path = options.mmproj
+    _set_inputs(params, options)
     # An open connection holds a thread, an idle one for 5 s. Above this number the pool should grow, but at
     # times doesn't, and a request then waited 5 to 10 s (6 of 24 tries; 0 of 12 below). The default is slots + 4.
     params.n_threads_http = max(128, 4 * options.n_parallel)
@@ -152,6 +145,19 @@ def _parameters(options: argparse.Namespace) -> Any:
     params.cache_ram_mib = options.cache_ram
     params.fit_params = False  # what is set here is what runs, whatever the memory
     return params
+
+
+def _set_inputs(params: Any, options: argparse.Namespace) -> None:
+    """Set what the model takes and returns besides text."""
+    from xllamacpp import llama_pooling_type
+
+    if options.embeddings or options.rerank:
+        params.embedding = True
+    if pooling := "rank" if options.rerank else options.pooling:
+        kind = f"LLAMA_POOLING_TYPE_{pooling.upper()}"
+        params.pooling_type = getattr(llama_pooling_type, kind)
+    if options.mmproj:
+        params.mmproj.path = options.mmproj
 
 
 def server(flags: Sequence[str]) -> Any:

@@ -25,6 +25,7 @@ class StructuredSummary(msgspec.Struct, frozen=True):
 
     checked: Annotated[int, "completed answers whose form was prescribed"]
     valid: Annotated[int, "of these, those that have it"]
+    valid_share: Annotated[float, "share of these answers that have it"]
     problems: Annotated[dict[str, int], "the others, by what is wrong"]
     examples: Annotated[dict[str, str], "an example of each"]
     calls: Annotated[int, "tool calls in these answers"] = 0
@@ -37,10 +38,6 @@ class StructuredSummary(msgspec.Struct, frozen=True):
     ttft_ms: Annotated[float | None, "median TTFT of these answers"] = None
     free_ttft_ms: Annotated[float | None, "median TTFT of the other answers"] = None
     free: Annotated[int, "completed answers without a prescribed form"] = 0
-
-    @property
-    def valid_share(self) -> float | None:
-        return self.valid / self.checked if self.checked else None
 
 
 def expected(body: Mapping[str, Any]) -> Expected | None:

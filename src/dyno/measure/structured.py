@@ -17,6 +17,8 @@ from dyno.units import NS_PER_MS
 _LONGEST = 1 << 20  # characters of an answer; a longer one is not looked into
 _EXAMPLE = 200
 _KNOWN_SCHEMAS = 10_000
+# what more tokens would not have mended
+_NOT_BY_LENGTH = ("no call", "unknown tool")
 
 
 class FormProblem(NamedTuple):
@@ -35,7 +37,8 @@ class FormChecker:
         if len(record.text) > _LONGEST:
             return FormProblem("too long", f"{len(record.text):,} characters")
         problem = self._wrong(expected, record)
-        if problem is not None and record.finish_reason == "length":
+        cut = record.finish_reason == "length"
+        if problem is not None and cut and problem.kind not in _NOT_BY_LENGTH:
             return FormProblem("cut", f"it reached its limit of tokens; {problem.detail}")
         return problem
 
@@ -178,6 +181,7 @@ class FormTally:
         return StructuredSummary(
             checked=n["checked"],
             valid=n["valid"],
+            valid_share=n["valid"] / n["checked"],
             problems=dict(sorted(self._problems.items(), key=lambda e: (-e[1], e[0]))),
             examples=self._examples,
             calls=n["calls"],

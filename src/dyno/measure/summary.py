@@ -185,10 +185,7 @@ class Tally(Summed):
         n["end_at_once"] += timing.end_at_once(r)
         if r.answered_ns is not None:
             n["whole"] += 1
-        if r.results is None:
-            self._tokens_by[r.tokens_by or "chunks"] += 1
-        else:
-            n["results"] += r.results
+        self._add_source(r)
         _count_name(self._finish, r.finish_reason or "none")
         if r.model:
             _count_name(self._models, r.model)
@@ -196,9 +193,19 @@ class Tally(Summed):
             n["cached"] += r.cached_tokens
             n["cached_known"] += 1
         if r.server_queue_ns is not None:
-            n["server_queued"] += 1
-            n["server_queue_ns"] += r.server_queue_ns
+            self._add_server_queue(r.server_queue_ns)
         self._add_times(r)
+
+    def _add_source(self, r: Record) -> None:
+        """Count what an answer has: tokens, by whoever counted them, or vectors and scores."""
+        if r.results is None:
+            self._tokens_by[r.tokens_by or "chunks"] += 1
+        else:
+            self._n["results"] += r.results
+
+    def _add_server_queue(self, queue_ns: int) -> None:
+        self._n["server_queued"] += 1
+        self._n["server_queue_ns"] += queue_ns
 
     def _add_media(self, r: Record) -> None:
         n = self._n
@@ -367,16 +374,13 @@ class Tally(Summed):
             if self._trial.goodput_ms
             else None
         )
-        streamed = not n["whole"]
-        peak = (
-            known("peak_output_tokens_per_s", *self._peak_tokens_per_s())
-            if streamed
-            else None
-        )
+        results, result_throughput = self._results(over)
+        peak = steady = None
+        if not n["whole"]:  # else it isn't known when tokens came
+            peak = known("peak_output_tokens_per_s", *self._peak_tokens_per_s())
         if peak is not None and duration_s < 1:
             peak = max(peak, n["output"] / over)
-        steady = None
-        if window := self._window() if streamed and not self._trial.replays else None:
+        if window := self._steady_window():
             low, high = (
                 tokens / seconds(window[1] - window[0])
                 for tokens in self._tokens_in(*window)
@@ -417,8 +421,8 @@ class Tally(Summed):
             at_once=n["at_once"],
             whole=n["whole"],
             media=self._media(over),
-            results=n["results"] if n["results"] else None,
-            result_throughput=n["results"] / over if n["results"] else None,
+            results=results,
+            result_throughput=result_throughput,
             client=self._client(client),
             replicas=[self._replica(i, n) for i, n in enumerate(self._replicas)],
             bounds=bounds,
@@ -500,6 +504,15 @@ class Tally(Summed):
         low = np.diff(least) - more[:-1]
         high = np.diff(least) + more[1:]
         return float(low.max(initial=0.0)), float(high.max(initial=0.0))
+
+    def _results(self, over: float) -> tuple[int | None, float | None]:
+        """Return how many vectors or scores came, and how many in a second; None: answers have text."""
+        count = self._n["results"]
+        return (count, count / over) if count else (None, None)
+
+    def _steady_window(self) -> tuple[int, int] | None:
+        """Return the window, where it is known how many tokens came in it."""
+        return None if self._n["whole"] or self._trial.replays else self._window()
 
     def _window(self) -> tuple[int, int] | None:
         """Return start and end of the steady window."""

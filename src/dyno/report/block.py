@@ -52,15 +52,7 @@ def block(
     for name in _COPIED:
         if name not in absent and (name != "request_goodput" or trial.goodput_ms):
             lines.append(_copied_figure(METRICS[name], s))
-    if s.results is not None:
-        lines.append(_copied("Total input sequences:", s.results))
-        lines.append(_copied("Input sequence throughput (seq/s):", s.result_throughput))
-    if s.probes is not None:
-        lines += _probes(s.probes)
-    if s.structured is not None:
-        lines += _structured(s.structured)
-    if s.media is not None:
-        lines += _media(s.media)
+    lines += _contents(s)
     for key in metrics if not s.whole else _WHOLE_LATENCIES:
         lines += _distribution(KEYS[key], s)
     if s.reasoning_tokens is not None:
@@ -81,10 +73,23 @@ def block(
     return "\n".join(lines)
 
 
+def _contents(s: Summary) -> Iterator[str]:
+    """Yield what requests and answers have besides text."""
+    if s.results is not None:
+        yield _copied("Total input sequences:", s.results)
+        yield _copied("Input sequence throughput (seq/s):", s.result_throughput)
+    if s.probes is not None:
+        yield from _probes(s.probes)
+    if s.structured is not None:
+        yield from _structured(s.structured)
+    if s.media is not None:
+        yield from _media(s.media)
+
+
 def _structured(forms: StructuredSummary) -> Iterator[str]:
     yield f"{'Structured Output':-^50}"
     yield labelled("Answers with a prescribed form:", forms.checked)
-    yield labelled("  valid:", f"{count(forms.valid)} ({percent(forms.valid_share or 0)})")
+    yield labelled("  valid:", f"{count(forms.valid)} ({percent(forms.valid_share)})")
     for kind, answers in forms.problems.items():
         yield styled(labelled(f"  {kind}:", answers), "bad")
     if forms.calls:

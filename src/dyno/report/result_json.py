@@ -167,14 +167,21 @@ def _serving(
         if stem in s.latencies and (stem not in _QUEUED or _queued(stem, load)):
             out |= _flat(name, s.latencies[stem])
     out |= _probes(s.probes)
+    out |= _contents(s)
     out |= _speculation(telemetry)
+    if s.reasoning_tokens is not None:
+        out |= {"reasoning_tokens": s.reasoning_tokens, "answer_tokens": s.answer_tokens}
+    return out
+
+
+def _contents(s: Summary) -> dict[str, Any]:
+    """Return vLLM's keys of embeddings and of sounds; none where there were none."""
+    out: dict[str, Any] = {}
     if s.results is not None:
         out["total_input_sequences"] = s.results
         out["input_sequence_throughput"] = s.result_throughput
     if s.media is not None and s.media.rtfx is not None:
         out["rtfx"] = s.media.rtfx
-    if s.reasoning_tokens is not None:
-        out |= {"reasoning_tokens": s.reasoning_tokens, "answer_tokens": s.answer_tokens}
     return out
 
 
@@ -256,8 +263,7 @@ def _served(
         "client": msgspec.to_builtins(s.client),
     }
     if s.structured is not None:
-        share = {"valid_share": s.structured.valid_share}
-        own["structured"] = {**msgspec.to_builtins(s.structured), **share}
+        own["structured"] = msgspec.to_builtins(s.structured)
     if s.media is not None:
         tokens = {"media_tokens": s.media.media_tokens}
         own["media"] = {**msgspec.to_builtins(s.media), **tokens}
@@ -368,8 +374,8 @@ def _rate_changes(rows: Sequence[Record], manifest: Manifest) -> list[dict[str, 
 
 def _moment(began: datetime.datetime, after_ns: int) -> str:
     """Return a time as vLLM writes it: local, without a zone."""
-    at = began + datetime.timedelta(microseconds=after_ns / NS_PER_US)
-    return at.replace(tzinfo=None).isoformat()
+    time = began + datetime.timedelta(microseconds=after_ns / NS_PER_US)
+    return time.replace(tzinfo=None).isoformat()
 
 
 def _detailed(rows: Sequence[Record]) -> dict[str, list[Any]]:

@@ -21,7 +21,15 @@ from dyno.facts.offline import Iteration, OfflineSpec
 from dyno.facts.price import Price
 from dyno.facts.record import Record
 from dyno.facts.spread import Distribution, Latency
-from dyno.facts.summary import CancelSummary, Result, ReuseSummary, SessionSummary, Summary
+from dyno.facts.structured import StructuredSummary
+from dyno.facts.summary import (
+    CancelSummary,
+    MediaSummary,
+    Result,
+    ReuseSummary,
+    SessionSummary,
+    Summary,
+)
 from dyno.files import opened
 from dyno.option import fields, sentences
 from dyno.store import imports, upgrade
@@ -260,6 +268,8 @@ _MEANINGS = {
     **sentences(Summary),
     **{f"sessions_{name}": words for name, words in sentences(SessionSummary).items()},
     **{f"cancelling_{name}": words for name, words in sentences(CancelSummary).items()},
+    **{f"media_{name}": words for name, words in sentences(MediaSummary).items()},
+    **{f"structured_{name}": words for name, words in sentences(StructuredSummary).items()},
     **{f"reuse_{name}": words for name, words in sentences(ReuseSummary).items()},
     "run": "folder of the run; the same in every table",
     "index": "number of the request, the iteration or the sampled device",

@@ -34,6 +34,8 @@ from dyno.facts.engine import (
 from dyno.facts.model import ModelShape
 from dyno.facts.offline import Batch
 from dyno.facts.rig import Accelerator, Peaks, Rig
+from dyno.facts.trial import TrialSpec
+from dyno.load.protocols import WireProtocol, protocol_of
 from dyno.measure.agreement import plain, same_quantization
 from dyno.numbers import human_bytes
 from dyno.option import setting_name
@@ -44,6 +46,14 @@ from dyno.trial import weights
 _BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0}
 # Quantizations made while loading: their size as a share of the files.
 _ONLINE = {"fp8": 0.5, "int8": 0.5, "experts-int8": 0.5, "eetq": 0.5, "bitsandbytes": 0.25}
+
+
+def ready_api(trial: TrialSpec) -> str:
+    """Return the API by whose answer an engine shows that it is ready; '': the engine's own, where its model writes
+    text to a prompt."""
+    protocol = protocol_of(trial.api)
+    writes = protocol.output == "text" and protocol.prompted
+    return "" if writes or trial.template else trial.api
 
 
 class EnginePlan:
@@ -57,9 +67,11 @@ class EnginePlan:
         dry: bool = False,
         batch: Batch | None = None,
         image: str | None = None,
+        api: str = "",
     ) -> None:
         """`batch`: plan an offline (in-process) run instead of a server. `dry`: perhaps for another machine. `image`:
-        the digest that a container's image must have."""
+        the digest that a container's image must have. `api`: see ready_api."""
+        self.api = api
         self.kind: EngineKind = kind_of(spec.kind)
         self.rig, self.batch, self.image, self._asked = rig, batch, image, (spec, port)
         spec = contained(self.kind, spec)
@@ -158,6 +170,11 @@ class EnginePlan:
         self.cleanups = [container.remove_command(tool, name) for name in self.containers]
 
     @property
+    def protocol(self) -> WireProtocol:
+        """Return the protocol of the requests that test the engine."""
+        return protocol_of(self.api or self.kind.backend)
+
+    @property
     def stored(self) -> EngineSpec:
         """The setting for files: a study's models by their names."""
         return weights.by_name(self.spec, self._asked[0])
@@ -165,7 +182,9 @@ class EnginePlan:
     def again(self) -> "EnginePlan":
         """Return the plan now that the image is here, which can be asked for its version."""
         spec, port = self._asked
-        return EnginePlan(spec, self.rig, port, batch=self.batch, image=self.image)
+        return EnginePlan(
+            spec, self.rig, port, batch=self.batch, image=self.image, api=self.api
+        )
 
     def seen(self, rig: Rig) -> Rig:
         """Return the machine with those variables alone that the engine has."""

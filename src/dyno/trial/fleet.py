@@ -21,7 +21,7 @@ from dyno.facts.model import ModelShape
 from dyno.facts.rig import Rig
 from dyno.facts.trial import TrialSpec
 from dyno.http import Url
-from dyno.load.protocols import PROTOCOLS, Asked
+from dyno.load.protocols import Asked
 from dyno.numbers import duration, number
 from dyno.option import setting_name
 from dyno.probe import rig, server
@@ -156,8 +156,8 @@ def _wait_ready(
 ) -> float:
     """Return the seconds until the first completed generation: an open port or /health says nothing about the model."""
     plan, copies = fleet.plan, fleet.engines
-    protocol = PROTOCOLS[plan.kind.backend]
-    body = protocol.body(
+    protocol = plan.protocol
+    body = protocol.request(
         Request("Are you ready?", 4, 1), Asked(plan.served_name, ignore_eos=True)
     )
     watch.answer = "it doesn't listen yet"
@@ -285,7 +285,7 @@ def _make_preparation(
 def _exercise(engine: Life, headers: dict[str, str], below: Below) -> None:
     """Send requests of several lengths, several at once. No two have a prefix in common."""
     plan, url = engine.plan, Url(engine.engines[0].base_url)
-    protocol = PROTOCOLS[plan.kind.backend]
+    protocol = plan.protocol
     context, slots = (
         engine.target.max_model_len or max(_PROMPT_WORDS) * 4,
         engine.target.slots or max(_AT_ONCE),
@@ -293,7 +293,7 @@ def _exercise(engine: Life, headers: dict[str, str], below: Below) -> None:
 
     def ask(name: str, words: int) -> server.Attempt:
         request = Request(name + " word" * words, words, _OUTPUT_TOKENS)
-        body = protocol.body(request, Asked(plan.served_name, ignore_eos=True))
+        body = protocol.request(request, Asked(plan.served_name, ignore_eos=True))
         return server.attempt(url, headers, protocol.path, body, _ANSWER_S)
 
     pool = ThreadPoolExecutor(max(_AT_ONCE))

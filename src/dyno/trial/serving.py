@@ -9,7 +9,7 @@ from dyno.facts.trial import TrialSpec
 from dyno.load.progress import Stop
 from dyno.probe import rig
 from dyno.store.run import Run
-from dyno.trial.engine_plan import EnginePlan
+from dyno.trial.engine_plan import EnginePlan, ready_api
 from dyno.trial.fleet import running
 from dyno.trial.session import Session, attach
 from dyno.trial.watcher import Watcher
@@ -20,7 +20,7 @@ def plan_of(trial: TrialSpec, lengths: Sequence[int] = ()) -> EnginePlan | None:
     trial has a server that runs already."""
     if trial.engine is None or not starts(trial.engine):
         return None
-    plan = EnginePlan(trial.engine, rig.read_machine())
+    plan = EnginePlan(trial.engine, rig.read_machine(), api=ready_api(trial))
     refuse(plan.problems(lengths))
     return plan
 

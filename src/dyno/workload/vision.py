@@ -105,26 +105,72 @@ def _internvl(width: int, height: int, settings: Settings) -> int:
 
 # In the order in which names are tried.
 RULES = (
-    VisionRule("qwen2-vl", ("qwen2_vl", "qwen2_5_vl"), r"qwen2(\.5)?-?(vl|omni)",
-               _qwen(14, 56 * 56, 12_845_056),
-               "transformers, Qwen2VLImageProcessor: patches of 14, merged 2 × 2; pixels by preprocessor_config.json "
-               "of Qwen2.5-VL-7B"),
-    VisionRule("qwen3-vl", ("qwen3_vl", "qwen3_vl_moe"), r"qwen3(\.5)?-?vl", _qwen(16, 65_536, 16_777_216),
-               "transformers, Qwen3-VL: patches of 16, merged 2 × 2; pixels by preprocessor_config.json of "
-               "Qwen3-VL-8B"),
-    VisionRule("llava-1.5", ("llava",), r"llava-(v?1\.5|1\.5)", _fixed(576),
-               "CLIP ViT-L/14 at 336 pixels: 24 × 24 patches, whatever the image"),
-    VisionRule("gemma-3", ("gemma3",), r"gemma-?3(?!n)", _fixed(260),
-               "transformers, Gemma3Processor: 256 tokens, a mark and an empty line on each side"),
-    VisionRule("paligemma-224", (), r"paligemma2?-.*224", _fixed(256), "SigLIP at 224 pixels: 16 × 16 patches"),
-    VisionRule("paligemma-448", (), r"paligemma2?-.*448", _fixed(1024), "SigLIP at 448 pixels: 32 × 32 patches"),
-    VisionRule("pixtral", ("pixtral",), r"pixtral", _pixtral(16, 1024),
-               "mistral-common, ImageEncoder: patches of 16, sides up to 1,024, a mark for each row"),
-    VisionRule("mistral-3", ("mistral3",), r"(mistral-small-3\.[12]|ministral-3)", _pixtral(28, 1540),
-               "mistral-common, ImageEncoder: patches of 14, merged 2 × 2, sides up to 1,540, a mark for each row"),
-    VisionRule("internvl", ("internvl_chat", "internvl"), r"internvl(2|3)", _internvl,
-               "InternVL's dynamic_preprocess: up to 12 tiles of 448 pixels with 256 tokens, and a thumbnail"),
-)  # fmt: skip
+    VisionRule(
+        "qwen2-vl",
+        ("qwen2_vl", "qwen2_5_vl"),
+        r"qwen2(\.5)?-?(vl|omni)",
+        _qwen(14, 56 * 56, 12_845_056),
+        "transformers, Qwen2VLImageProcessor: patches of 14, merged 2 × 2; pixels by preprocessor_config.json "
+        "of Qwen2.5-VL-7B",
+    ),
+    VisionRule(
+        "qwen3-vl",
+        ("qwen3_vl", "qwen3_vl_moe"),
+        r"qwen3(\.5)?-?vl",
+        _qwen(16, 65_536, 16_777_216),
+        "transformers, Qwen3-VL: patches of 16, merged 2 × 2; pixels by preprocessor_config.json of "
+        "Qwen3-VL-8B",
+    ),
+    VisionRule(
+        "llava-1.5",
+        ("llava",),
+        r"llava-(v?1\.5|1\.5)",
+        _fixed(576),
+        "CLIP ViT-L/14 at 336 pixels: 24 × 24 patches, whatever the image",
+    ),
+    VisionRule(
+        "gemma-3",
+        ("gemma3",),
+        r"gemma-?3(?!n)",
+        _fixed(260),
+        "transformers, Gemma3Processor: 256 tokens, a mark and an empty line on each side",
+    ),
+    VisionRule(
+        "paligemma-224",
+        (),
+        r"paligemma2?-.*224",
+        _fixed(256),
+        "SigLIP at 224 pixels: 16 × 16 patches",
+    ),
+    VisionRule(
+        "paligemma-448",
+        (),
+        r"paligemma2?-.*448",
+        _fixed(1024),
+        "SigLIP at 448 pixels: 32 × 32 patches",
+    ),
+    VisionRule(
+        "pixtral",
+        ("pixtral",),
+        r"pixtral",
+        _pixtral(16, 1024),
+        "mistral-common, ImageEncoder: patches of 16, sides up to 1,024, a mark for each row",
+    ),
+    VisionRule(
+        "mistral-3",
+        ("mistral3",),
+        r"(mistral-small-3\.[12]|ministral-3)",
+        _pixtral(28, 1540),
+        "mistral-common, ImageEncoder: patches of 14, merged 2 × 2, sides up to 1,540, a mark for each row",
+    ),
+    VisionRule(
+        "internvl",
+        ("internvl_chat", "internvl"),
+        r"internvl(2|3)",
+        _internvl,
+        "InternVL's dynamic_preprocess: up to 12 tiles of 448 pixels with 256 tokens, and a thumbnail",
+    ),
+)
 _BY_NAME = {rule.name: rule for rule in RULES}
 AUTO, NONE = "auto", "none"
 

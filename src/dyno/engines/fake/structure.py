@@ -72,6 +72,10 @@ def example(schema: Any, wrong: bool = False, depth: int = 0) -> Any:
     if kind == "array":
         least = max(schema.get("minItems", 1), 1)
         return [example(schema.get("items", {}), depth=depth + 1) for _ in range(least)]
+    return _scalar(kind, schema)
+
+
+def _scalar(kind: str, schema: dict[str, Any]) -> Any:
     if kind == "string":
         return "word".ljust(schema.get("minLength", 4), "x")[: schema.get("maxLength", 99)]
     return {

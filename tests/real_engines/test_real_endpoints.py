@@ -1,0 +1,141 @@
+"""Other endpoints than streams of text, on real engines: the embedded llama.cpp, and vLLM with small models made here.
+
+Prompts have the lengths that were asked for, by the server's own counts.
+"""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dyno.cli.main import main
+from dyno.engines import model
+from dyno.engines.environment import installed
+from reference import ROOT
+
+pytestmark = [pytest.mark.real, pytest.mark.engines]
+
+_SHORT = ["--random-input-len", "40", "--random-output-len", "8"]
+
+
+def measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], *words: str
+) -> dict[str, Any]:
+    args = ["--runs", str(tmp_path / "runs"), "--disable-tqdm", "--allow-void", "--json"]
+    load = ["--num-prompts", "6", "--max-concurrency", "2"]
+    assert main(["bench", "serve", *args, *load, *words]) == 0
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return result
+
+
+@pytest.mark.parametrize("form", [[], ["--no-streaming"]])
+@pytest.mark.parametrize("backend", ["openai-responses", "anthropic", "openai-chat"])
+def test_llama_cpp_speaks_each_api_of_text(
+    backend: str, form: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--engine", "llamacpp", "--backend", backend, *_SHORT, *form]
+    result = measured(tmp_path, capsys, *words)
+    assert result["completed"] == 6
+    assert result["dyno"]["tokens_by"] == {"usage": 6}
+    # a chat template's marks come on top
+    assert 6 * 40 < result["total_input_tokens"] < 6 * 60
+    assert (result["mean_ttft_ms"] is None) == bool(form)
+    assert result["mean_e2el_ms"] > 0
+
+
+@pytest.mark.parametrize("backend", ["openai-responses", "anthropic"])
+def test_llama_cpp_goes_on_with_its_own_answers_in_each_api(
+    backend: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--engine", "llamacpp", "--backend", backend, "--dataset-name", "chat"]
+    words += ["--turns", "3", "--turn-input-len", "10", "--turn-output-len", "6"]
+    result = measured(
+        tmp_path, capsys, *words, "--num-sessions", "2", "--system-prompt-len", "10"
+    )
+    assert result["dyno"]["sessions"]["completed"] == 2
+
+
+def test_llama_cpp_embeds_with_the_counts_of_its_metrics(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--engine", "llamacpp", "--engine-args=--embeddings --pooling mean"]
+    words += ["--backend", "openai-embeddings", "--random-input-len", "30"]
+    result = measured(tmp_path, capsys, *words, "--random-batch-size", "2")
+    assert result["total_input_sequences"] == 12
+    assert result["total_input_tokens"] == 12 * 30
+    assert result["total_output_tokens"] == 0
+
+
+def test_llama_cpp_holds_a_schema_on_its_chat_route(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"ok": {"type": "boolean"}},
+        "required": ["ok"],
+    }
+    schema["additionalProperties"] = False
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    words = ["--engine", "llamacpp", "--backend", "openai-chat", "--random-input-len", "40"]
+    words += [
+        "--random-output-len",
+        "60",
+        "--extra-body",
+        json.dumps({"response_format": form}),
+    ]
+    held = measured(tmp_path, capsys, *words, "--dataset-name", "tasks")["dyno"][
+        "structured"
+    ]
+    assert held["checked"] == 6
+    # a model of this size may fill its answer with white space; what it ends is valid
+    assert held["valid"] + held["problems"].get("cut", 0) == 6
+
+
+# ---- vLLM ----
+
+
+def _made(kind: str, folder: Path) -> Path:
+    """Make a small model by vLLM's interpreter."""
+    known = installed("vllm")
+    if not known:
+        pytest.skip("needs `dyno engines install vllm --variant cpu`")
+    script = ROOT / "tests" / "small_models.py"
+    words = [known[0].python, str(script), kind, str(model.FOLDER), str(folder / kind)]
+    subprocess.run(words, check=True, capture_output=True)
+    return folder / kind
+
+
+@pytest.mark.parametrize(
+    ("kind", "backend", "words", "tokens"),
+    [
+        ("embedding", "openai-embeddings", ["--random-batch-size", "2"], 6 * 2 * 30),
+        (
+            "reranker",
+            "vllm-rerank",
+            ["--dataset-name", "random-rerank", "--random-batch-size", "3"],
+            None,
+        ),
+    ],
+)
+def test_vllm_counts_the_inputs_that_dyno_counts(
+    kind: str,
+    backend: str,
+    words: list[str],
+    tokens: int | None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    made = _made(kind, tmp_path)
+    engine = ["--engine", "vllm", "--model", str(made), "--dtype", "float32"]
+    engine += ["--engine-args=--enforce-eager", "--max-num-seqs", "4"]
+    engine += ["--gpu-memory-utilization", "0.2"]
+    result = measured(
+        tmp_path, capsys, *engine, "--backend", backend, "--random-input-len", "30", *words
+    )
+    inputs = 12 if kind == "embedding" else 18
+    assert result["total_input_sequences"] == inputs
+    assert result["completed"] == 6
+    if tokens is not None:
+        assert result["total_input_tokens"] == tokens
