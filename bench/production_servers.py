@@ -158,8 +158,8 @@ def priorities() -> Server:
 
 
 class Autoscaler:
-    """One to three replicas of eight places each. One more, 30 s after two periods of 15 s in which they were 80 % busy;
-    one fewer after four in which they were less than 40 % busy. Its state outlasts a load."""
+    """One to three replicas of eight places each. One more, 30 s after two periods of 15 s in which they were 80 %
+    busy; one fewer after four in which they were less than 40 % busy. Its state outlasts a load."""
 
     def __init__(self) -> None:
         self.reset()
@@ -416,6 +416,9 @@ class Chip:
     """Gets hot with the load, within 45 s, and slower from 80 % of its heat on. It stays hot from load to load."""
 
     def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
         self.heat, self._at_s = 0.3, 0.0
 
     def factor(self, now_s: float, use: float) -> float:
@@ -457,7 +460,7 @@ def throttles() -> Server:
 
     def load(level: float, rng: np.random.Generator, begins_s: float) -> Load:
         if begins_s == 0:
-            chip.__init__()  # type: ignore[misc]
+            chip.reset()
         return HotLoad(int(level), chip, begins_s, rng)
 
     truth = max(n for n in np.arange(20, 50, 0.1) if n / 50 * hot(min(n / 40, 1.0)) <= 1)

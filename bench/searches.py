@@ -1,4 +1,4 @@
-"""`dyno find` itself, over real sockets, against servers whose highest load is known: five that it once answered wrongly.
+"""`dyno find` itself, over real sockets, against five servers whose highest load is known: it once had them wrong.
 
     python bench/searches.py             each once: right, wrong, not decided; requests and seconds
     python bench/searches.py --busy 2    the same beside two busy loops
@@ -21,10 +21,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Iterator, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -154,6 +154,7 @@ class Case(NamedTuple):
     truth: tuple[float, float]
 
 
+_CHAT = "--backend openai-chat --dataset-name chat --turns 5"
 # In a closed loop all its requests are in flight.
 CASES = [
     Case("50 ms + 20 ms each", _rises, "--target ttft_p50:320", (12.75, 13.5)),
@@ -161,7 +162,7 @@ CASES = [
     Case("sine, 20 s", _swings, "--target ttft_p50:300", (24, 35)),
     Case("15 % take 25 s", _hangs, "--target e2el_p90:500 --to 48", (0, 0)),
     Case("unlimited, 4 s", _unlimited, "--over rate --target ttft_p90:500 --to 16", (math.inf, math.inf)),
-    Case("chat, turns grow", _chats, "--backend openai-chat --dataset-name chat --turns 5 --target ttft_p50:250", (20.5, 22)),
+    Case("chat, turns grow", _chats, f"{_CHAT} --target ttft_p50:250", (20.5, 22)),
 ]  # fmt: skip
 
 
@@ -249,10 +250,9 @@ def main() -> int:
         wrong = wrong or judged == "WRONG"
         sent = sum(probe.sent for probe in answer.probes)
         truth = "–".join(f"{x:g}" for x in dict.fromkeys(case.truth))
-        print(
-            f"{case.name:20} {truth:>10} {answer.low or '–':>8} {answer.high or '–':>8} {sent:>9,} {answer.duration_s:>6.0f}  {judged}",
-            flush=True,
-        )
+        ends = f"{answer.low or '–':>8} {answer.high or '–':>8}"
+        cost = f"{sent:>9,} {answer.duration_s:>6.0f}"
+        print(f"{case.name:20} {truth:>10} {ends} {cost}  {judged}", flush=True)
     print(f"load of the machine: {os.getloadavg()[0]:.1f}", file=sys.stderr)
     return int(wrong)
 

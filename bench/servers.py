@@ -46,6 +46,8 @@ class Server(NamedTuple):
     served: float = math.inf  # the most that it serves, requests/s
     turns: tuple[float, ...] = ()
     hard: bool = False  # five minutes can hardly decide it
+    # what is late, fails or changes here takes longer than a probe: METHOD.md says how often such answers are wrong
+    slower: bool = False
     phased: bool = True  # a search may begin at any time; else its first load begins at 0
 
     @property

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from dyno import secrets
-from dyno.cli.settings import check_headers
+from dyno.api.headers import check_headers
 from dyno.conduct import study_plan
 from dyno.engines.launch import public_spec, spec_secrets
 from dyno.errors import TargetError, UsageError

@@ -26,7 +26,7 @@ _OFFERED = {
     "sql": "api.results",
     "MeasuredRun": "api.runs",
     "MeasuredRuns": "api.runs",
-    "Columns": "api.columns",
+    "ColumnTable": "api.columns",
     "FoundLoad": "api.searching",
     "TunedSettings": "api.searching",
     "PlannedStudy": "api.studies",

@@ -2,7 +2,7 @@
 
 from dyno.api import aio as aio
 from dyno.api.columns import (
-    Columns as Columns,
+    ColumnTable as ColumnTable,
 )
 from dyno.api.measuring import (
     latency as latency,

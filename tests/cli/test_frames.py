@@ -117,7 +117,7 @@ def test_a_connection_opened_for_a_request_sends_from_no_more(
     monkeypatch.setattr("dyno.load.pool.IDLE_MAX_NS", 0)  # none that is open is used
     bench(fake().base_url, tmp_path, "--max-concurrency", "2")
     assert {"Wire._connect"} == {stack[-2] for stack in sends}
-    assert max(map(len, sends)) == 10
+    assert max(map(len, sends)) == 9
 
 
 def test_a_study_sends_from_few_more(

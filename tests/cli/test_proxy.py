@@ -2,7 +2,7 @@
 
 import pytest
 
-from dyno.cli.settings import proxied
+from dyno.api.headers import proxied
 from dyno.errors import UsageError
 from dyno.facts.target import TargetSpec
 from dyno.http import Route, Url

@@ -139,7 +139,7 @@ def test_an_object_can_be_given_by_its_keys() -> None:
         ("--request-rate.x 1", "has no flag --request-rate.x"),
     ],
 )
-def test_keys_of_what_is_no_object_and_keys_beside_it_are_refused(
+def test_keys_of_another_value_and_keys_beside_an_object_are_refused(
     words: str, said: str
 ) -> None:
     with pytest.raises(UsageError, match=re.escape(said)):

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from dyno.explain.columns import columns
+from dyno.explain.explain import totals
 from dyno.explain.split import PartColumn, Split, split
-from dyno.explain.totals import totals
 from schedulers import Load, Rules, Simulated, simulate, true_part
 
 WITHIN = 0.05  # of the truth

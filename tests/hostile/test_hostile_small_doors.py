@@ -10,8 +10,8 @@ import pytest
 
 from conftest import Scripted
 from dyno import secrets
+from dyno.api.headers import check_headers
 from dyno.cli.main import main
-from dyno.cli.settings import check_headers
 from dyno.errors import UsageError
 from dyno.facts.engine import ContainerSpec, EngineSpec, image_problem
 from dyno.facts.rig import Rig

@@ -25,6 +25,7 @@ NAMED = {
     "cli/audit.py": "help: formats of other tools, and examples",
     "cli/compare.py": "an example in a help text",
     "cli/eval.py": "an example in a help text",
+    "cli/forward.py": "vLLM's own program, which the command runs",
     "cli/micro.py": "an example in a help text",
     "cli/models.py": "llama.cpp as a tool that quantizes",
     "cli/offline.py": "--backend takes the words of vLLM's own benchmark; examples",

@@ -1,5 +1,6 @@
 """dyno's own charts in a page, as a reader sees them; and the pages of the published reports."""
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import pytest
 import reports
 from chromium import OVERLAPS, Open, browser, missing, opened, settle, until
 from dyno.cli.main import main
+from dyno.explain.explain import Explained, RunContext, explain
 from dyno.facts.entry import Bar, Entry, Memory, Moment
 from dyno.report.charts import charts
 from dyno.report.page import page
+from schedulers import Load, Rules, simulate
 
 pytestmark = [
     pytest.mark.pages,
@@ -22,6 +25,13 @@ __all__ = ["browser", "opened"]  # fixtures
 ROOT = Path(__file__).parent.parent.parent
 PUBLISHED = sorted(p.name for p in (ROOT / "published").iterdir() if p.is_dir())
 NASTY = "<script>window.hacked=1</script>\\'\"`${x}\u2028[0].y|&amp;"
+
+
+@functools.cache
+def explained() -> Explained:
+    load = Load(count=60, concurrency=12, long_every=20, long_prompt=2000)
+    run = simulate(Rules(slots=6), load, ("queue", "prefill", "decode"))
+    return explain(run.records, RunContext("run"))
 
 
 def rich(entry: Entry) -> Entry:
@@ -40,6 +50,8 @@ def rich(entry: Entry) -> Entry:
         memory=Memory(60e9, 70e9),
         power_w=500.0,
         joules_per_token=0.5,
+        parts=explained().explanation.parts,
+        slowest=explained().happenings.neighbourhoods(),
     )
 
 
@@ -215,6 +227,28 @@ def test_a_select_shows_another_statistic(opened: Open) -> None:
     until(
         tab,
         "document.querySelector('#ttft-concurrency svg.marks').textContent.includes('p99')",
+    )
+
+
+def test_a_bar_of_parts_is_shown_in_time_or_in_percent(opened: Open) -> None:
+    tab = opened()
+    assert "milliseconds" in words(tab, "parts") and "queue" in words(tab, "parts")
+    tab.locator("#parts select").first.select_option(label="percent of the latency")
+    until(
+        tab,
+        "document.querySelector('#parts svg.marks').textContent.includes('percent of the latency')",
+    )
+
+
+def test_another_slow_request_is_shown_among_its_neighbours(opened: Open) -> None:
+    tab = opened()
+    first, second = explained().explanation.tail[:2]
+    assert f"request {first.index}: " in words(tab, "slow-request")
+    assert "▶" in words(tab, "slow-request")
+    tab.locator("#slow-request select").last.select_option(label="number 2")
+    until(
+        tab,
+        f"document.querySelector('#slow-request svg.marks').textContent.includes('request {second.index}: ')",
     )
 
 

@@ -65,6 +65,10 @@ def test_the_metrics_of_a_real_vllm_are_read() -> None:
         "prefix_queried_tokens": 0.0,
         "prefix_hit_tokens": 0.0,
         "output_tokens": 618770.0,
+        "queue_s": 3798.7410024369824,
+        "prefill_s": 1669.8154882920376,
+        "decode_s": 12220.24598402299,
+        "timed_requests": 4837.0,
     }
 
 

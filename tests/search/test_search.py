@@ -306,7 +306,7 @@ def test_one_failure_misses_a_target_of_none() -> None:
 
 
 def test_a_share_of_failed_requests_is_asked_of_the_loads_beside_the_limit() -> None:
-    """Failures jump: 40 requests/s lose none, and 56 one of fifty. The next probes are of these, and of no lower load."""
+    """Failures jump: 40 requests/s lose none, 56 one of fifty. The next probes are of these, and of no lower load."""
     limits = parse(["failed:0.01"])
     search = Search(limits, 0.1, 1000, whole=False, start=4)
 
@@ -783,6 +783,7 @@ def test_a_server_that_is_slower_with_little_load_has_its_answer_above(
     known = search.interval()
     assert 8 <= known.low <= 40 <= known.high
     assert search.slow_below is not None and search.outcome(1.0) == "misses"
+    assert not {p.level for p in search.on_the_line()} & set(search.left_out)
 
 
 def test_what_every_load_meets_and_what_none_meets() -> None:

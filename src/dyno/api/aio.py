@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dyno import errors
-from dyno.api.job import Job, JobEnd, JobProgress
+from dyno.api.job import JobEnd, JobProgress, MeasuringJob
 from dyno.api.progress import LOG, OnProgress
 from dyno.api.runs import RUNS, MeasuredRun, MeasuredRuns
 from dyno.child import Child
@@ -107,7 +107,7 @@ async def _folders(
     progress: OnProgress | None,
 ) -> list[str]:
     """Let a process do it, and return the folders of its runs."""
-    job = Job(call, _sendable({**keywords, "runs": os.fspath(runs)}))
+    job = MeasuringJob(call, _sendable({**keywords, "runs": os.fspath(runs)}))
     loop = asyncio.get_running_loop()
 
     def hear(report: JobProgress) -> None:
@@ -129,7 +129,7 @@ async def _folders(
     return end.folders
 
 
-def _wait(child: Child, job: Job, hear: Callable[[JobProgress], None]) -> JobEnd:
+def _wait(child: Child, job: MeasuringJob, hear: Callable[[JobProgress], None]) -> JobEnd:
     """Hand the job over, and hear of it until it is over."""
     child.give(job)
     while True:

@@ -1,4 +1,4 @@
-"""Columns of runs: NumPy arrays by name, and an Arrow stream, which pandas, Polars, PyArrow and DuckDB read."""
+"""ColumnTable of runs: NumPy arrays by name, and an Arrow stream, which pandas, Polars, PyArrow and DuckDB read."""
 
 import itertools
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _SHOWN = 10  # rows of a notebook's table; columns of a line
 
 
-class Columns:
+class ColumnTable:
     """A table of runs, requests or samples: `records["ttft_ms"]` is a NumPy array, `len(records)` the number of rows.
 
     Missing numbers are NaN, other missing values None. `polars.DataFrame(records)`, `pyarrow.table(records)`,

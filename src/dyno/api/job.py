@@ -16,7 +16,7 @@ from dyno.api.progress import LOG, ProgressReport
 from dyno.errors import DynoError, Interrupted
 
 
-class Job(msgspec.Struct):
+class MeasuringJob(msgspec.Struct):
     call: str  # a function of dyno's
     keywords: dict[str, Any]
 
@@ -34,7 +34,7 @@ class JobEnd(msgspec.Struct, tag="end"):
 
 
 def main() -> None:
-    job = child.task(Job)
+    job = child.task(MeasuringJob)
     threading.Thread(target=_interrupt_on_order, daemon=True).start()
     child.report(_outcome(job))
 
@@ -55,14 +55,14 @@ class _Warned(logging.Handler):
         self.texts.append(record.getMessage())
 
 
-def _outcome(job: Job) -> JobEnd:
+def _outcome(job: MeasuringJob) -> JobEnd:
     LOG.addHandler(warned := _Warned())
     try:
         folders = _folders(job)
         end = JobEnd(folders)
     except DynoError as e:
-        kept = e.folder if isinstance(e, Interrupted) else None
-        end = JobEnd(error=type(e).__name__, text=str(e), folder=str(kept or ""))
+        folder = e.folder if isinstance(e, Interrupted) else None
+        end = JobEnd(error=type(e).__name__, text=str(e), folder=str(folder or ""))
     except KeyboardInterrupt:
         end = JobEnd(error="Interrupted", text="interrupted. Nothing was measured.")
     except Exception as e:  # a bug, which is reported as one
@@ -71,7 +71,7 @@ def _outcome(job: Job) -> JobEnd:
     return end
 
 
-def _folders(job: Job) -> list[str]:
+def _folders(job: MeasuringJob) -> list[str]:
     from dyno.api import measuring, studies
 
     def progress(now: ProgressReport) -> None:

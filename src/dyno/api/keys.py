@@ -157,6 +157,32 @@ class ServerKeys(EngineKeys, total=False):
     """rate of the k-th client in proportion to 1 / k^S; 0: all alike"""
     client_rate_rps: float
     """requests per second of all clients together"""
+    audio_len_s: str
+    """random-audio: seconds of each sound; also a distribution"""
+    asr_min_audio_len_sec: float
+    """custom_audio: shortest sound to send"""
+    asr_max_audio_len_sec: float | None
+    """custom_audio: longest sound to send (default: no limit)"""
+    reranker: bool
+    """random-rerank: query and documents each have --random-input-len tokens; else a pair of them has (study: reranker = false)"""
+    image_tokens: str
+    """the model's rule for the tokens of an image: a family such as qwen2-vl, a number, or none (default: auto, by the model)"""
+    random_mm_base_items_per_request: int
+    """random-mm: images and videos of a request"""
+    random_mm_num_mm_items_range_ratio: float
+    """random-mm: their number is drawn from N × (1 − R) to N × (1 + R)"""
+    random_mm_limit_mm_per_prompt: str
+    """random-mm: most images and videos of a request"""
+    random_mm_bucket_config: str
+    """random-mm: share of each size, as (height, width, frames); several frames are a video"""
+    image_format: Literal["jpeg", "png"]
+    """random-mm: format of generated images"""
+    structured_kind: Literal["json", "json-unique", "object", "tools", "choice", "regex"]
+    """structured: the form of answers; json-unique: another schema for each request, which no server has prepared"""
+    json_schema_path: str | None
+    """structured: a JSON schema (default: three of dyno's own)"""
+    structured_output_ratio: float
+    """structured: share of the requests that prescribe the form; the others ask for it in words alone"""
     speed_bench_dataset_subset: Literal[
         "qualitative",
         "throughput_1k",
@@ -210,6 +236,10 @@ class ServerKeys(EngineKeys, total=False):
     """chat: tokens of each question, without the history; also a distribution"""
     turn_output_len: str | None
     """tokens to generate in each turn; also a distribution (default: chat 128, conversations as in the file, or 256)"""
+    random_batch_size: int
+    """random: texts of a request for embeddings; random-rerank: documents of a request"""
+    token_ids: bool
+    """random: send prompts as token ids, so that the server encodes nothing"""
     classes: Mapping[str, Mapping[str, Any]]
     """classes of traffic by name, each with its own keys (dataset mix)"""
     burstiness: float | None
@@ -232,6 +262,10 @@ class ServerKeys(EngineKeys, total=False):
     """more fields for each request's body"""
     chat_template_kwargs: Mapping[str, Any]
     """variables of the chat template, such as enable_thinking"""
+    stream: bool
+    """ask for each answer in one piece: it has no first token, and no TTFT, TPOT and ITL (study: stream = false)"""
+    template: Mapping[str, Any]
+    """backend json: body of a request, and the places of text and counts in an answer"""
     request_id_prefix: str | None
     """send a header x-request-id with each request: this text and its number (default: none)"""
     percentiles: list[float]

@@ -63,6 +63,10 @@ _PARTS = ("engine", "workload", "load", "trial")
 _NOT_TAKEN = {"kind", "requests_per_stream"}
 _ENGINE = Option(help="start an engine of this kind; `dyno engines` lists them")
 _FOR_SERVERS = {
+    "stream",
+    "template",
+    "token_ids",
+    "random_batch_size",
     "base_url",
     "api_key_env",
     "backend",
@@ -240,7 +244,8 @@ def _complete_prompts(work: dict[str, Any], load: dict[str, Any]) -> None:
     """Fill in lengths by the data set's defaults, and the load that is meant where none is given."""
     dataset = DATASETS.get(_named_dataset(work))
     if dataset is not None:
-        lengths = {n.field: n.default for n in dataset.lengths if n.default is not None}
+        owner = DATASETS[dataset.lengths_of or dataset.name]
+        lengths = {n.field: n.default for n in owner.lengths if n.default is not None}
         if dataset.traits.exact:
             lengths |= {"input_len": INPUT_LEN, "output_len": OUTPUT_LEN}
         _default(work, {**dataset.flag_defaults, **lengths})

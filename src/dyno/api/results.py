@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dyno.api import html
-from dyno.api.columns import Columns
+from dyno.api.columns import ColumnTable
 from dyno.api.runs import RUNS, MeasuredRun, MeasuredRuns
 from dyno.errors import ImportFailed, StoreError, UsageError
 from dyno.facts.comparison import Comparison, GateResult
@@ -43,11 +43,11 @@ def load(what: Named = RUNS, *, runs: Named = RUNS) -> MeasuredRuns:
     return MeasuredRuns((MeasuredRun(folder) for folder in folders), missing)
 
 
-def sql(query: str, *, runs: Named = RUNS) -> Columns:
+def sql(query: str, *, runs: Named = RUNS) -> ColumnTable:
     """Query all runs with SQL, as `dyno sql` does. docs/reference/sql.md lists tables and columns."""
     from dyno.store.sql import RunTables
 
-    return Columns(RunTables(Path(runs)), query)
+    return ColumnTable(RunTables(Path(runs)), query)
 
 
 # ---- two sides ----

@@ -14,7 +14,7 @@ from dyno.facts.summary import Result, Summary
 from dyno.store.run import Manifest, Run
 
 if TYPE_CHECKING:
-    from dyno.api.columns import Columns
+    from dyno.api.columns import ColumnTable
     from dyno.facts.imported import Row
 
 RUNS = "runs"  # the folder of runs, where no other is named
@@ -137,25 +137,25 @@ class MeasuredRun:
     # ---- single requests ----
 
     @property
-    def records(self) -> "Columns":
+    def records(self) -> "ColumnTable":
         """Return one row per request: times in ns since the load began, tokens, latencies in ms, error."""
         return self._columns("requests")
 
     @property
-    def iterations(self) -> "Columns":
+    def iterations(self) -> "ColumnTable":
         """Return one row per iteration of an offline benchmark."""
         return self._columns("iterations")
 
     @property
-    def telemetry(self) -> "Columns":
+    def telemetry(self) -> "ColumnTable":
         """Return one row per sampled value of machine and engine."""
         return self._columns("telemetry")
 
-    def _columns(self, table: str) -> "Columns":
-        from dyno.api.columns import Columns
+    def _columns(self, table: str) -> "ColumnTable":
+        from dyno.api.columns import ColumnTable
         from dyno.store.sql import RunTables
 
-        return Columns(
+        return ColumnTable(
             RunTables(self.path, [self.path]), f"SELECT * EXCLUDE (run) FROM {table}"
         )
 
@@ -209,17 +209,17 @@ class MeasuredRuns(Sequence[MeasuredRun]):
         return [row for run in self for row in run.rows]
 
     @property
-    def table(self) -> "Columns":
+    def table(self) -> "ColumnTable":
         """Return one row per run: its settings, its machine and every number, as `dyno sql` has them."""
         return self.sql("SELECT * FROM trials")
 
-    def sql(self, query: str) -> "Columns":
+    def sql(self, query: str) -> "ColumnTable":
         """Query these runs: the tables are those of `dyno sql`."""
-        from dyno.api.columns import Columns
+        from dyno.api.columns import ColumnTable
         from dyno.store.sql import RunTables
 
         paths = [run.path for run in self]
-        return Columns(RunTables(Path(), paths), query)
+        return ColumnTable(RunTables(Path(), paths), query)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self.table.__arrow_c_stream__(requested_schema)

@@ -264,10 +264,10 @@ def detail(row: Row) -> Detail | None:
     if row.kind == "quality":  # read with its answers
         return Detail(row)
     run = Run(Path(row.file))
-    full = read_row(run)
     if row.kind != "serve" or not run.records_path.exists():
-        return Detail(full)
+        return Detail(read_row(run))
     records = list(run.records())
+    full = read_row(run, records=records)
     each = explained(run, records=records)
     return Detail(
         full,

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from dyno.explain.explain import Explained
+from dyno.explain.explain import Explained, without_claims
 from dyno.explain.split import title_of
 from dyno.facts.explanation import ATOMS, Part, PartChange, PartDifference
 from dyno.measure.statistics import quantile, welch_df
@@ -21,6 +21,10 @@ _NAMED = 0.1
 _LEAST_POINTS = 0.5
 _CONFIDENCE = 0.975
 By = Literal["repeats", "requests"]
+BASIS: dict[By, str] = {
+    "repeats": "Intervals are from the repeats.",
+    "requests": "Intervals are from the requests of one run each: they leave out what differs from run to run.",
+}
 Per = Literal["request", "output token"]
 
 
@@ -33,7 +37,10 @@ class _Mean(NamedTuple):
 def difference(
     a: Sequence[Explained], b: Sequence[Explained], names: tuple[str, str]
 ) -> PartDifference:
-    """Compare two sides of one load; each may have several repeats."""
+    """Compare two sides of one load; each may have several repeats. Where a server reports its times on one side alone,
+    they are used on neither: parts would have other borders."""
+    if len({each.has_claims for each in (*a, *b)}) > 1:
+        a, b = ([without_claims(each) for each in side] for side in (a, b))
     by: By = "repeats" if min(len(a), len(b)) > 1 else "requests"
     per = _per(a, b)
     groups = _common([_parts(each, by) for each in (*a, *b)])

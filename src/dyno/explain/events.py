@@ -21,8 +21,9 @@ from dyno.numbers import count, duration, many, percent
 from dyno.units import NS_PER_MS, NS_PER_S, seconds
 
 SLOWEST = 10
-NEIGHBOURS = 25
-MOST_STRETCHES = 20  # of one request in a timeline
+DRAWN = 5  # requests that a page draws, each among NEIGHBOURS
+NEIGHBOURS = 15
+MOST_STRETCHES = 8  # gaps of one request in a timeline
 WAITED, BEFORE_FIRST = "client's wait", "until the first token"
 QUEUED, PREFILL, DECODE = "queue and network", "prefill", "decode"
 HELD_UP, PAUSED = "long gap", "pause"
@@ -62,7 +63,7 @@ class Happenings:
         order = np.argsort(-self._split.latency, kind="stable")[:most]
         return [self.request(int(place)) for place in order]
 
-    def neighbourhoods(self, most: int = SLOWEST) -> list[Neighbourhood]:
+    def neighbourhoods(self, most: int = DRAWN) -> list[Neighbourhood]:
         order = np.argsort(-self._split.latency, kind="stable")[:most]
         return [self._neighbourhood(int(place)) for place in order]
 
@@ -230,4 +231,4 @@ class Happenings:
 
 
 def _short_s(ns: int) -> float:
-    return round(seconds(ns), 5)
+    return round(seconds(ns), 4)

@@ -3,14 +3,19 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import msgspec
+import numpy as np
+
 from dyno.explain.bounds import HardwareBound
-from dyno.explain.columns import Columns, columns
+from dyno.explain.columns import NONE, Columns, columns
 from dyno.explain.events import Happenings
-from dyno.explain.split import Split, split
-from dyno.explain.totals import totals, with_histograms
-from dyno.facts.explanation import Explanation
+from dyno.explain.split import CLAIM_SLACK, PartColumn, Split, split, title_of
+from dyno.facts.explanation import Explanation, Part, PartSource
 from dyno.facts.record import ClientFacts, Record
-from dyno.facts.telemetry import Sample, TelemetrySummary
+from dyno.facts.telemetry import EngineTelemetry, Sample, TelemetrySummary
+from dyno.units import NS_PER_MS, NS_PER_S
+
+_COUNTS_DIFFER = 0.01  # of a histogram's requests and those of the load
 
 
 class RunContext(NamedTuple):
@@ -31,22 +36,44 @@ class Explained(NamedTuple):
     columns: Columns
     split: Split
     happenings: Happenings
+    context: RunContext
+
+    @property
+    def has_claims(self) -> bool:
+        """Return whether a part is what the server reports."""
+        return any("claimed" in p.sources for p in self.explanation.parts)
 
 
-def explain(records: Iterable[Record], facts: RunContext) -> Explained:
-    c = columns(records)
-    telemetry, client = facts.telemetry, facts.client
+def explain(records: Iterable[Record], context: RunContext) -> Explained:
+    return _explained(columns(records), context)
+
+
+def without_claims(each: Explained) -> Explained:
+    """Return the same without what the server reports of its times."""
+    c, telemetry = each.columns, each.context.telemetry
+    silent = np.full_like(c.queue, NONE)
+    if telemetry is not None:
+        engines = [
+            msgspec.structs.replace(e, timed_requests=None) for e in telemetry.engines
+        ]
+        telemetry = msgspec.structs.replace(telemetry, engines=engines)
+    c = c._replace(queue=silent, prefill=silent, decode=silent)
+    return _explained(c, each.context._replace(telemetry=telemetry))
+
+
+def _explained(c: Columns, context: RunContext) -> Explained:
+    telemetry, client = context.telemetry, context.client
     preempted = telemetry.total("preemptions") if telemetry is not None else None
     trips = client.round_trips_ns if client is not None else []
-    parts = split(c, facts.bound, trips, None if preempted is None else round(preempted))
-    happenings = Happenings(c, parts, client, facts.samples)
+    parts = split(c, context.bound, trips, None if preempted is None else round(preempted))
+    happenings = Happenings(c, parts, client, context.samples)
     notes = list(parts.notes)
     each = totals(parts.parts, parts.latency)
     engines = telemetry.engines if telemetry is not None else []
     ended = int(c.completed.sum())
     explanation = Explanation(
-        run=facts.run,
-        title=facts.title,
+        run=context.run,
+        title=context.title,
         requests=ended,
         failed=int(c.failed.sum()),
         left_out=int((~c.completed & ~c.failed).sum()),
@@ -57,4 +84,129 @@ def explain(records: Iterable[Record], facts: RunContext) -> Explained:
         tail=happenings.slowest(),
         notes=notes,
     )
-    return Explained(explanation, c, parts, happenings)
+    return Explained(explanation, c, parts, happenings, context)
+
+
+# ---- all requests together, and what the server reports of all of them ----
+
+
+def totals(parts: Sequence[PartColumn], latency: np.ndarray) -> list[Part]:
+    whole = int(latency.sum())
+    count = max(len(latency), 1)
+    out = []
+    for p in parts:
+        total = int(p.value.sum())
+        low, high = p.sums
+        share = total / whole if whole else 0.0
+        mean_ms = total / count / NS_PER_MS
+        out.append(
+            Part(
+                p.name,
+                p.title,
+                [*p.covers],
+                [*p.sources],
+                p.about,
+                total,
+                min(low, total),
+                max(high, total),
+                mean_ms,
+                share,
+            )
+        )
+    return out
+
+
+def with_histograms(
+    parts: list[Part], engines: Sequence[EngineTelemetry], requests: int, notes: list[str]
+) -> list[Part]:
+    """Split parts further by what the server reports of all requests together."""
+    reports = [e for e in engines if e.timed_requests]
+    if not reports or any(p.covers == ["queue"] for p in parts):
+        return parts
+    counted = sum(e.timed_requests or 0 for e in reports)
+    if abs(counted - requests) > max(1, _COUNTS_DIFFER * requests):
+        notes.append(
+            f"The server's histograms have {counted:,} requests, the load {requests:,}: they are not used."
+        )
+        return parts
+    first = _cut(parts, ("queue", "prefill"), reports, requests, notes)
+    return _cut(first, ("decode",), reports, requests, notes)
+
+
+def _cut(
+    parts: list[Part],
+    names: Sequence[str],
+    reports: Sequence[EngineTelemetry],
+    requests: int,
+    notes: list[str],
+) -> list[Part]:
+    """Cut what the histograms of these names report out of the part that covers them."""
+    for name in names:
+        values = [getattr(e, f"{name}_s") for e in reports]
+        if None in values:
+            continue
+        counted = sum(e.timed_requests or 0 for e in reports)
+        said = round(sum(values) / counted * requests * NS_PER_S)
+        parts = _cut_one(parts, name, said, requests, notes)
+    return parts
+
+
+# What is known to be a part of a histogram's time already: the bound, pauses and stalls.
+_INSIDE = {
+    "queue": set[str](),
+    "prefill": {"prefill_bound"},
+    "decode": {"decode_bound", "stall", "preemption"},
+}
+_OWN = {
+    "queue": ("queue",),
+    "prefill": ("prefill_bound", "prefill_above"),
+    "decode": ("decode_bound", "decode_above", "stall", "preemption"),
+}
+_MAIN = {"queue": "queue", "prefill": "prefill_above", "decode": "decode_above"}
+
+
+def _cut_one(
+    parts: list[Part], name: str, said: int, requests: int, notes: list[str]
+) -> list[Part]:
+    whole = next((p for p in parts if _MAIN[name] in p.covers), None)
+    if whole is None or {*whole.covers} <= {*_OWN[name]}:
+        return parts
+    known = sum(p.total_ns for p in parts if p is not whole and {*p.covers} & _INSIDE[name])
+    mine = said - known
+    if not 0 <= mine <= whole.total_ns * (1 + CLAIM_SLACK):
+        notes.append(
+            f"The server's histogram of {name} doesn't fit what was measured: it is not used."
+        )
+        return parts
+    mine = min(mine, whole.total_ns)
+    covers = [atom for atom in whole.covers if atom in _OWN[name]]
+    left = [atom for atom in whole.covers if atom not in covers]
+    about = f"the server reports it of all requests together ({name})"
+    cut = _piece(whole, covers, ["claimed"], about, mine, requests)
+    rest = _piece(whole, left, ["calculated"], whole.about, whole.total_ns - mine, requests)
+    place = parts.index(whole)
+    return [*parts[:place], cut, rest, *parts[place + 1 :]]
+
+
+def _piece(
+    whole: Part,
+    covers: list[str],
+    sources: list[PartSource],
+    about: str,
+    total: int,
+    requests: int,
+) -> Part:
+    share = whole.share * total / whole.total_ns if whole.total_ns else 0.0
+    half = (whole.high_ns - whole.low_ns) // 2 if "claimed" not in sources else 0
+    return Part(
+        "+".join(covers),
+        title_of(covers),
+        covers,
+        sources,
+        about,
+        total,
+        max(total - half, 0),
+        total + half,
+        total / max(requests, 1) / NS_PER_MS,
+        share,
+    )

@@ -14,6 +14,7 @@ from dyno.explain.columns import NONE, Columns
 STEPS = 10  # quiet steps that make a figure of how long one takes
 # A step's length is known to that share: contexts grow, clocks change.
 _KNOWN_WITHIN = 0.05
+_ERRORS = 3  # standard errors: all gaps of a run share one step's error
 _OUTLIER = 4  # times the median: longer quiet gaps count as that long
 _MISSING = 0.2  # of a step: by so much at most they are corrected
 _LONG = 1.5  # times the median: such quiet gaps may be stalls that were seen late
@@ -420,7 +421,8 @@ def quiet_steps(gaps: StreamGaps, rate: float) -> Steps | None:
         streams=np.bincount(groups, gaps.streams) / np.bincount(groups),
         mean=mean,
         median=median,
-        error=missing + 2 * spread / np.sqrt(np.maximum(np.bincount(groups, parts), 1)),
+        error=missing
+        + _ERRORS * spread / np.sqrt(np.maximum(np.bincount(groups, parts), 1)),
         noise=float((spread / np.maximum(mean, 1)).mean()),
     )
 

@@ -191,33 +191,41 @@ class _Gathering:
         return Portion(numbers, places, ends, sizes, lines, self._unsettled, packed, resume)
 
 
-def portions(
-    results: Path, begin: int = 0, to: int | None = None
-) -> Iterator[tuple[Portion, int]]:
-    """Yield the whole portions of a file, each with its end. `to`: those behind it don't count."""
+def portions(results: Path, begin: int = 0, to: int | None = None) -> Iterator[Portion]:
+    """Yield the whole portions of a file. `to`: those behind it don't count."""
     if not results.exists():
         return
-    end = begin
     with results.open("rb") as file:
+        for start, end in _whole(file, begin, to):
+            file.seek(start)
+            yield _decode(file.read(end - start))
+
+
+def _whole(file: IO[bytes], begin: int, to: int | None) -> Iterator[tuple[int, int]]:
+    """Yield where each whole portion of a file begins and ends. Whoever wrote half a one was killed."""
+    size = os.fstat(file.fileno()).st_size if to is None else to
+    while begin + _LENGTH <= size:
         file.seek(begin)
-        while to is None or end < to:
-            head = file.read(_LENGTH)
-            length = int.from_bytes(head, "little")
-            data = file.read(length)
-            # whoever wrote it was killed
-            if len(head) < _LENGTH or len(data) < length:
-                return
-            end += _LENGTH + length
-            yield _decode(data), end
+        begin += _LENGTH
+        end = begin + int.from_bytes(file.read(_LENGTH), "little")
+        if end > size:
+            return
+        yield begin, end
+        begin = end
+
+
+def _end_of_whole(results: Path, begin: int = 0) -> int:
+    if not results.exists():
+        return begin
+    with results.open("rb") as file:
+        return max((end for _, end in _whole(file, begin, None)), default=begin)
 
 
 def decoded(task: DecodeTask) -> Iterator[Portion]:
     """Yield all portions of a share."""
     results, followed = task.files
-    for portion, _ in portions(followed, to=_counted(task)):
-        yield portion
-    for portion, _ in portions(results, _LENGTH):
-        yield portion
+    yield from portions(followed, to=_counted(task))
+    yield from portions(results, _LENGTH)
 
 
 def _counted(task: DecodeTask) -> int:
@@ -228,7 +236,7 @@ def _counted(task: DecodeTask) -> int:
             head = file.read(_LENGTH)
         if len(head) == _LENGTH:
             return int.from_bytes(head, "little")
-    end = max((end for _, end in portions(followed)), default=0)
+    end = _end_of_whole(followed)
     with _appending(results, 0) as file:
         file.write(end.to_bytes(_LENGTH, "little"))
     return end
@@ -238,23 +246,22 @@ def work(task: DecodeTask) -> Iterator[int]:
     """Decode what the files of a share haven't yet. Yield how many records they have, now and then."""
     done: set[int] = set()
     resume = START
-    _counted(task)
     for portion in decoded(task):
         done.update(_column(portion.numbers))
         resume = portion.resume
     results, _ = task.files
-    end = max((end for _, end in portions(results, _LENGTH)), default=_LENGTH)
-    yield from _Work(task, done, resume).into(results, end)
+    end = _end_of_whole(results, _LENGTH)
+    yield from _Decoding(task, done, resume).into(results, end)
 
 
 def follow(task: DecodeTask, wait: Callable[[], None]) -> Iterator[int]:
     """Do the same with a spool that grows, from its beginning. `wait`: what to do where it has no more yet. This ends
     only where something in the spool is unusual."""
     _, followed = task.files
-    yield from _Work(task, set(), START, wait).into(followed, 0)
+    yield from _Decoding(task, set(), START, wait).into(followed, 0)
 
 
-class _Work:
+class _Decoding:
     """Decodes a share. `done`: exchanges without which it goes on from `resume`."""
 
     def __init__(
@@ -423,7 +430,7 @@ class Decoders:
         self, source: SpoolSource, how: Settling, shares: int, follow: bool = False
     ) -> None:
         self.spool = source.path
-        results = Path(self.spool).with_suffix(f".{os.getpid()}-{next(_numbers)}")
+        results = f"{Path(self.spool).with_suffix('')}.{os.getpid()}-{next(_numbers)}"
         self._tasks = [
             DecodeTask(
                 source,

@@ -183,9 +183,7 @@ class Tally(Summed):
             self._add_counts(r.output_tokens or 0, r.tokens_other, r.tokens_by == "usage")
         n["end_at_once"] += timing.end_at_once(r)
         n["whole"] += r.answered_ns is not None
-        n["results"] += r.results or 0
-        if r.results is None:
-            self._tokens_by[r.tokens_by or "chunks"] += 1
+        self._add_source(r)
         _count_name(self._finish, r.finish_reason or "none")
         if r.model:
             _count_name(self._models, r.model)
@@ -193,9 +191,19 @@ class Tally(Summed):
             n["cached"] += r.cached_tokens
             n["cached_known"] += 1
         if r.server_queue_ns is not None:
-            n["server_queued"] += 1
-            n["server_queue_ns"] += r.server_queue_ns
+            self._add_server_queue(r.server_queue_ns)
         self._add_times(r)
+
+    def _add_source(self, r: Record) -> None:
+        """Count what an answer has: tokens, by whoever counted them, or vectors and scores."""
+        if r.results is None:
+            self._tokens_by[r.tokens_by or "chunks"] += 1
+        else:
+            self._n["results"] += r.results
+
+    def _add_server_queue(self, queue_ns: int) -> None:
+        self._n["server_queued"] += 1
+        self._n["server_queue_ns"] += queue_ns
 
     def _add_media(self, r: Record) -> None:
         if not r.media:

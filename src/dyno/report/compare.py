@@ -8,6 +8,7 @@ from dyno.facts.comparison import (
     LEAST_VARIATION,
     ONE_RUN,
     QUALITY_TEST,
+    Agreement,
     Comparison,
     Difference,
     GateResult,
@@ -137,13 +138,18 @@ def _overview_tables(c: Comparison, loads: Sequence[str]) -> Iterator[Table]:
 def _lowest_agreement(c: Comparison, as_markdown: bool) -> Iterator[str]:
     """Yield the lowest agreement of each test: a load asks the same prompts as the others."""
     for test in (ANSWERS_CHECK, QUALITY_TEST):
-        own = [p for p in c.pairings if p.agreement is not None and _test(p) == test]
-        totals = [p for p in own if p.total]
-        known = [p.agreement for p in totals or own if p.agreement is not None]
-        if known:
-            lowest = min(known, key=lambda a: a.identical / a.answers)
-            worst = ", at the worst load" if len(known) > 1 else ""
-            yield from _item(f"{test}{worst}: {lowest.words}.", as_markdown)
+        known = _agreements([p for p in c.pairings if _test(p) == test])
+        if not known:
+            continue
+        lowest = min(known, key=lambda a: a.identical / a.answers)
+        worst = ", at the worst load" if len(known) > 1 else ""
+        yield from _item(f"{test}{worst}: {lowest.words}.", as_markdown)
+
+
+def _agreements(pairings: Sequence[Pairing]) -> list[Agreement]:
+    """Return the agreement of each load, or of all tasks together where they have one."""
+    totals = [p for p in pairings if p.total and p.agreement is not None]
+    return [p.agreement for p in totals or pairings if p.agreement is not None]
 
 
 def _test(p: Pairing) -> str:

@@ -115,7 +115,7 @@ def conclude(
     return Words(
         compared=_compared(entries, unfinished),
         on=_on(entries),
-        answer=[*searched, *quality, *(answer if _adds(main, quality) else [])],
+        answer=[*searched, *quality, *_of_speeds(answer, main, quality)],
         confidence=[_confidence(j) for j in judged[:_MOST]] or [_NOTHING_COMPARED],
         caveats=_caveats(entries, findings, unfinished),
         agreement=list(_agreement(entries)),
@@ -143,9 +143,10 @@ def _known_best(sentences: list[str], standing: Standing | None) -> list[str]:
     return sentences[:1] if standing is not None else []
 
 
-def _adds(main: Judged | None, quality: Sequence[str]) -> bool:
-    """Return whether the contest says more of speeds than the sentences about quality do."""
-    return not quality or main is None or main.leads or main.difference is None
+def _of_speeds(answer: list[str], main: Judged | None, quality: Sequence[str]) -> list[str]:
+    """Return the contest's sentences, unless those about quality say already that speeds can't be separated."""
+    says_more = not quality or main is None or main.leads or main.difference is None
+    return answer if says_more else []
 
 
 # ---- what was compared ----

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from dyno.errors import UsageError
+from dyno.explain.difference import BASIS
 from dyno.explain.explain import Explained
 from dyno.explain.split import title_of
 from dyno.facts.explanation import (
@@ -29,7 +30,9 @@ def run_text(each: Explained, request: int | None = None) -> str:
     e = each.explanation
     lines = [*wrapped(_head(e)), ""]
     if not e.requests:
-        return "\n".join([*lines, "No request was completed: there is nothing to explain."])
+        return "\n".join(
+            [*lines, "No completed request has a token: there is nothing to explain."]
+        )
     shown = shown_parts(e.parts)
     lines += [_bar(shown), "", *_table(e, shown), ""]
     lines += [line for note in e.notes for line in wrapped(note, "Note: ", "  ")]
@@ -143,11 +146,7 @@ def difference_text(d: PartDifference) -> str:
         "points",
     ]
     table = terminal(text_table(titles, rows, right=(1, 2, 3, 4, 5), keep=(0, 3)))
-    basis = {
-        "repeats": "Intervals are from the repeats.",
-        "requests": "Intervals are from the requests of one run each: they leave out what differs from run to run.",
-    }[d.by]
-    per = f"Per {d.per}; points are percent of the latency of {d.a}. {basis}"
+    per = f"Per {d.per}; points are percent of the latency of {d.a}. {BASIS[d.by]}"
     notes = [line for note in d.notes for line in wrapped(note, "Note: ", "  ")]
     return "\n".join([*wrapped(d.sentence), "", *table, "", *wrapped(per), *notes])
 

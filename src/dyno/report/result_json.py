@@ -374,8 +374,8 @@ def _rate_changes(rows: Sequence[Record], manifest: Manifest) -> list[dict[str, 
 
 def _moment(began: datetime.datetime, after_ns: int) -> str:
     """Return a time as vLLM writes it: local, without a zone."""
-    at = began + datetime.timedelta(microseconds=after_ns / NS_PER_US)
-    return at.replace(tzinfo=None).isoformat()
+    time = began + datetime.timedelta(microseconds=after_ns / NS_PER_US)
+    return time.replace(tzinfo=None).isoformat()
 
 
 def _detailed(rows: Sequence[Record]) -> dict[str, list[Any]]:

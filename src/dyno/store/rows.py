@@ -7,6 +7,7 @@ every comparison is false.
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
+from itertools import chain
 from statistics import stdev
 from typing import Any, cast
 
@@ -72,13 +73,18 @@ def read_rows(run: Run, samples: bool = True) -> list[Row]:
     return quality_rows(str(run.path), run.manifest(), result, run.engine(), answers)
 
 
-def read_row(run: Run, samples: bool = True) -> Row:
-    """Return the row of a finished run with one result. `samples`: with its single requests, where they were stored."""
+def read_row(
+    run: Run, samples: bool = True, records: Iterable[Record] | None = None
+) -> Row:
+    """Return the row of a finished run with one result. `samples`: with its single requests, where they were stored.
+    `records`: of these, where they are read already."""
     manifest, result = run.manifest(), run.result()
     if result.summary is None and result.offline is None:
         raise StoreError(f"{run.summary_path} has no figures: it is damaged.")
     offline = manifest.trial.offline is not None
-    records = run.records() if samples and not offline and run.records_path.exists() else ()
+    if records is None:
+        stored = samples and not offline and run.records_path.exists()
+        records = run.records() if stored else ()
     iterations = list(run.iterations()) if offline else ()
     row = row_of(str(run.path), manifest, result, run.engine(), records, iterations)
     known = run.correctness()
@@ -593,11 +599,13 @@ def _each_ms(
 
 def _gaps_ms(rows: Sequence[Record]) -> list[float]:
     """Return the times between the tokens of completed requests."""
-    gaps: list[float] = []
-    for record in rows:
-        if record.error is None:
-            gaps += (np.diff(timing.likely_ns(record)) / NS_PER_MS).tolist()
-    return gaps
+    streams = [timing.likely_ns(r) for r in rows if r.error is None and r.chunk_ns]
+    if not streams:
+        return []
+    between = np.cumsum([*map(len, streams)])[:-1] - 1  # the end of one and the next
+    gaps = np.diff(np.array([*chain.from_iterable(streams)])) / NS_PER_MS
+    inside: list[float] = np.delete(gaps, between).tolist()
+    return inside
 
 
 def _of_iterations(trial: TrialSpec, measured: Sequence[Iteration]) -> Samples | None:

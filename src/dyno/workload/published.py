@@ -370,28 +370,42 @@ def _files(spec: HfSpec, path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
     names = _data_files(path)
-    usual = next((v for word, v in _USUAL_PARTS.items() if word in _name(spec)), ("", ""))
-    if not any(usual[0] in name and usual[1] in name for name in names.values()):
-        usual = ("", "")  # a copy in other files
-    subset, split = spec.hf_subset or usual[0], spec.hf_split or usual[1]
-    words = [word for word in (subset, split) if word]
-    chosen = [p for p, name in names.items() if all(word in name for word in words)]
-    if not chosen and split == "train":
-        # As the datasets package has it: files that name no split are for training.
-        chosen = [
-            p for p, name in names.items() if subset in name and not _SPLIT.search(name)
-        ]
+    subset, split = _parts(spec, names)
+    chosen = _chosen(names, subset, split)
     if not chosen:
-        shown = ", ".join(list(names.values())[:6]) or "none"
-        asked = f" with {' and '.join(words)}" if words else ""
-        raise WorkloadError(
-            f"{path} has no {', '.join(ENDINGS[:3])} file{asked} in its path. Its data files: {shown}. Check "
-            f"{setting_name('--dataset-path')}, {setting_name('--hf-subset')} and {setting_name('--hf-split')}."
-        )
+        raise _without(path, list(names.values()), [subset, split])
     train = [p for p in chosen if "train" in names[p]]
-    if train and not split:
-        return train  # else a split would be sent twice
-    return chosen
+    # all splits together would send one prompt twice
+    return train if train and not split else chosen
+
+
+def _chosen(names: dict[Path, str], subset: str, split: str) -> list[Path]:
+    """Return the files of a subset and split, by their paths. '': of any."""
+    of_subset = {p: name for p, name in names.items() if subset in name}
+    chosen = [p for p, name in of_subset.items() if split in name]
+    if chosen or split != "train":
+        return chosen
+    # As the datasets package has it: files that name no split are for training.
+    return [p for p, name in of_subset.items() if not _SPLIT.search(name)]
+
+
+def _without(path: Path, names: list[str], parts: list[str]) -> WorkloadError:
+    """Return the error that no file has these parts in its path."""
+    words = " and ".join(filter(None, parts))
+    asked = f" with {words}" if words else ""
+    return WorkloadError(
+        f"{path} has no {', '.join(ENDINGS[:3])} file{asked} in its path. Its data files: "
+        f"{', '.join(names[:6]) or 'none'}. Check {setting_name('--dataset-path')}, {setting_name('--hf-subset')} and "
+        f"{setting_name('--hf-split')}."
+    )
+
+
+def _parts(spec: HfSpec, names: dict[Path, str]) -> tuple[str, str]:
+    """Return the words of the subset and the split: those that were asked for, else vLLM's, else none."""
+    known = next((v for word, v in _USUAL_PARTS.items() if word in _name(spec)), ("", ""))
+    if not any(all(part in name for part in known) for name in names.values()):
+        known = ("", "")  # a copy in other files
+    return spec.hf_subset or known[0], spec.hf_split or known[1]
 
 
 def _data_files(folder: Path) -> dict[Path, str]:

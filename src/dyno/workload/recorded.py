@@ -38,6 +38,15 @@ class Conversation(msgspec.Struct):
     video: Any = None
 
 
+def _check_text(entries: list[Conversation], path: str) -> None:
+    """Refuse conversations about images, whose text alone is another load."""
+    if any(entry.image or entry.video for entry in entries):
+        raise WorkloadError(
+            f"{path} asks about images or videos: dyno sends text only. Give another file with "
+            f"{setting_name('--dataset-path')}."
+        )
+
+
 def sharegpt(spec: CommonSpec, tokenizer: Tokenizer) -> Iterator[Request]:
     """Yield the first two turns of recorded conversations, chosen as vLLM chooses them."""
     if spec.path is None:
@@ -55,11 +64,7 @@ def sharegpt(spec: CommonSpec, tokenizer: Tokenizer) -> Iterator[Request]:
             f'{{"conversations": [{{"value": "…"}}, …]}}: {e}. '
             f"Fetch it again, or use {setting_name('--dataset-name')} custom for JSON lines of your own."
         ) from None
-    if any(entry.image or entry.video for entry in entries):
-        raise WorkloadError(
-            f"{spec.path} asks about images or videos: dyno sends text only. Give another file with "
-            f"{setting_name('--dataset-path')}."
-        )
+    _check_text(entries, spec.path)
     pairs = [entry.conversations[:2] for entry in entries if len(entry.conversations) >= 2]
     if spec.shuffle:
         # vLLM's generator: the same seed gives the same order

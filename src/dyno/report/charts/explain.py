@@ -149,7 +149,7 @@ _OF_STRETCHES = {
     HELD_UP: PALETTE[1],
     PAUSED: PALETTE[3],
 }
-_ITEMS = 1500  # of a trial, about
+_ITEMS = 600  # of a trial, about
 
 
 def slowest(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
