@@ -495,9 +495,9 @@ stream = false
     assert main(["run", str(study), "--runs", str(tmp_path / "runs"), "--no-report"]) == 0
     capsys.readouterr()
     folder = next((tmp_path / "runs").iterdir())
-    query = (
-        "SELECT engine, valid_share, ttft_mean_ms, e2el_mean_ms FROM trials ORDER BY engine"
-    )
+    query = "SELECT engine, valid_share, mean_ttft_ms FROM trials ORDER BY engine"
     assert main(["sql", query, "--runs", str(folder.parent), "--json"]) == 0
-    said = capsys.readouterr().out
-    assert "valid_share" in said
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["engine"] for row in rows] == ["bad", "good"]
+    assert rows[0]["valid_share"] <= 0.625 and rows[1]["valid_share"] == 1.0
+    assert [row["mean_ttft_ms"] for row in rows] == [None, None]

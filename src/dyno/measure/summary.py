@@ -176,15 +176,13 @@ class Tally(Summed):
         n["odd_prompts"] += odd
         n["input"] += counting.input_tokens(r)
         n["planned_input"] += r.prompt_tokens_planned
-        if r.media:
-            self._add_media(r)
+        self._add_media(r)
         n["wanted"] += r.output_tokens_wanted
         n["output"] += r.output_tokens or 0
         if r.tokens_other is not None:
             self._add_counts(r.output_tokens or 0, r.tokens_other, r.tokens_by == "usage")
         n["end_at_once"] += timing.end_at_once(r)
-        if r.answered_ns is not None:
-            n["whole"] += 1
+        n["whole"] += r.answered_ns is not None
         self._add_source(r)
         _count_name(self._finish, r.finish_reason or "none")
         if r.model:
@@ -208,6 +206,8 @@ class Tally(Summed):
         self._n["server_queue_ns"] += queue_ns
 
     def _add_media(self, r: Record) -> None:
+        if not r.media:
+            return
         n = self._n
         n["media"] += r.media
         n["audio_ns"] += ns(r.audio_s)

@@ -1,12 +1,11 @@
 """The fake engine's other APIs: OpenAI's Responses and transcriptions, Anthropic's Messages, and models without text
 (embeddings, rerank, score, classification, pooling)."""
 
-import json
 import math
 import zlib
 from typing import Any
 
-from dyno.engines.fake import FakeSpec, prompts
+from dyno.engines.fake import FakeSpec, prompts, structure
 from dyno.engines.fake.answer import FakeAnswer
 from dyno.workload.media import wav_seconds
 
@@ -143,7 +142,7 @@ class MessagesAnswer(FakeAnswer):
                     "type": "tool_use",
                     "id": "t",
                     "name": c.name,
-                    "input": _object(c.arguments),
+                    "input": structure.parsed(c.arguments),
                 }
                 for c in self.calls
             ]
@@ -261,13 +260,6 @@ def read_form(kind: str, body: bytes) -> dict[str, Any]:
         name = head.partition(b'name="')[2].partition(b'"')[0].decode()
         fields[name] = data if b"filename=" in head else data.decode("utf-8", "replace")
     return fields
-
-
-def _object(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return {"text": text}
 
 
 # ---- models without text ----

@@ -52,6 +52,14 @@ def _call(wanted: Expected, fault: str | None) -> ToolCall:
     return ToolCall("no_such_tool" if fault == "wrong_tool" else name, arguments)
 
 
+def parsed(arguments: str) -> Any:
+    """Return the arguments of a call as an object, also where they are no JSON."""
+    try:
+        return json.loads(arguments)
+    except ValueError:
+        return {"text": arguments}
+
+
 def example(schema: Any, wrong: bool = False, depth: int = 0) -> Any:
     """Return a small value that fits a schema. `wrong`: one that breaks it."""
     if not isinstance(schema, dict) or depth > _DEEPEST:
