@@ -253,37 +253,37 @@ class Registry(Mapping[str, T]):
     """dyno's own objects by name, and those of plug-ins. Iterating gives all names; `items` and `values` only what is
     loaded, so that a help text imports no plug-in."""
 
-    def __init__(self, kind: Kind, own: Mapping[str, T]) -> None:
-        self._kind, self._own = kind, own
+    def __init__(self, kind: Kind, own: dict[str, T]) -> None:
+        self._kind, self.own = kind, own
         self._used: dict[str, T] = {}
 
     def __getitem__(self, name: str) -> T:
-        if name in self._own:
-            return self._own[name]
+        if name in self.own:
+            return self.own[name]
         if name not in self._used:
             self._used[name] = load(self._added[name])
         return self._used[name]
 
     def __iter__(self) -> Iterator[str]:
-        yield from self._own
+        yield from self.own
         yield from self._added
 
     def __len__(self) -> int:
-        return len(self._own) + len(self._added)
+        return len(self.own) + len(self._added)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._own or name in self._added
+        return name in self.own or name in self._added
 
     def items(self) -> ItemsView[str, T]:
-        return {**self._own, **self._used}.items()
+        return {**self.own, **self._used}.items()
 
     def values(self) -> ValuesView[T]:
-        return {**self._own, **self._used}.values()
+        return {**self.own, **self._used}.values()
 
     @property
     def _added(self) -> dict[str, Addition]:
         added = {one.name: one for one in additions(self._kind)}
-        for name in added.keys() & set(self._own):
+        for name in added.keys() & set(self.own):
             report(added.pop(name), "has a name that dyno itself uses. Rename it")
         return added
 

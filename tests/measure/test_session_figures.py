@@ -259,7 +259,7 @@ def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Measure
         by_hand = Dataset(
             name="by-hand", about="", make=lambda spec, tokenizer: iter(turns)
         )
-        monkeypatch.setitem(DATASETS, "by-hand", by_hand)
+        monkeypatch.setitem(DATASETS.own, "by-hand", by_hand)
         target = TargetSpec(url, "openai-chat", PROTOCOLS["openai-chat"].path, "fake")
         work = WorkloadSpec("by-hand", num_prompts=len(turns), **fields.pop("work", {}))
         trial = TrialSpec(

@@ -783,6 +783,7 @@ def test_a_server_that_is_slower_with_little_load_has_its_answer_above(
     known = search.interval()
     assert 8 <= known.low <= 40 <= known.high
     assert search.slow_below is not None and search.outcome(1.0) == "misses"
+    assert not {p.level for p in search.on_the_line()} & set(search.left_out)
 
 
 def test_what_every_load_meets_and_what_none_meets() -> None:

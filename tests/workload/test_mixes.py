@@ -69,7 +69,7 @@ def test_shares_leave_the_times_to_the_load() -> None:
 
 
 def test_a_class_of_conversations_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(DATASETS, "chats", Dataset(name="chats", about="", make=chat))
+    monkeypatch.setitem(DATASETS.own, "chats", Dataset(name="chats", about="", make=chat))
     parts = {
         "chat": small(dataset="chats", request_rate_rps=5),
         "single": small(request_rate_rps=5),

@@ -622,7 +622,8 @@ class Search:
     def _near_limit(self, i: int) -> list[Probe]:
         """Return the probes with a figure near this limit."""
         near = []
-        for probe in self._ready(0.0, math.inf):
+        lowest = min(self._levels, default=0.0)  # that isn't left out
+        for probe in self._ready(lowest, math.inf):
             look = probe.look
             piles_up = look.grows or look.swells
             margin = look.weighed[i].margin
