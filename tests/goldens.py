@@ -102,7 +102,7 @@ def normal(text: str, here: Path) -> str:
     text = re.sub(r"'nonce-[^']*'|(?:'|&#39;)sha256-[\w+/=]+(?:'|&#39;)", "SHA256", text)
     moment = r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?:\+00:00)?"  # when a report was made
     text = re.sub(
-        rf'<time datetime="{moment}">{moment}|{moment}(?= · (?:dyno|\d+ (?:results?|runs?|trials?|scores?)) )',
+        rf'<time datetime="{moment}">{moment}|{moment}(?= · (?:dyno|\d+ \w+) )',
         "NOW",
         text,
     )

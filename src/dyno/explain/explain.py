@@ -87,7 +87,7 @@ def _explained(c: Columns, context: RunContext) -> Explained:
     return Explained(explanation, c, parts, happenings, context)
 
 
-# ---- all requests together, and what a server reports of all of them split further ----
+# ---- all requests together, and what the server reports of all of them ----
 
 
 def totals(parts: Sequence[PartColumn], latency: np.ndarray) -> list[Part]:
