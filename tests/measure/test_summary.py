@@ -11,6 +11,7 @@ import pytest
 from dyno.audit.document import read_bytes as imported
 from dyno.checks import (
     CHECKS,
+    answers,
     client,
     correctness,
     engine,
@@ -33,10 +34,12 @@ from dyno.facts.metric import LATENCIES
 from dyno.facts.recipe import ModelOrigin
 from dyno.facts.record import ClientFacts, Record
 from dyno.facts.rig import Accelerator, Peaks, Rig, Roofline, Share
+from dyno.facts.structured import StructuredSummary
 from dyno.facts.summary import (
     CancelSummary,
     Counts,
     Freeze,
+    MediaSummary,
     ReplaySummary,
     ReplicaSummary,
     Result,
@@ -1058,6 +1061,12 @@ NONSENSE: list[tuple[list[GreedyAnswer], str | None, str | None]] = [
 ]
 
 
+# 20 images of 326 tokens by the rule, in prompts of 20 tokens
+SEEN = MediaSummary(20, 20, 5.0, 400, 6_920, 6_520, rule="qwen2-vl", template_tokens=0)
+FORMS = StructuredSummary(20, 20, 1.0, {}, {}, tpot_ms=10.0, free_tpot_ms=10.0, free=20)
+INVALID = msgspec.structs.replace(
+    FORMS, valid=15, valid_share=0.75, problems={"schema": 5}, examples={"schema": "a: 7"}
+)
 CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] = [
     (requests_check.failed, evidence(), None, None),
     (
@@ -1439,6 +1448,28 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
         evidence({"tokens_by": {"chunks": 2000}}, counted_by="approximate"),
         "tokens.input_approximate",
         "doubt",
+    ),
+    (tokens.media, evidence(), None, None),
+    (tokens.media, evidence({"media": SEEN}), None, None),
+    (
+        tokens.media,
+        evidence({"media": msgspec.structs.replace(SEEN, prompt_tokens=440)}),
+        "tokens.media",
+        "doubt",
+    ),
+    (answers.forms, evidence({"structured": FORMS}), None, None),
+    (
+        answers.forms,
+        evidence({"structured": INVALID}),
+        "answers.form",
+        "doubt",
+    ),
+    (answers.constrained, evidence({"structured": FORMS}), None, None),
+    (
+        answers.constrained,
+        evidence({"structured": msgspec.structs.replace(FORMS, tpot_ms=20.0)}),
+        "answers.constrained",
+        "note",
     ),
     (tokens.counting, evidence(), None, None),
     (

@@ -22,7 +22,7 @@ def forms(e: Evidence) -> Iterator[Finding]:
     first = next(iter(s.problems))
     text = (
         f"{s.checked - s.valid:,} of {s.checked:,} answers ({percent(share)}) don't have the form that was asked for: "
-        f"{kinds}. First {first}: {s.examples[first]}"
+        f"{kinds}. The first, {first}: {s.examples[first].rstrip('.')}."
     )
     yield Finding("answers.form", "doubt" if share > _MANY else "note", text)
 
