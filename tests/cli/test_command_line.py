@@ -21,6 +21,7 @@ from dyno.facts.finding import Verdict
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
+from dyno.load.protocols import PROTOCOLS
 from dyno.option import declared, named_by, opposite, setting_name, with_names
 from dyno.study.cells import CELLS
 from dyno.workload.spec import WorkloadSpec
@@ -108,8 +109,8 @@ def run(words: list[str]) -> int:
         ("bench --max-concurrency 3 serve", "--max-concurrency is a flag of `dyno bench serve`, `dyno find`, "
                                             "not of `dyno bench`. Flags follow the command."),
         ("bench srve", "`dyno bench` has no command 'srve'. Did you mean `dyno bench serve`?"),
-        ("bench serve --backend vlm", "--backend: there is no 'vlm'. Did you mean vllm? It takes openai, vllm, "
-                                      "openai-chat, tgi, llama.cpp, transformers."),
+        ("bench serve --backend vlm", "--backend: there is no 'vlm'. Did you mean vllm? It takes "
+                                      f"{', '.join(PROTOCOLS)}."),
         ("bench serve --num-prompts", "--num-prompts: a value is missing."),
         ("bench serve --dry-run=1", "--dry-run: takes no value, but '1' was given."),
         ("demo extra words", "`dyno demo` doesn't take extra words. See `dyno demo --help`."),

@@ -317,11 +317,11 @@ def test_no_boolean_of_vllm_is_a_flag_with_a_value() -> None:
     }
 
 
-# Flags that change what is printed, written or started, not the trial itself; other tests have them.
+# Flags that change what is printed, written or started, or a plug-in's data set; other tests have them.
 ABOUT_OUTPUT = (
     "--help --dry-run --percentile-metrics --save-result --save-detailed --append-result --result-dir --json --runs "
     "--result-filename --disable-tqdm --fail-on --allow-void --keep-raw --repeats --output-json --plot-timeline "
-    "--plot-dataset-stats --timeline-itl-thresholds"
+    "--plot-dataset-stats --timeline-itl-thresholds --dataset-option"
 )
 NEEDED = {  # to mean something, a flag needs another
     "--ramp-up-strategy": "--ramp-up-start-rps 1 --ramp-up-end-rps 2",
@@ -329,6 +329,16 @@ NEEDED = {  # to mean something, a flag needs another
     "--ramp-up-end-rps": "--ramp-up-strategy linear --ramp-up-start-rps 0.1",
     "--dataset-path": "--dataset-name custom", "--sharegpt-output-len": "--dataset-name sharegpt --dataset-path x",
     "--custom-output-len": "--dataset-name custom --dataset-path x", "--duration": "--max-concurrency 4",
+    "--request-template": "--backend json",
+    **dict.fromkeys(("--structured-kind", "--json-schema-path", "--structured-output-ratio"),
+                    "--dataset-name structured-output"),
+    **dict.fromkeys(("--image-tokens", "--image-format", *(f"--random-mm-{end}" for end in (
+        "base-items-per-request", "num-mm-items-range-ratio", "limit-mm-per-prompt", "bucket-config"))),
+        "--dataset-name random-mm --backend openai-chat"),
+    "--no-reranker": "--dataset-name random-rerank --backend vllm-rerank",
+    "--audio-len": "--dataset-name random-audio --backend openai-audio",
+    **dict.fromkeys(("--asr-min-audio-len-sec", "--asr-max-audio-len-sec"),
+                    "--dataset-name custom_audio --dataset-path x --backend openai-audio"),
     "--ignore-eos": "--dataset-name sharegpt-shaped", "--draft-tokens": "--draft-model d",
     **dict.fromkeys(("--engine-mount", "--engine-privileges", "--engine-container-args"), "--engine-image i"),
     "--cert": "--cert-key k", "--cert-key": "--cert c", "--concurrency-schedule": "--duration 9",
@@ -355,7 +365,9 @@ NEEDED = {  # to mean something, a flag needs another
 }  # fmt: skip
 VALUES = {
     "--engine": "sglang", "--devices": "0", "--header": "a=b", "--metadata": "a=b", "--engine-env": "A=b",
-    "--chat-template-kwargs": '{"a":1}',
+    "--chat-template-kwargs": '{"a":1}', "--request-template": "x.toml", "--json-schema-path": "x",
+    "--image-tokens": "qwen2-vl", "--random-mm-num-mm-items-range-ratio": "0.5",
+    "--random-mm-limit-mm-per-prompt": '{"image": 3}', "--random-mm-bucket-config": "{(64, 64, 1): 1.0}",
     "--goodput": "ttft:5", "--metric-percentiles": "50", "--extra-body": '{"a":1}', "--endpoint": "/x",
     "--engine-args": "--swap-space=3", "--host": "0.0.0.0", "--random-range-ratio": "0.5", "--engine-mount": "/a:/b",
     "--engine-container-args": "--init", "--base-url": "http://127.0.0.1:3", "--dataset-path": "x",
@@ -401,6 +413,9 @@ def test_each_flag_changes_the_trial(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x").write_text("{}")
+    (tmp_path / "x.toml").write_text(
+        'body = {text = "{prompt}"}\nanswer = {text = "text"}\n'
+    )
     monkeypatch.setattr(serve, "check_certificates", lambda _: None)
     flag, words = action.option_strings[0], []
     value = VALUES.get(flag) or str(

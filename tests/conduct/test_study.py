@@ -307,8 +307,8 @@ def test_a_cut_trial_is_not_summed_up_by_looking_at_it(
     process.kill()
     process.communicate()
     (cut,) = Path("runs/s/trials").iterdir()
-    assert main(["runs", "show", str(cut)]) == 1
-    assert "`dyno run` measures it again" in capsys.readouterr().err
+    assert main(["runs", "show", str(cut)]) == 0
+    assert "Its study measures it again." in capsys.readouterr().err
     assert not (cut / "summary.json").exists()
 
 

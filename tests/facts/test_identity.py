@@ -45,6 +45,7 @@ from dyno.store.rows import read_rows, row_without
 from dyno.store.run import Run
 from dyno.study.cells import CELLS
 from dyno.transport import Transport
+from dyno.workload.datasets import DATASETS
 from dyno.workload.spec import OWN_FIELDS, TrafficClass, WorkloadSpec
 from studies import study
 
@@ -310,7 +311,10 @@ _VALUES: dict[str, list[Any]] = {
     "concurrency_schedule": ["ramp: 2..8 over=60", "ramp: 2..9 over=60"], "accepts": [">=1", ">=2"],
     "percentiles": [[50.0], [90.0]], "goodput_ms": [{"ttft": 5.0}, {"ttft": 6.0}], "by": ["llama-bench", "timers"],
     "prepare": [["tunableop"], []], "host": ["127.0.0.1", "0.0.0.0"], "sampling": [{"top_p": 0.5}, {"top_p": 0.9}],
-    "extra_body": [{"top_p": 0.5}, {"top_p": 0.9}],
+    "extra_body": [{"top_p": 0.5}, {"top_p": 0.9}], "structured_output_ratio": [0.25, 0.5],
+    "random_mm_num_mm_items_range_ratio": [0.25, 0.5], "image_tokens": ["qwen2-vl", "85"], "audio_len_s": ["2", "3"],
+    "random_mm_limit_mm_per_prompt": ['{"image": 2}', '{"image": 3}'],
+    "random_mm_bucket_config": ['{"(64, 64, 1)": 1.0}', '{"(96, 64, 1)": 1.0}'],
     **{key: [0.1, 0.2] for key in ("blazedit_min_distance", "blazedit_max_distance")},
     "classes": [{"a": {"share": 1, "input_len": 8, "output_len": n}} for n in (4, 5)],
 }  # fmt: skip
@@ -319,6 +323,13 @@ _BATCH = {"load": {"kind": "latency"}}
 _MICRO = {"load": {"kind": "micro"}, "engine": {"kind": "llamacpp"}}
 _RAMP = {
     "load": {"ramp": "linear", "ramp_start_rps": 1, "ramp_end_rps": 9, "num_prompts": 6}
+}
+# Data sets that only some APIs take.
+_BACKENDS = {
+    "random-mm": "openai-chat",
+    "random-audio": "openai-audio",
+    "custom_audio": "openai-audio",
+    "random-rerank": "vllm-rerank",
 }
 # Tables in which a key means something, where that isn't clear from its spec.
 _TABLES_FOR: dict[str, dict[str, dict[str, Any]]] = {
@@ -338,7 +349,12 @@ def tables_for(part: str, key: str) -> dict[str, dict[str, Any]]:
     ):
         tables |= _ATTACHED
     if part == "workload" and key in OWN_FIELDS and OWN_FIELDS[key][0] != "random":
-        tables["workload"] = {"dataset": OWN_FIELDS[key][0], "path": "x.jsonl"}
+        declared_in = DATASETS[OWN_FIELDS[key][0]]
+        lengths = dict.fromkeys(declared_in.needs, 8)
+        file = {"path": "x.jsonl"} if declared_in.traits.file else {}
+        tables["workload"] = {"dataset": declared_in.name, **file, **lengths}
+        if declared_in.name in _BACKENDS:
+            tables["engine"] = {"kind": "fake", "backend": _BACKENDS[declared_in.name]}
     if f"{part}.{key}" == "workload.classes":
         tables |= {"workload": {}, "load": {"request_rate_rps": 5, "num_prompts": 6}}
     return tables | (
@@ -424,6 +440,7 @@ _PART: dict[str, str] = {
        for name in ("prefix", "input", "output")},
     "--hf-output-len": "--dataset-name hf --hf-name a/b --hf-output-len 9",
     **{f"--{name}": f"--{name} 1" for name in _SENT}, "--extra-body": '--extra-body {"x":1}',
+    "--request-template": "--backend json --request-template x.toml",
     "--goodput": "--goodput ttft:5", "--chat-template-kwargs": '--chat-template-kwargs {"a":1}',
     **{f"--{name}-bench-output-len": f"--dataset-name {name}_bench --dataset-path x --{name}-bench-output-len 9"
        for name in ("spec", "speed")},
@@ -444,6 +461,7 @@ _SHARED = {
     flag: words.rpartition(f"{flag} ")[0] for flag, words in {**_PART, **_NO_PART}.items()
 }
 _SHARED |= {"--self-timed": "--dataset-name clients", "--class": "--request-rate 5"}
+_SHARED |= {"--request-template": "--backend openai"}
 
 
 def parsed(words: str) -> TrialSpec:
@@ -472,8 +490,10 @@ def test_every_flag_of_bench_serve_is_declared_by_a_field_or_listed_here() -> No
 
 @pytest.mark.parametrize("flag", [*_PART, *_NO_PART])
 def test_another_value_of_a_flag_is_another_entry_unless_it_is_an_address_a_name_or_a_place_for_output(
-    flag: str, tmp_path: Path
+    flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("x.toml").write_text('body = {text = "{prompt}"}\nanswer = {text = "text"}\n')
     words = {**_PART, **_NO_PART}[flag]
     found = entries_of(rows_of(tmp_path, [parsed(_SHARED[flag]), parsed(words)]))
     assert [e.repeats for e in found] == ([1, 1] if flag in _PART else [2])

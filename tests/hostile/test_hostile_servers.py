@@ -25,7 +25,7 @@ from conftest import (
 )
 from dyno.cli.main import main
 from dyno.facts.load import LoadSpec
-from dyno.load import decode
+from dyno.load import decoder
 
 Serve = Callable[..., Scripted]
 Answer = Callable[[int], bytes]  # of the request with that number, from 0 on
@@ -472,15 +472,16 @@ def test_a_trial_that_cant_be_summed_up_is_failed_and_the_study_continues(
         "[workloads.w]\ninput_len = 20\noutput_len = 8\n[loads.l]\nmax_concurrency = [1, 2]\nnum_prompts = 10\n"
     )
     words = ["run", str(study), "--runs", str(tmp_path / "runs"), "--no-report"]
-    real, poisoned = decode.records, []
+    real, poisoned = decoder.SpoolRecords, []
 
-    def records(spool: Path, *more: Any) -> Any:
+    def records(source: decoder.SpoolSource) -> Any:
+        spool = Path(source.path)
         if spool.name == "exchanges.spool" and (not poisoned or spool in poisoned):
             poisoned.append(spool)
             raise MemoryError("14 GiB")
-        return real(spool, *more)
+        return real(source)
 
-    monkeypatch.setattr(decode, "records", records)
+    monkeypatch.setattr(decoder, "SpoolRecords", records)
     assert main(words) == 1
     said = capsys.readouterr()
     assert "can't calculate its result (MemoryError: 14 GiB)" in said.out + said.err

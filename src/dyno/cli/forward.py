@@ -9,7 +9,6 @@ from typing import NoReturn
 from dyno.cli import settings
 from dyno.cli.parser import Parser
 from dyno.engines.kinds import kind_of
-from dyno.engines.launch import locate
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec, will_do
 
@@ -40,6 +39,8 @@ def add(p: Parser) -> None:
 
 
 def run(o: argparse.Namespace) -> int:
+    from dyno.engines.launch import locate  # here: help would load psutil
+
     spec = EngineSpec(_KIND, python=o.engine_python)
     program = locate(kind_of(_KIND), spec, o.dry_run)
     old = program.version and not will_do(

@@ -136,8 +136,8 @@ class ProgressLine(Watcher):
         self._drawn = False
         self._next = 0.0
         self._rates = Rates()
-        self._began, self._below = 0.0, ""  # the step
-        self._said = 0.0  # of the last plain line
+        self._began, self._below = time.monotonic(), ""  # the step
+        self._said = self._began  # of the last plain line
         self._stop_clock: Callable[[], None] = lambda: None
         self._drawing = threading.Lock()  # the clock has a thread
 

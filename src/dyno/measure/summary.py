@@ -604,7 +604,8 @@ class Tally(Summed):
 
     def _client(self, client: ClientFacts) -> ClientSummary:
         whole = self._kept_up(client, self._n, ALL)
-        if not self._processes:
+        # without facts of its processes, dyno was killed
+        if not self._processes or not client.processes:
             return whole
         sender = np.array(self._sender)
         every = enumerate(zip(client.processes, self._processes, strict=True))

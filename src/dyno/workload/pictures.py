@@ -7,10 +7,12 @@ seconds, and no package that draws is needed.
 import struct
 import zlib
 from functools import lru_cache
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from dyno.errors import WorkloadError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _ROWS = 32  # coded rows of a width, from which pictures take all but their first
 _BLOCKS = 128  # coded blocks, from which rows are made
@@ -25,6 +27,8 @@ _SOI, _EOI = b"\xff\xd8", b"\xff\xd9"
 def jpeg(width: int, height: int, seed: int) -> bytes:
     """Return a picture of noise in colour."""
     across, down = -(-width // _BLOCK), -(-height // _BLOCK)
+    import numpy as np  # here: help would load it
+
     rng = np.random.default_rng([seed, 11])
     known = _known_rows(across)
     chosen = rng.integers(0, _ROWS, down).tolist()
@@ -39,6 +43,8 @@ def jpeg(width: int, height: int, seed: int) -> bytes:
 
 def png(width: int, height: int, seed: int) -> bytes:
     """Return a picture of noise in colour, without loss."""
+    import numpy as np
+
     pixels = np.random.default_rng([seed, 12]).integers(
         0, 256, (height, 1 + 3 * width), np.uint8
     )
@@ -101,11 +107,13 @@ def _jpeg_head(width: int, height: int, across: int) -> bytes:
 
 @lru_cache(16)
 def _known_rows(across: int) -> list[bytes]:
+    import numpy as np
+
     rng = np.random.default_rng([across, 13])
     return [_row(across, rng) for _ in range(_ROWS)]
 
 
-def _row(across: int, rng: np.random.Generator) -> bytes:
+def _row(across: int, rng: "np.random.Generator") -> bytes:
     """Return one row of coded blocks, filled up to a whole byte."""
     blocks = _coded_blocks()
     chosen = rng.integers(0, _BLOCKS, 3 * across).tolist()
@@ -117,6 +125,8 @@ def _row(across: int, rng: np.random.Generator) -> bytes:
 @lru_cache(1)
 def _coded_blocks() -> list[str]:
     """Return blocks as their bits."""
+    import numpy as np
+
     rng = np.random.default_rng(14)
     blocks = []
     for _ in range(_BLOCKS):

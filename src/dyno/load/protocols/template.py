@@ -25,6 +25,7 @@ from dyno.load.protocols.base import (
     settle_silent,
     stream_error,
 )
+from dyno.option import setting_name
 from dyno.workload.request import BatchRequest, Request
 
 _decode = msgspec.json.Decoder().decode
@@ -45,7 +46,7 @@ class Template(WireProtocol):
     def body(self, request: Request, asked: Asked) -> dict[str, Any]:
         if not self._given:
             raise UsageError(
-                "The backend json needs a template: --request-template FILE, or template in a study's trial."
+                f"The backend json needs a template: {setting_name('--request-template')}."
             )
         values = {
             "prompt": request.prompt,
