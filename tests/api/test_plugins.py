@@ -129,6 +129,7 @@ BAD = {  # code of the module → words of the problem
 }
 
 
+@pytest.mark.hostile
 @pytest.mark.parametrize("code", BAD)
 @pytest.mark.parametrize("kind", ["check", "chart", "sink"])
 def test_a_broken_plugin_costs_nothing_but_itself(
@@ -142,6 +143,7 @@ def test_a_broken_plugin_costs_nothing_but_itself(
     assert done.returncode == 1 and BAD[code] in done.stdout, done.stdout
 
 
+@pytest.mark.hostile
 def test_a_check_that_raises_is_a_finding_that_names_it(tmp_path: Path) -> None:
     site = tmp_path / "site"
     code = """
@@ -169,6 +171,7 @@ THING = Check({}, server=judge)
     assert "plug-in" not in off.stdout + off.stderr
 
 
+@pytest.mark.hostile
 def test_a_slow_check_is_stopped(tmp_path: Path) -> None:
     site = tmp_path / "site"
     code = """

@@ -150,6 +150,8 @@ def test_texts_in_a_batch_are_refused_by_an_api_of_text(
         fake().base_url,
         "--random-batch-size",
         "2",
+        "--num-prompts",
+        "4",
         "--runs",
         str(tmp_path),
     ]

@@ -15,7 +15,8 @@ from dyno.cli.main import main
 from dyno.engines.port import free_port
 from dyno.store.run import Run
 
-pytestmark = pytest.mark.real
+# Real engines would take time from the server.
+pytestmark = [pytest.mark.real, pytest.mark.engines, pytest.mark.alone]
 
 WITHIN, WIDEST = 0.1, 0.15  # the machine is busy with other things, too
 CLAIMS = ["queue_time_ms", "time_to_first_token_ms", "generation_time_ms"]
