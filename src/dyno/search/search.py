@@ -781,9 +781,11 @@ class Search:
     def _better_above(self, left_s: float) -> ProbeStep | None:
         """Return a higher load, where the lowest one misses the target and the figure does not rise from there: a
         server may be slower with little load. None: no load looks better."""
+        if self._only_failures():  # no server fails fewer with more load
+            return None
         spread = self._variation_by(*self._differences_of_repeats()).spread
         last, clear = self._levels[-1], max(_BETTER, 2 * spread)
-        if self.margin(last) < self.margin(self.least) + clear and last < self.most:
+        if last < self.most and self._may_fall_above(last, clear):
             return self._brief(min(last * _STEP, self.most), left_s)
         best = min(self._levels, key=self.margin)
         better = self.margin(self.least) - self.margin(best)
@@ -792,6 +794,15 @@ class Search:
             return None
         again = self.probes[-1].level == best
         return self._long(self.least if again else best, left_s)
+
+    def _may_fall_above(self, last: float, clear: float) -> bool:
+        """Return whether the figure may be lower above the highest load tried: it is not higher there than at the
+        lowest one, and two steps up it has begun to fall."""
+        if self.margin(last) >= self.margin(self.least) + clear:
+            return False
+        if last < self.least * _STEP**2:
+            return True
+        return self.margin(last) < self.margin(self._levels[-2]) - clear / 2
 
     def expected_s(self, step: ProbeStep) -> float:
         """Return how long a probe will probably take."""
@@ -825,10 +836,13 @@ class Search:
         tries = int(min(max(left_s / self._probe_s() / 2 / len(sides), fewest), most))
         return self._long(self._end(below, self._distance(tries, below)), left_s)
 
+    def _only_failures(self) -> bool:
+        return all(limit.stem == "failed" for limit in self.limits)
+
     def _beside_failures(self, below: bool) -> float | None:
         """Return the load beside the limit that was tried, where all limits are shares of failed requests. These jump:
         a load farther away is no sooner certain, and a lower rate takes longer. None: another figure has a limit."""
-        if any(limit.stem != "failed" for limit in self.limits):
+        if not self._only_failures():
             return None
         stuck = [x for x in self._stuck(below) if abs(self.margin(x)) < _SINGLE]
         tried = [x for x in self._side(below) if x not in stuck]
