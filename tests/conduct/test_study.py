@@ -793,7 +793,7 @@ def test_the_screen_shows_the_study_and_its_load(here: Path) -> None:
         "req/s",
         "tok/s",
         "TTFT ~",
-        " open, 0 failed",
+        " completed, 0 failed, ",
         "[2/2]",
         "\x1b[J",
     ):

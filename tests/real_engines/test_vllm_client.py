@@ -619,10 +619,15 @@ def undated(folder: Path) -> set[str]:
     return {re.sub(r"\d{8}-\d{6}", "DATE", path.name) for path in folder.iterdir()}
 
 
+def _unknown(value: Any) -> bool:
+    return isinstance(value, list) and all(v is None for v in value)
+
+
 def shape(value: Any) -> Any:
     """Return what kind of value a key has, and how many a list has. Times that a busy client doesn't know are null."""
     if isinstance(value, list):
-        return [len(value), {str(shape(v)) for v in value if v not in ([], None)}]
+        known = [v for v in value if v is not None and not _unknown(v)]
+        return [len(value), {str(shape(v)) for v in known}]
     return "number" if isinstance(value, int | float) else type(value).__name__
 
 
