@@ -273,6 +273,7 @@ def test_vllm_generates_several_sequences_searches_by_beams_and_queues_prompts_b
     assert [p for p in traces.rglob("*") if p.is_file() and p.stat().st_size > 1000]
 
 
+@pytest.mark.nightly  # a minute of imports
 def test_vllm_s_asynchronous_engine_gives_the_same_facts_of_each_request(
     model: Path, tmp_path: Path
 ) -> None:
@@ -297,6 +298,7 @@ def test_vllm_s_asynchronous_engine_gives_the_same_facts_of_each_request(
     assert [p for p in traces.rglob("*") if p.is_file() and p.stat().st_size > 1000]
 
 
+@pytest.mark.nightly  # a minute of imports
 def test_a_profiler_without_a_folder_is_refused_before_the_measurement(
     model: Path, tmp_path: Path
 ) -> None:

@@ -111,11 +111,12 @@ def _made(kind: str, folder: Path) -> Path:
     ("kind", "backend", "words", "tokens"),
     [
         ("embedding", "openai-embeddings", ["--random-batch-size", "2"], 6 * 2 * 30),
-        (
+        pytest.param(
             "reranker",
             "vllm-rerank",
             ["--dataset-name", "random-rerank", "--random-batch-size", "3"],
             None,
+            marks=pytest.mark.nightly,  # a minute
         ),
     ],
 )

@@ -352,7 +352,8 @@ to = 64
     assert starts_of(runs) == before == 4
 
 
-@pytest.mark.engines  # slow
+@pytest.mark.engines
+@pytest.mark.nightly  # a minute
 def test_a_search_in_which_no_load_meets_the_target_is_refused_with_the_lowest_load(
     tmp_path: Path,
 ) -> None:
