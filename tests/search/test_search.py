@@ -5,6 +5,7 @@ import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -532,6 +533,43 @@ def test_the_first_text_is_a_first_token_however_long_the_second_takes(
     frames += [(0, READ, (i + 1) * NS_PER_S, 0, 0, read) for i, read in enumerate(reads)]
     assert list(following.frames(iter(frames))) == frames
     assert following.timeline.requests().first.tolist() == [came_s]
+
+
+@pytest.mark.parametrize(
+    ("api", "before", "token"),
+    [
+        (
+            "openai-responses",
+            ("response.created", "response.in_progress", "response.output_item.added"),
+            {"type": "response.output_text.delta", "delta": "a"},
+        ),
+        (
+            "anthropic",
+            ("message_start", "ping", "content_block_start"),
+            {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "a"}},
+        ),
+    ],
+)
+def test_events_that_announce_an_answer_are_no_first_token(
+    api: str, before: tuple[str, ...], token: dict[str, Any]
+) -> None:
+    """Three events come at once, the text ten seconds later: that is the time to the first token."""
+    task = FollowTask(
+        "", api, [], [P90], 1.0, 64.0, False, ProbeStep(1.0, True, 10.0), 60.0
+    )
+    following = Following(task)
+    announced = b"".join(
+        b'data: {"type":"%s","text":""}\n\n' % name.encode() for name in before
+    )
+    said = b"data: " + msgspec.json.encode(token) + b"\n\n"
+    frames = [
+        (0, CLOCK, 0, 0, 0, b""),
+        (0, SENT, 0, 0, 0, b""),
+        (0, READ, NS_PER_S, 0, 0, announced),
+        (0, READ, 10 * NS_PER_S, 0, 0, said),
+    ]
+    assert list(following.frames(iter(frames))) == frames
+    assert following.timeline.requests().first.tolist() == [10.0]
 
 
 def test_a_first_token_that_came_while_the_answer_continues_is_in_time() -> None:

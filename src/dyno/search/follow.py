@@ -7,7 +7,6 @@ had run then.
 
 import contextlib
 import os
-import re
 import select
 import sys
 from collections.abc import Iterator, Sequence
@@ -31,11 +30,6 @@ from dyno.units import seconds
 
 _LOOK_S = 0.1
 _EVENT = b"data:"
-_FIRST_EVENTS = 2  # the first may carry a role alone
-# an event with text, in all protocols
-_TEXT = re.compile(
-    rb'"(?:text|content|reasoning|reasoning_content)"\s*:\s*"(?!")', re.ASCII
-)
 
 
 class PlannedLength(msgspec.Struct, frozen=True, array_like=True):
@@ -92,6 +86,7 @@ class Following:
 
     def __init__(self, task: FollowTask) -> None:
         self.task, self.timeline = task, Timeline(task.limits)
+        self._protocol = protocol_of(task.api)
         self._search = task.search()
         self._judge = task.judge(self._search)
         self._zero_ns: int | None = None
@@ -115,11 +110,17 @@ class Following:
                 self._events[exchange] = 0
             elif kind == READ and exchange in self._events and self._zero_ns is not None:
                 self._events[exchange] += payload.count(_EVENT)
-                several = self._events[exchange] >= _FIRST_EVENTS
-                if several or _TEXT.search(payload):
+                if self._has_token(self._events[exchange], payload):
                     self.timeline.first(exchange, seconds(at_ns - self._zero_ns))
                     del self._events[exchange]
             yield frame
+
+    def _has_token(self, events: int, payload: bytes) -> bool:
+        """Return whether a token has come, of a stream of so many events, the last of them in this read."""
+        enough = self._protocol.token_event
+        if enough is not None and events >= enough:
+            return True
+        return self._protocol.text_mark.search(payload) is not None
 
     def take(self, record: Record) -> None:
         self._events.pop(record.index, None)

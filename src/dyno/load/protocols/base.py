@@ -1,5 +1,6 @@
 """A protocol: a path, a request body, and a way to read the answer: the events of its stream, or one JSON object."""
 
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
@@ -136,6 +137,12 @@ class WireProtocol:
     batched = False  # several texts in a request
     prompted = True  # a text is all that a request needs
     media: frozenset[str] = frozenset()  # image, audio, video: what a request may hold
+    # what a stream's bytes contain as soon as a text has come, for one who can't wait for the whole answer
+    text_mark = re.compile(
+        rb'"(?:text|content|reasoning|reasoning_content)"\s*:\s*"(?!")', re.ASCII
+    )
+    # the event by which a token has come in any case, counted from 1; None: events announce an answer, however many
+    token_event: int | None = 2
     content_type = "application/json"  # of a request's body
     headers: Mapping[str, str] = {}  # that each request has, unless the user gives others
 
@@ -269,6 +276,16 @@ def note_one_text(reading: StreamReading, text: str, thought: str = "") -> None:
     reading.chunk_ends = [0]  # it has no place in a stream
     if thought:
         reading.thoughts[0] = len(thought)
+
+
+def note_text(reading: StreamReading, end: int, text: str) -> None:
+    """Note an event of tokens. One without text before the first text may have a token, and is no first token."""
+    if text or reading.chunk_ends:
+        reading.chunk_ends.append(end)
+        reading.texts.append(text)
+    else:
+        reading.empty_chunks += 1
+        reading.leading += 1
 
 
 class CallParts:

@@ -1,6 +1,7 @@
 """Anthropic's Messages, as Anthropic, vLLM and llama.cpp speak them: blocks of text, thinking and calls of tools."""
 
 import base64
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,12 +15,13 @@ from dyno.load.protocols.base import (
     decoded,
     finish,
     note_one_text,
+    note_text,
     read_object,
     settle_silent,
 )
-from dyno.load.protocols.openai import messages_of
+from dyno.load.protocols.openai import messages_of, own_fields
 from dyno.workload.media import Medium, with_media
-from dyno.workload.request import Request, ToolRequest
+from dyno.workload.request import Request
 
 # in the words of chat
 _REASONS = {
@@ -81,22 +83,19 @@ class Messages(WireProtocol):
     chat = True
     whole = True
     media = frozenset(("image",))
+    text_mark = re.compile(rb'"type"\s*:\s*"(?:text|thinking|input_json)_delta"')
+    token_event = None  # its message and its block come first
     headers = {"anthropic-version": "2023-06-01"}
 
     def body(self, request: Request, asked: Asked) -> dict[str, Any]:
         messages, fields = self.messages(messages_of(request))
-        body: dict[str, Any] = {
-            "model": asked.model,
+        body = {
             "messages": messages,
-            "stream": asked.stream,
             "max_tokens": request.output_tokens,
             **fields,
-            **asked.sampling,
+            **own_fields(request, asked),
         }
-        if asked.ignore_eos:
-            body["ignore_eos"] = True
-        own = request.body if isinstance(request, ToolRequest) else {}
-        return self.translated(body | asked.extra_body | own)
+        return self.translated(body)
 
     def translated(self, body: dict[str, Any]) -> dict[str, Any]:
         return _translated(body)
@@ -171,12 +170,7 @@ def _place(
         text = delta.text
     else:
         return
-    if text or reading.chunk_ends:
-        reading.chunk_ends.append(end)
-        reading.texts.append(text or "")
-    else:
-        reading.empty_chunks += 1
-        reading.leading += 1
+    note_text(reading, end, text or "")
 
 
 def _note_usage(reading: StreamReading, usage: _MessagesUsage | None) -> None:

@@ -371,6 +371,19 @@ def messages_of(request: Request) -> list[dict[str, Any]]:
     ]
 
 
+def own_fields(request: Request, asked: Asked) -> dict[str, Any]:
+    """Return what a request of an API that is not OpenAI's chat has besides its messages and its length."""
+    body: dict[str, Any] = {
+        "model": asked.model,
+        "stream": asked.stream,
+        **asked.sampling,
+    }
+    if asked.ignore_eos:
+        body["ignore_eos"] = True
+    own = request.body if isinstance(request, ToolRequest) else {}
+    return body | asked.extra_body | own
+
+
 def written(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return messages with their media as a chat takes them."""
     return with_media(messages, _part)

@@ -1,6 +1,7 @@
 """OpenAI's Responses, as vLLM, llama.cpp and OpenAI itself speak them. A text, a reasoning text and the arguments of a
 call come as events of their own; the usage comes with the event that ends the answer."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,13 +15,14 @@ from dyno.load.protocols.base import (
     decoded,
     finish,
     note_one_text,
+    note_text,
     read_object,
     settle_silent,
     stream_error,
 )
-from dyno.load.protocols.openai import messages_of
+from dyno.load.protocols.openai import messages_of, own_fields
 from dyno.workload.media import Medium, with_media
-from dyno.workload.request import Request, ToolRequest
+from dyno.workload.request import Request
 
 _TEXTS = ("response.output_text.delta", "response.refusal.delta")
 _THOUGHTS = ("response.reasoning_text.delta", "response.reasoning_summary_text.delta")
@@ -88,6 +90,12 @@ class Responses(WireProtocol):
     chat = True
     whole = True
     media = frozenset(("image",))
+    text_mark = re.compile(
+        rb'"type"\s*:\s*"response\.'
+        rb"(?:output_text|refusal|reasoning_text|reasoning_summary_text|function_call_arguments)"
+        rb'\.delta"'
+    )
+    token_event = None  # the answer, its item and its part are announced first
     # in full: llama.cpp takes an answer in no shorter form
     answer_around = (
         b'{"type":"message","id":"msg_0","status":"completed","role":"assistant","content":[{"type":"output_text",'
@@ -97,18 +105,13 @@ class Responses(WireProtocol):
 
     def body(self, request: Request, asked: Asked) -> dict[str, Any]:
         messages, fields = self.messages(messages_of(request))
-        body: dict[str, Any] = {
-            "model": asked.model,
+        body = {
             "input": messages,
-            "stream": asked.stream,
             "max_output_tokens": request.output_tokens,
             **fields,
-            **asked.sampling,
+            **own_fields(request, asked),
         }
-        if asked.ignore_eos:
-            body["ignore_eos"] = True
-        own = request.body if isinstance(request, ToolRequest) else {}
-        return self.translated(body | asked.extra_body | own)
+        return self.translated(body)
 
     def translated(self, body: dict[str, Any]) -> dict[str, Any]:
         return _translated(body)
@@ -170,12 +173,7 @@ def _place(
         return
     elif event.type not in _TEXTS:
         return
-    if text or reading.chunk_ends:
-        reading.chunk_ends.append(end)
-        reading.texts.append(text)
-    else:
-        reading.empty_chunks += 1
-        reading.leading += 1
+    note_text(reading, end, text)
 
 
 def _note(reading: StreamReading, response: _Response, over: bool) -> None:

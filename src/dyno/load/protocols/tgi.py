@@ -10,6 +10,7 @@ from dyno.load.protocols.base import (
     WireProtocol,
     decoded,
     finish,
+    note_text,
     settle_silent,
 )
 from dyno.workload.request import Request
@@ -65,12 +66,7 @@ class GenerateStream(WireProtocol):
         for end, event in decoded(events, _decode, reading):
             if event.token is not None:
                 text = "" if event.token.special else event.token.text
-                if text or reading.chunk_ends:
-                    reading.chunk_ends.append(end)
-                    reading.texts.append(text)
-                else:
-                    reading.empty_chunks += 1
-                    reading.leading += 1
+                note_text(reading, end, text)
             if event.generated_text is not None:
                 reading.done = True
             if event.details is not None:
