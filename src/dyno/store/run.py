@@ -30,6 +30,7 @@ from dyno.workload.media import Medium
 from dyno.workload.request import (
     CountedBy,
     DataFile,
+    HasMedia,
     Histories,
     Request,
     StoredRequest,
@@ -45,7 +46,7 @@ PASSING = (".lock", UNSCRUBBED, "*.partial")  # files that are of no use elsewhe
 RAW = {"exchanges*.spool": "+summary.json", "*.spool": "", "*.log": f"-{UNSCRUBBED}"}
 
 
-class StoredLengths(msgspec.Struct):
+class StoredLengths(HasMedia, msgspec.Struct):
     """A request without its prompt: see workload.request.Turn."""
 
     prompt_tokens: int
@@ -62,14 +63,6 @@ class StoredLengths(msgspec.Struct):
     @property
     def results(self) -> int:
         return len(self.inputs) or 1
-
-    @property
-    def media_count(self) -> int:
-        return len(self.media)
-
-    @property
-    def audio_s(self) -> float:
-        return sum(medium.seconds for medium in self.media)
 
 
 class Manifest(msgspec.Struct, frozen=True):

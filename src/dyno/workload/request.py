@@ -7,6 +7,21 @@ import msgspec
 from dyno.workload.media import Medium
 
 
+class HasMedia:
+    """What requests with images, sounds or videos are asked for."""
+
+    __slots__ = ()
+    media: list[Medium]
+
+    @property
+    def media_count(self) -> int:
+        return len(self.media)
+
+    @property
+    def audio_s(self) -> float:
+        return sum(medium.seconds for medium in self.media)
+
+
 class Request(msgspec.Struct, frozen=True):
     prompt: str | list[int]  # text, or token ids where the server takes them
     prompt_tokens: int  # by the workload's tokenizer, special tokens included
@@ -26,20 +41,12 @@ class ToolRequest(Request, frozen=True):
     body: dict[str, Any] = {}
 
 
-class MediaRequest(Request, frozen=True):
+class MediaRequest(HasMedia, Request, frozen=True):
     """A request of its own with images, sounds or videos behind its text. Its prompt_tokens include theirs, where the
     model's rule is known."""
 
     media: list[Medium] = []
     media_tokens: int | None = None  # by the model's rule; None: unknown
-
-    @property
-    def media_count(self) -> int:
-        return len(self.media)
-
-    @property
-    def audio_s(self) -> float:
-        return sum(medium.seconds for medium in self.media)
 
 
 class BatchRequest(Request, frozen=True):
@@ -75,19 +82,11 @@ class Turn(Request, frozen=True):
     body: dict[str, Any] = {}
 
 
-class MediaTurn(Turn, frozen=True):
+class MediaTurn(HasMedia, Turn, frozen=True):
     """A request of a session with images, sounds or videos in its messages: see MediaRequest."""
 
     media: list[Medium] = []
     media_tokens: int | None = None
-
-    @property
-    def media_count(self) -> int:
-        return len(self.media)
-
-    @property
-    def audio_s(self) -> float:
-        return sum(medium.seconds for medium in self.media)
 
 
 class StoredRequest(MediaTurn, frozen=True):
