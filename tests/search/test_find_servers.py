@@ -174,7 +174,7 @@ def test_the_answer_ends_with_the_command_that_measures_it_again(
         "--to",
         "2",
         "--budget",
-        "15",
+        "60",
         "--price",
         "machine=2",
     ]
