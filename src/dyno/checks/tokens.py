@@ -50,7 +50,7 @@ def output_short(e: Evidence | OfflineEvidence | Row) -> Iterator[Finding]:
         ended = ""
     else:
         tokens, asked = e.summary.total_output_tokens, e.summary.wanted_output_tokens
-        if e.summary.whole and not tokens:  # nobody counted them
+        if e.summary.whole and not tokens:  # not counted by the server
             return
         reasons = ", ".join(f"{k}: {n:,}" for k, n in e.summary.finish_reasons.items())
         ended = f"; ended by {reasons}"

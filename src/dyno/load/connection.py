@@ -212,7 +212,7 @@ class Connection:
         self.framing: http1.Chunked | None = None
         # set while nothing but plain chunked reads are to come
         self.take: Callable[[bytes], int] | None = None
-        self.skips = False  # nobody but the framing wants these reads
+        self.skips = False  # only the framing wants these reads
         self.between = False  # … and the next one begins a chunk
         self.answer: AnswerCollector | None = None  # where a later request holds it
         self.followed: FollowedResponse | None = None  # for the live rate

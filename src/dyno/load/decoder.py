@@ -349,7 +349,7 @@ def main() -> None:
     if wanted is not None:
         _work(wanted, parent)
         orders.next()  # none comes
-    # Whoever started this is done, or gone, and then nobody else removes them.
+    # The process that started this is done, or gone, and then nothing else removes them.
     for file in task.files:
         file.unlink(missing_ok=True)
 

@@ -207,7 +207,7 @@ def make_work(
 
 
 def _check_template(trial: TrialSpec, work: Workload, chat: bool) -> None:
-    """Refuse variables of a chat template that nobody renders."""
+    """Refuse variables of a chat template where no template is rendered."""
     if trial.chat_template_kwargs and not chat and work.template is None:
         raise UsageError(
             f"{setting_name('--chat-template-kwargs')} has no effect: prompts of the dataset {work.spec.dataset} are "
