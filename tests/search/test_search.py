@@ -550,7 +550,7 @@ def test_the_first_text_is_a_first_token_however_long_the_second_takes(
         ),
     ],
 )
-def test_events_that_announce_an_answer_are_no_first_token(
+def test_events_that_announce_an_answer_are_not_a_first_token(
     api: str, before: tuple[str, ...], token: dict[str, Any]
 ) -> None:
     """Three events come at once, the text ten seconds later: that is the time to the first token."""
