@@ -11,7 +11,7 @@ import pytest
 
 from dyno.checks.comparability import things_changed
 from dyno.compare import gate
-from dyno.compare.compare import compare
+from dyno.compare.compare import compare, decide
 from dyno.errors import UsageError
 from dyno.facts.comparison import LEAST, Comparison, Difference, Pairing
 from dyno.facts.finding import Finding
@@ -339,6 +339,57 @@ def test_the_words_are_corrected_for_the_figures_of_all_loads() -> None:
         return compare(a, b, ("a", "b")).pairings[0].differences[0].word
 
     assert (word([1]), word([1, 2, 4, 8, 16, 32])) == ("better", "perhaps better")
+
+
+def test_the_throughput_of_a_closed_loop_has_half_of_the_error_and_that_of_a_rate_has_no_more_than_others() -> (
+    None
+):
+    def side(shift: float, **load: Any) -> list[Row]:
+        latencies = dict.fromkeys(METRICS[1:], 100.0)
+        values = (100.0, 99.0, 101.5)
+        return [
+            one(
+                str(i),
+                **load,
+                output_throughput=v + shift,
+                **{name: latency + i for name, latency in latencies.items()},
+            )
+            for i, v in enumerate(values)
+        ]
+
+    def word(**load: Any) -> str:
+        sides = side(0.0, **load), side(4.5, **load)
+        compared = compare(*sides, ("a", "b")).pairings[0].differences
+        return next(d.word for d in compared if d.metric == "output_throughput")
+
+    assert word(concurrency=8) == "better"
+    assert word(concurrency=8, rate=10.0) == "perhaps better"
+
+
+@pytest.mark.parametrize("loads", [1, 2, 6])
+@pytest.mark.parametrize("first", ["output_throughput", ""])
+def test_where_nothing_differs_a_figure_is_called_different_in_one_of_twenty_comparisons_at_most(
+    loads: int, first: str
+) -> None:
+    rng = np.random.default_rng(loads)
+    names = ["output_throughput", "median_ttft_ms", "median_tpot_ms", "p99_ttft_ms"]
+    sides = [
+        [one("a", output_throughput=v)] * 2 + [one("a", output_throughput=v + 1)]
+        for v in (10, 20)
+    ]
+    [model] = differ(*sides, names[:1])
+    false, tries = 0, 2000
+    for _ in range(tries):
+        each = [
+            [
+                msgspec.structs.replace(model, metric=name, p=float(p))
+                for name, p in zip(names, rng.uniform(size=4), strict=True)
+            ]
+            for _ in range(loads)
+        ]
+        decided = decide(each, first=[first] * loads)
+        false += any(d.word in FOUND for some in decided for d in some)
+    assert 0.03 < false / tries < 0.065
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,8 @@ _DEFAULTS: dict[RowKind, tuple[str, ...]] = {
     "micro": ("speed",),
     "quality": ("score",),
 }
+# settings of a load that fix the throughput
+_FIXING = ("rate", "session_rate", "speedup", "--rate-schedule")
 _PERHAPS: dict[Word, Word] = {
     "higher": "perhaps higher",
     "lower": "perhaps lower",
@@ -214,7 +216,8 @@ def pairings(
         asked = [m for m in metrics if m in nowhere or exists(m, two)]
         gated_here = [m for m in gated if exists(m, two)]
         undecided.append(_pairing(*two, asked, gated_here, anyway))
-    each = decide([p.differences for p in undecided], among)
+    first = [_first_asked(p) for p in undecided]
+    each = decide([p.differences for p in undecided], among, first)
     decided = []
     for pairing, differences in zip(undecided, each, strict=True):
         word = _summary(pairing.refused, {d.word for d in differences})
@@ -451,20 +454,50 @@ def _more_repeats(a: Estimate, b: Estimate, log: float) -> int | None:
     return None
 
 
-def decide(each: Sequence[Sequence[Difference]], among: int = 0) -> list[list[Difference]]:
+def decide(
+    each: Sequence[Sequence[Difference]], among: int = 0, first: Sequence[str] = ()
+) -> list[list[Difference]]:
     """Give each difference its word, by Holm's rule over all of them: of many figures at many loads, some lie outside
-    their interval by chance alone."""
-    known = sorted(d.p for differences in each for d in differences if d.p is not None)
-    count = max(len(known), among)
-    last = -1.0  # the highest p that is sure
-    for rank, p in enumerate(known):
-        if p > (1 - CONFIDENCE) / (count - rank):
+    their interval by chance alone. `first`: the figure of each load that is asked for first; '' where none is. These
+    share one half of the error, and all others the other half (Holm's rule with weights)."""
+    questions = [*first, *("" for _ in each[len(first) :])]
+    known: list[tuple[float, bool]] = []
+    for differences, question in zip(each, questions, strict=True):
+        known += [(d.p, d.metric == question) for d in differences if d.p is not None]
+    last = _least_sure(known, max(len(known), among))
+    decided = []
+    for differences, question in zip(each, questions, strict=True):
+        some = []
+        for d in differences:
+            sure = d.p is not None and d.p <= last[d.metric == question]
+            some.append(replace(d, word=_word(d, sure)))
+        decided.append(some)
+    return decided
+
+
+def _least_sure(known: Sequence[tuple[float, bool]], count: int) -> dict[bool, float]:
+    """Return the highest p that is sure, of the figures asked for first and of all others. `known`: each p, and whether
+    it is of those asked for first; `count`: how many there are with those that aren't known here."""
+    firsts = sum(is_first for _, is_first in known)
+    weights = dict.fromkeys((True, False), 1 / count if count else 1.0)
+    if 0 < firsts < len(known):
+        first_of_all = count * firsts / len(known)
+        weights = {True: 0.5 / first_of_all, False: 0.5 / (count - first_of_all)}
+    last, left = {True: -1.0, False: -1.0}, 1.0
+    for p, is_first in sorted(known, key=lambda each: each[0] / weights[each[1]]):
+        if p > (1 - CONFIDENCE) * weights[is_first] / left:
             break
-        last = p
-    return [
-        [replace(d, word=_word(d, d.p is not None and d.p <= last)) for d in some]
-        for some in each
-    ]
+        last[is_first] = max(last[is_first], p)
+        left -= weights[is_first]
+    return last
+
+
+def _first_asked(pairing: Pairing) -> str:
+    """Return the figure that a comparison at this load asks for first: the throughput, where the load doesn't fix it.
+    '': none comes before the others."""
+    if pairing.kind != "serve" or any(name in pairing.load for name in _FIXING):
+        return ""
+    return next((d.metric for d in pairing.differences if d.metric in THROUGHPUTS), "")
 
 
 def _summary(refused: bool, words: set[Word]) -> Summary:
