@@ -210,3 +210,27 @@ def test_a_loss_of_quality_comes_first_where_speeds_cannot_be_separated() -> Non
     )
     assert "-50 pt against F16, 95 % interval" in answer[0]
     assert "can't be separated in speed" in answer[1]
+
+
+def test_an_answer_about_two_settings_has_the_lead_of_one_once() -> None:
+    def repeated(series: str, speed: float) -> Entry:
+        own = [
+            row({"output_throughput": speed + i}, {"concurrency": 8}, file=f"{series}{i}")
+            for i in range(5)
+        ]
+        load = load_of(own[0])
+        figures = {"output_throughput": Number(speed, speed - 2, speed + 6, "repeats")}
+        return Entry(
+            f"s{series}", series, "serve", load, "sound", figures=figures, rows=own
+        )
+
+    two = [
+        *(repeated("F16", 100.0), *scored("F16", 90, "F16")),
+        *(repeated("Q8_0", 150.0), *scored("Q8_0", 90, "Q8_0")),
+    ]
+    answer = conclude(with_quality(two, {}), [], [], {}, lambda row: None).answer
+    assert answer[0].startswith(
+        "The fastest setting with no detectable loss of quality is Q8_0"
+    )
+    assert answer[1].startswith("Its speed against F16 (100.0): +49")
+    assert not [s for s in answer if "highest throughput" in s or "difference is real" in s]

@@ -86,7 +86,8 @@ def test_the_block_has_vllm_s_lines_about_probes(
     server = fake(first_ms=30, gap_ms=1)
     serve(server.base_url, "--max-concurrency 1 --num-prompts 8 --probe-request-rate 50")
     text = capsys.readouterr().out
-    names = re.findall(r"^(.*[pP]robe.*?):? +[\d.]+ *$", text, re.M)
+    # on a busy machine a figure may be known within bounds only: '30.26 to 30.41'
+    names = re.findall(r"^(.*[pP]robe.*?):? +[\d.]+(?: to [\d.]+)? *$", text, re.M)
     assert names == [
         "Probe requests completed",
         "Probe requests failed",

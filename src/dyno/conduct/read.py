@@ -638,6 +638,7 @@ def _title(sources: Sequence[Source]) -> str:
     names: list[str] = []
     for source in sources:
         names += [study.name for study in source.studies] or [source.path.name]
+    names = list(dict.fromkeys(names))  # two parts of one study have its name once
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(names[:3]) + more
 

@@ -18,7 +18,7 @@ from dyno.measure.greedy import agreement
 from dyno.measure.points import named, same_model
 from dyno.numbers import count, many, money, number, percent, setting
 from dyno.report.find import sentences as search_sentences
-from dyno.report.front import front_sentences
+from dyno.report.front import front_sentences, lead_over_reference
 from dyno.report.table import too_few
 from dyno.report.target import (
     SMALL,
@@ -98,6 +98,7 @@ def conclude(
     # has the scores in words of its own
     if quality := list(front_sentences(entries, judge.differ)):
         all_contests = [c for c in all_contests if c.metric != "score"]
+    lead = lead_over_reference(entries, judge.differ) if quality else None
     judged = [judge(contest, contest.ranked[1]) for contest in all_contests]
     unanswered = list(_unanswered(given, all_contests, limits))
     main = _main(judged)
@@ -115,7 +116,7 @@ def conclude(
     return Words(
         compared=_compared(entries, unfinished),
         on=_on(entries),
-        answer=[*searched, *quality, *_of_speeds(answer, main, quality)],
+        answer=[*searched, *quality, *_of_speeds(answer, main, quality, lead)],
         confidence=[_confidence(j) for j in judged[:_MOST]] or [_NOTHING_COMPARED],
         caveats=_caveats(entries, findings, unfinished),
         agreement=list(_agreement(entries)),
@@ -143,10 +144,20 @@ def _known_best(sentences: list[str], standing: Standing | None) -> list[str]:
     return sentences[:1] if standing is not None else []
 
 
-def _of_speeds(answer: list[str], main: Judged | None, quality: Sequence[str]) -> list[str]:
-    """Return the contest's sentences, unless those about quality say already that speeds can't be separated."""
-    says_more = not quality or main is None or main.leads or main.difference is None
-    return answer if says_more else []
+def _of_speeds(
+    answer: list[str],
+    main: Judged | None,
+    quality: Sequence[str],
+    lead: tuple[Entry, Entry] | None,
+) -> list[str]:
+    """Return the contest's sentences, unless those about quality say as much: that speeds can't be separated, or how
+    far the first is ahead of the second."""
+    if not quality or main is None or main.difference is None:
+        return answer
+    known = lead is not None and lead == (main.leader, main.other)
+    if known and len(main.contest.entries) == 2:
+        return []
+    return answer if main.leads else []
 
 
 # ---- what was compared ----

@@ -146,16 +146,9 @@ def front_sentences(
 ) -> Iterator[str]:
     """Yield the fastest setting without a detectable loss, those with one, and the smallest detectable loss. What is
     decided comes first: losses, where no setting is the fastest."""
-    timed = [
-        e
-        for e in entries
-        if e.quality is not None and e.quality.timed and speed(e) is not None
-    ]
-    scores = [e for e in entries if e.kind == "quality" and e.quality is not None]
-    reference = next((e for e in scores if not _quality(e).reference), None)
-    if len(timed) < 2 or reference is None:
+    front = _front(entries, differ)
+    if front is None:
         return
-    front = _Front(timed, differ)
     if front.peers:
         yield from front.with_loss()
         yield from front.fastest()
@@ -163,8 +156,36 @@ def front_sentences(
         yield from front.fastest()
         yield from front.with_loss()
     yield from front.detectable_loss()
-    yield _reference_sentence(reference, scores)
+    scores = _scores(entries)
+    yield _reference_sentence(_first_reference(scores), scores)
     yield from _without_score(entries, front.ranked[0].kind)
+
+
+def lead_over_reference(
+    entries: Sequence[Entry], differ: Differ
+) -> tuple[Entry, Entry] | None:
+    """Return the fastest setting without a detectable loss and the reference, where these sentences compare their
+    speeds."""
+    front = _front(entries, differ)
+    return front.lead() if front is not None else None
+
+
+def _front(entries: Sequence[Entry], differ: Differ) -> "_Front | None":
+    timed = [
+        e
+        for e in entries
+        if e.quality is not None and e.quality.timed and speed(e) is not None
+    ]
+    reference = any(not _quality(e).reference for e in _scores(entries))
+    return _Front(timed, differ) if len(timed) >= 2 and reference else None
+
+
+def _scores(entries: Sequence[Entry]) -> list[Entry]:
+    return [e for e in entries if e.kind == "quality" and e.quality is not None]
+
+
+def _first_reference(scores: Sequence[Entry]) -> Entry:
+    return next(e for e in scores if not _quality(e).reference)
 
 
 def _reference_sentence(reference: Entry, scores: Sequence[Entry]) -> str:
@@ -200,7 +221,7 @@ class _Front:
         leader = self.able[0]
         if not self.peers:
             yield f"The fastest setting with no detectable loss of quality is {_described(leader)}."
-            yield from self._gain(leader)
+            yield from self._gain()
             return
         first = [leader, *self.peers[: _MOST - 1]]
         names = f"{', '.join(e.series for e in first[:-1])} and {first[-1].series}"
@@ -209,15 +230,28 @@ class _Front:
         paces = "; ".join(_described(e) for e in first)
         yield f"{names}{more} can't be separated in speed; none has a detectable loss of quality: {paces}."
 
-    def _gain(self, leader: Entry) -> Iterator[str]:
-        """Yield how much faster it is than the reference, where that has an interval."""
+    def lead(self) -> tuple[Entry, Entry] | None:
+        """Return the fastest one and the reference, where the first is faster and their difference has an interval."""
+        if not self.able or self.peers:
+            return None
+        leader = self.able[0]
         reference = next((e for e in self.able if not _quality(e).reference), leader)
         if reference is leader:
-            return
+            return None
         difference = self._difference(leader, reference)
-        if difference is not None and difference.low is not None:
-            pace = number(_speed(reference))
-            yield f"Its speed against {reference.series} ({pace}): {difference.both_words}."
+        known = difference is not None and difference.low is not None
+        return (leader, reference) if known else None
+
+    def _gain(self) -> Iterator[str]:
+        """Yield how much faster the fastest one is than the reference."""
+        lead = self.lead()
+        if lead is None:
+            return
+        leader, reference = lead
+        difference = self._difference(leader, reference)
+        assert difference is not None
+        pace = number(_speed(reference))
+        yield f"Its speed against {reference.series} ({pace}): {difference.both_words}."
 
     def detectable_loss(self) -> Iterator[str]:
         known = [
