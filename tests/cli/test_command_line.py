@@ -2,6 +2,7 @@
 
 import argparse
 import ast
+import functools
 import re
 import shlex
 from argparse import Namespace
@@ -233,6 +234,7 @@ FLAG = re.compile(r"(?<![\w{-])--[a-z]+(?:-[a-z]+)*(?![\w-])")
 ARGUMENT = re.compile(r"-[\w-]+[= ]?[\w+]*(?: -[\w-]+)*")
 
 
+@pytest.mark.house
 def test_messages_below_the_command_line_ask_for_the_name_of_a_setting() -> None:
     """A flag that is written out would be a riddle for who writes a study. Findings advise with flags: any command
     reads them."""
@@ -247,6 +249,7 @@ def test_messages_below_the_command_line_ask_for_the_name_of_a_setting() -> None
     assert wrong == []
 
 
+@pytest.mark.house
 def test_a_message_asks_for_the_names_of_settings_that_exist() -> None:
     known = {*keys(), *map(opposite, keys())}
     asked = [
@@ -267,6 +270,7 @@ def test_a_message_asks_for_the_names_of_settings_that_exist() -> None:
     assert [flag for flag in asked if flag[1] not in known] == []
 
 
+@pytest.mark.house
 def test_messages_name_no_setting_by_a_key_that_is_written_out() -> None:
     known = {
         name: flag
@@ -298,14 +302,16 @@ def test_messages_name_no_setting_by_a_key_that_is_written_out() -> None:
     assert wrong == []
 
 
-def _below_the_command_line() -> Iterator[tuple[str, ast.Module]]:
-    """Yield the modules whose messages a study's user may read, each with its place."""
+@functools.cache
+def _below_the_command_line() -> list[tuple[str, ast.Module]]:
+    """Return the modules whose messages a study's user may read, each with its place."""
+    apart = ("cli/", "audit/", "checks/", "results/", "workload/datasets/")
+    modules = []
     for path in sorted(SOURCE.rglob("*.py")):
         name = str(path.relative_to(SOURCE))
-        if not name.startswith(
-            ("cli/", "audit/", "checks/", "results/", "workload/datasets/")
-        ):
-            yield name, ast.parse(path.read_text())
+        if not name.startswith(apart):
+            modules.append((name, ast.parse(path.read_text())))
+    return modules
 
 
 def _texts(tree: ast.Module) -> Iterator[ast.Constant]:

@@ -1,11 +1,16 @@
 """docs/troubleshooting.md quotes messages. Those that no example of the page produces are held against the source."""
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 
+import pytest
+
 from listings import Listing, listings
 from reference import ROOT
+
+pytestmark = pytest.mark.house  # reads the whole source
 
 PAGE = ROOT / "docs" / "troubleshooting.md"
 _ANY = "\0"  # what a message fills in
@@ -44,6 +49,7 @@ def _lines(listing: Listing) -> list[str]:
     ]
 
 
+@functools.cache
 def _pieces() -> set[str]:
     """What is constant between two values of a message, if it is several words."""
     pieces = (_plain(piece) for message in _messages() for piece in message.split(_ANY))

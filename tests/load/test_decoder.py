@@ -252,7 +252,13 @@ def follow(task: DecodeTask) -> None:
         pass
 
 
-@pytest.mark.parametrize("begun", range(EXCHANGES // 8 + 1))
+@pytest.mark.parametrize(
+    "begun",
+    [
+        pytest.param(n, marks=pytest.mark.nightly if n % 2 else ())
+        for n in range(EXCHANGES // 8 + 1)
+    ],
+)
 @pytest.mark.usefixtures("small_windows")
 def test_what_a_follower_has_done_is_not_done_again_and_nothing_is_missed(
     load: Load, begun: int
@@ -513,7 +519,10 @@ def _one_by_one(path: Path) -> list[bytes]:
     return lines
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(n, marks=pytest.mark.nightly if n >= 6 else ()) for n in range(12)],
+)
 def test_records_of_any_load_are_the_same_bytes_however_they_are_decoded(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

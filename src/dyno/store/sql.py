@@ -4,6 +4,7 @@ telemetry) by the query itself where it asks for them. A query reads these table
 import functools
 import itertools
 import mmap
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -204,12 +205,14 @@ _LONG = {
     "iterations": "iterations.jsonl",
     "telemetry": "telemetry.jsonl",
 }
+# its last line is left out then
+_MAY_BE_CUT = ("telemetry",)
 _RECORDS: dict[str, tuple[type, str]] = {
     "requests": (Record, _REQUESTS),
     "iterations": (Iteration, "(end_ns - start_ns) / 1e6 AS latency_ms"),
 }
 # bytes of the longest line: below the first, DuckDB takes as much room
-_BEGINS = 4096  # bytes of a file that are looked at before it is queried
+_BEGINS, _ENDS = 4096, 1 << 16  # bytes of a file that are looked at before it is queried
 _OBJECT, _OBJECT_MAX = 16 << 20, 1 << 30
 _ZONED = "TIMESTAMP WITH TIME ZONE"
 _IN_FILE = re.compile(r'in file "(.+?)", (?:at byte|in line)')
@@ -363,7 +366,7 @@ class RunTables:
         for table, named in _EXPLAINED.items():
             self._insert(table, {name: kind for name, (kind, _) in named.items()}, [])
         self._sizes: dict[str, int] = {}
-        self._long = {table: self._files(folders, name) for table, name in _LONG.items()}
+        self._long = {table: self._files(folders, table) for table in _LONG}
         for table, paths in self._long.items():
             self._view(table, paths, _OBJECT)
         every = [str(p.absolute()) for paths in self._long.values() for p in paths]
@@ -476,20 +479,16 @@ class RunTables:
             columns = {name: kind for name, (kind, _) in named.items()}
             self._insert(table, columns, rows[table])
 
-    def _files(self, folders: list[Path], name: str) -> list[Path]:
-        readable = []
+    def _files(self, folders: list[Path], table: str) -> list[Path]:
+        name, readable = _LONG[table], []
         for path in (folder / name for folder in folders if (folder / name).exists()):
             try:
-                with opened(path) as file:
-                    begins = file.read(_BEGINS)
+                damage = _damage(path, may_be_cut=table in _MAY_BE_CUT)
             except OSError as e:
                 self.unreadable.append(f"{path} can't be read: {e.strerror}.")
                 continue
-            # as a machine that lost its power leaves a file; DuckDB does not always mind them
-            if b"\0" in begins:
-                self.unreadable.append(
-                    f"{path} is damaged: it has bytes of zero instead of text."
-                )
+            if damage:
+                self.unreadable.append(f"{path} is damaged: {damage}.")
             else:
                 readable.append(path)
         return readable
@@ -620,7 +619,7 @@ class RunTables:
         run = f"left(filename, length(filename) - {len(_LONG[table]) + 1}) AS run"
         if table == "telemetry":
             # Lines without values, such as the sampler's own facts, give no row; nor does one that its death has cut.
-            lines = _lines(paths, _TELEMETRY, largest, cut=True)
+            lines = _lines(paths, _TELEMETRY, largest, cut=table in _MAY_BE_CUT)
             body = (
                 f"SELECT * EXCLUDE (entry), entry.key AS name, entry.value AS value FROM (SELECT {run}, at_ns, source, "
                 f"index, throttle, unnest(map_entries(values)) AS entry FROM {lines})"
@@ -910,6 +909,25 @@ def _lines(
         f"read_json([{names}], format = 'newline_delimited', columns = {{{types}}}, filename = true, "
         f"ignore_errors = {str(cut).lower()}, maximum_object_size = {largest})"
     )
+
+
+def _damage(path: Path, may_be_cut: bool) -> str:
+    """Say what is wrong with a file, where DuckDB does not always mind: bytes of zero, as a machine that lost its power
+    leaves them, and a last line that ends in the middle. '': nothing."""
+    with opened(path) as file:
+        if b"\0" in file.read(_BEGINS):
+            return "it has bytes of zero instead of text"
+        if may_be_cut:
+            return ""
+        file.seek(max(file.seek(0, os.SEEK_END) - _ENDS, 0))
+        before, newline, last = file.read().rpartition(b"\n")
+    if not last or (not newline and len(before + last) == _ENDS):
+        return ""
+    try:
+        msgspec.json.decode(last)
+    except msgspec.DecodeError:
+        return "its last line is cut"
+    return ""
 
 
 def _longest_line(path: Path) -> int:
