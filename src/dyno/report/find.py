@@ -230,8 +230,8 @@ def _order(highest: float, others: Sequence[FindAnswer]) -> str:
 def figures(probe: ProbeFacts, speed: bool = True) -> str:
     each = []
     for figure in probe.figures:
-        if figure.limit.stem == "failed":
-            each.append(f"{percent(figure.value)} failed")
+        if figure.limit.is_share:
+            each.append(f"{percent(figure.value)} {figure.limit.stem}")
         else:
             each.append(f"{limit_title(figure.limit)} {number(figure.value)} ms")
     if speed and probe.throughput:

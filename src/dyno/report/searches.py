@@ -193,7 +193,7 @@ def _limit(
     limit: Limit, values: Iterable[float | None], where: str = "", keep: bool = False
 ) -> Drawn:
     """Return the column of a target's figure."""
-    share = limit.stem == "failed"
+    share = limit.is_share
     title = f"{limit_title(limit)}{where}"
     return _figures(
         title, "" if share else "ms", values, percent if share else number, keep
@@ -252,8 +252,8 @@ def limits_of(answers: Sequence[FindAnswer]) -> list[Limit]:
 
 
 def limit_title(limit: Limit) -> str:
-    """Return the title of a limit's column: 'p99 TTFT', or 'failed'."""
-    return "failed" if limit.stem == "failed" else limit.words.partition(" ≤")[0]
+    """Return the title of a limit's column: 'p99 TTFT', 'failed', 'invalid'."""
+    return limit.stem if limit.is_share else limit.words.partition(" ≤")[0]
 
 
 def _within(probe: ProbeFacts) -> str:

@@ -44,7 +44,7 @@ class Timeline:
     """Collects requests while a load runs."""
 
     def __init__(self, limits: Sequence[Limit]) -> None:
-        self._limits = [limit for limit in limits if limit.stem != "failed"]
+        self._limits = [limit for limit in limits if not limit.is_share]
         self._place: dict[int, int] = {}
         self._sent: list[float] = []
         self._first: list[float] = []
