@@ -27,7 +27,7 @@ EXAMPLE = "ttft_p99:500ms tpot_p50:30ms failed:0"
 Read = Callable[[str], float | None]  # a figure of a result, by its name
 
 
-class Share(NamedTuple):
+class ShareFigure(NamedTuple):
     """What can be limited to a share of the requests. Not a latency: no request has more of it than another."""
 
     words: str
@@ -41,9 +41,17 @@ def _failed(read: Read) -> float:
     return failed / max(failed + completed, 1.0)
 
 
+def _invalid(read: Read) -> float | None:
+    valid = read("valid_share")
+    return None if valid is None else 1 - valid
+
+
 SHARES = {
-    "failed": Share(
+    "failed": ShareFigure(
         "failed requests", "no failed request", "of the requests failed", _failed
+    ),
+    "invalid": ShareFigure(
+        "invalid answers", "no invalid answer", "of the answers are invalid", _invalid
     ),
 }
 

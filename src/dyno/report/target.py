@@ -189,11 +189,13 @@ def _candidate(entry: Entry, limits: Limits) -> _Candidate:
         for name, v in values.items()
     ]
     missed = max(over, default=0.0)
+    invalid = SHARES["invalid"].read(entry.value)
     reasons = {
         "failed": entry.failure or not entry.figures,
         "void": entry.verdict == "void",
         "requests": failed_share(entry) > limits.get("failed", FEW),
-        "silent": math.isinf(missed),
+        "silent": math.isinf(missed) or ("invalid" in limits and invalid is None),
+        "answers": (invalid or 0.0) > limits.get("invalid", 1.0),
         "slow": missed > 1,
         "throughput": all(entry.value(name) is None for name in TOKEN_THROUGHPUTS),
     }
@@ -262,11 +264,13 @@ def _exceeded(entry: Entry, limits: Limits) -> Iterator[str]:
 
 def _exclusions(limits: Limits) -> dict[str, str]:
     """Return why a result can't be the best, in words with a place for its load."""
-    latencies = " or ".join(words(name) for name in _latencies(limits))
+    latencies = [words(name) for name in _latencies(limits)]
+    checked = ["check of answers"] if "invalid" in limits else []
     return {
-        "silent": f"no {latencies} at {{}}",
+        "silent": f"no {' or '.join(latencies + checked)} at {{}}",
         "void": "void at {}",
-        "requests": f"over {percent(limits.get('failed', FEW))} of the requests failed at {{}}",
+        "requests": f"over {percent(limits.get('failed', FEW))} {SHARES['failed'].over} at {{}}",
+        "answers": f"over {percent(limits.get('invalid', 0.0))} {SHARES['invalid'].over} at {{}}",
         "failed": "no result at {}",
         "throughput": "no throughput at {}",
     }

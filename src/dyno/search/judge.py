@@ -384,7 +384,10 @@ class Judge:
     # ---- shares of requests ----
 
     def _share(self, r: Requests, limit: Limit, now_s: float, length_s: float) -> Weighed:
-        high, low = _failures(r, now_s, length_s)
+        if limit.stem == "failed":
+            high, low = _failures(r, now_s, length_s)
+        else:
+            high = low = self._invalid(r, now_s)
         count = len(low)
         if not count:
             return Weighed()
@@ -405,6 +408,16 @@ class Judge:
             value=share,
             factor=together(high, max(self.wave, 1)),
         )
+
+    def _invalid(self, r: Requests, now_s: float) -> np.ndarray:
+        """Return for each answer that should have a form whether it lacks it. A failed request does, unless failures
+        have a limit of their own."""
+        invalid = r.columns["invalid"].high
+        counts = (r.end <= now_s) & ~np.isnan(invalid)
+        if self._failures_judged:
+            counts &= ~r.failed
+        answers: np.ndarray = invalid[counts]
+        return answers
 
 
 def _failures(r: Requests, now_s: float, length_s: float) -> tuple[np.ndarray, np.ndarray]:
