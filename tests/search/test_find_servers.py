@@ -193,6 +193,21 @@ def test_the_highest_load_with_valid_answers_is_below_the_one_that_violates_sche
     assert missed == pytest.approx(0.2, abs=0.05) and kept == pytest.approx(0.005, abs=0.01)
 
 
+@pytest.mark.engines
+def test_a_search_of_embeddings_shows_vectors_a_second(
+    fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = fake(first_ms=50.0).base_url
+    flags = ["--backend", "openai-embeddings", "--random-batch-size", "3"]
+    flags += ["--target", "e2el_p50:200", "--to", "4", "--budget", "20"]
+    assert main(find(url, tmp_path, *flags)) == 0
+    out = capsys.readouterr().out
+    assert "inputs/s" in out and "tok/s" not in out and "output tokens/s" not in out
+    probe = answer(tmp_path).probes[-1]
+    # 3 vectors in each request of about 50 ms
+    assert 0 < probe.throughput <= 1.05 * probe.level * 3 / 0.05  # type: ignore[operator]
+
+
 def test_a_limit_of_invalid_answers_needs_requests_that_prescribe_a_form(
     fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

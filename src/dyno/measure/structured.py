@@ -53,7 +53,7 @@ class FormChecker:
             )
         if expected.kind == "regex":
             return _against_pattern(text, expected.value)
-        value, problem = _parsed(text)
+        value, problem = parsed(text)
         if problem is not None:
             return problem
         if expected.kind == "object":
@@ -73,7 +73,7 @@ class FormChecker:
         for call in calls:
             if call.name not in expected.tools or expected.named not in ("", call.name):
                 return FormProblem("unknown tool", f"it calls {_short(call.name)}")
-            value, problem = _parsed(call.arguments or "{}")
+            value, problem = parsed(call.arguments or "{}")
             if problem is not None:
                 return FormProblem("arguments not JSON", f"{call.name}: {problem.detail}")
             schema = expected.tools[call.name]
@@ -118,7 +118,8 @@ def answer_of(record: Record) -> str:
     return text
 
 
-def _parsed(text: str) -> tuple[Any, FormProblem | None]:
+def parsed(text: str) -> tuple[Any, FormProblem | None]:
+    """Return a text as JSON, or why it is none."""
     try:
         return msgspec.json.decode(text), None
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as e:

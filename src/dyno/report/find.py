@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from dyno.facts.entry import Cost, Entry
 from dyno.facts.find import FindAnswer, FindSpec, ProbeFacts, SearchTime
+from dyno.facts.metric import words
 from dyno.numbers import (
     count,
     duration,
@@ -235,7 +236,7 @@ def figures(probe: ProbeFacts, speed: bool = True) -> str:
         else:
             each.append(f"{limit_title(figure.limit)} {number(figure.value)} ms")
     if speed and probe.throughput:
-        each.append(f"{number(probe.throughput)} output tokens/s")
+        each.append(f"{number(probe.throughput)} {words(probe.throughput_of)}")
     return ", ".join(each)
 
 
