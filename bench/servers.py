@@ -68,7 +68,13 @@ def requests_of(load: Load, limits: list[Limit]) -> Requests:
         latencies["tpot"] = (end - np.where(np.isfinite(first), first, 0.0)) * 1e3 / 127
     columns = {}
     for limit in limits:
-        if limit.stem != "failed":
+        if (
+            limit.stem == "invalid"
+        ):  # what a model fails is an answer of the wrong form then
+            wrong = failed.astype(float)
+            columns["invalid"] = LimitColumn(wrong, wrong)
+            failed = np.zeros(len(sent), bool)
+        elif not limit.is_share:
             values = np.where(failed, math.nan, latencies[limit.stem])
             columns[limit.metric] = LimitColumn(values, values)
     return Requests(sent, first, end, failed, columns, turn if turn.any() else None)
@@ -602,6 +608,17 @@ def _fails(name: str, share: float) -> Server:
                   lambda level, rng, begins_s: FailingLoad(int(level), share, rng), hard=share > 0.01)  # fmt: skip
 
 
+def _violates(name: str, share: float) -> Server:
+    """A half percent of the answers break their schema; above 12 at once, more."""
+
+    def load(level: float, rng: np.random.Generator, begins_s: float) -> Load:
+        return FailingLoad(int(level), share if level > 12 else 0.005, rng)
+
+    return Server(
+        name, "invalid:0.05", "concurrency", 1, 64, 12.5 if share > 0.05 else math.inf, load
+    )
+
+
 def _cliff() -> Server:
     def load(level: float, rng: np.random.Generator, begins_s: float) -> Load:
         scale = 0.1 if level <= 37 else 0.9
@@ -1016,6 +1033,8 @@ MODELS: dict[str, Callable[[], Server]] = {
     "429 above 24": _refuses,
     "0.5 % fail": partial(_fails, "0.5 % fail", 0.005),
     "2 % fail": partial(_fails, "2 % fail", 0.02),
+    "0.5 % invalid": partial(_violates, "0.5 % invalid", 0.005),
+    "20 % invalid above 12": partial(_violates, "20 % invalid above 12", 0.2),
     "cliff": _cliff,
     "sine, 20 s": lambda: timed("sine, 20 s", sine(20.0, 0.5), hard=True),
     "steps of 30 s": lambda: timed("steps of 30 s", steps(30.0, 1.3), hard=True),

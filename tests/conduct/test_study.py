@@ -589,6 +589,21 @@ def test_a_saturated_series_is_not_driven_further(
     assert run() == 0 and len(done()) == 2, "and it stays so"
 
 
+def test_vectors_are_measured_by_their_own_throughput(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Answers without text have no output tokens: more load saturates nothing as long as more vectors come."""
+    text = STUDY[: STUDY.index("[engines.slow]")] + STUDY[STUDY.index("[workloads.w]") :]
+    text = text.replace("repeats = 2", "repeats = 1").replace("[1, 2]", "[1, 2, 4]")
+    text = text.replace('kind = "fake"', 'kind = "fake"\nbackend = "openai-embeddings"')
+    text = text.replace("first_ms=2", "first_ms=40")
+    write(f"{text}[stop]\n")
+    assert run() == 0
+    assert len(done()) == 3
+    out = capsys.readouterr().out
+    assert "inputs/s" in out and "tok/s" not in out.partition("Latencies")[0]
+
+
 # ---- choosing ----
 
 

@@ -54,6 +54,7 @@ def entry(name: str, streams: int, speed: float | None = None, **more: Any) -> E
         ("failed:7%", Limit("failed", 0.07)),
         ("failed:0.07", Limit("failed", 0.07)),
         ("failed:0", Limit("failed", 0.0)),
+        ("invalid:1%", Limit("invalid", 0.01)),
     ],
 )
 def test_a_target_is_written_as_a_goodput_is(word: str, expected: Limit) -> None:
@@ -80,6 +81,8 @@ def test_a_target_is_written_as_a_goodput_is(word: str, expected: Limit) -> None
         ),
         (["failed:100%"], "a share of the requests, such as failed:0, failed:0.01 or 1%"),
         (["failed:few"], "write NAME:LIMIT"),
+        (["invalid:100ms"], "the unit 'ms' does not fit. A share of the requests"),
+        (["invald:1"], "Did you mean invalid"),
         (["ttft:500ms", "ttft:1s"], "ttft has two limits"),
         (["ttft:1", "ttft:2"], "ttft has two limits"),
     ],
@@ -188,6 +191,20 @@ def test_a_result_without_the_latency_does_not_meet_it_and_that_is_reported() ->
         {"p99_ttft_ms": 5.0},
     )
     assert found.entry is None and "no p99 TTFT at concurrency 8" in found.why
+
+
+def test_a_result_with_too_many_invalid_answers_does_not_meet_its_target() -> None:
+    entries = [
+        entry("t1", 1, 10.0, figures={"valid_share": 0.995}),
+        entry("t2", 8, 80.0, figures={"valid_share": 0.8}),
+        entry("t3", 16, 90.0),
+    ]
+    (found,) = best(entries, {"invalid": 0.01})
+    assert (found.entry, found.why) == ("t1", "No check of answers at concurrency 16.")
+    (found,) = best(entries[1:], {"invalid": 0.01})
+    assert found.why == (
+        "No check of answers at concurrency 16; over 1 % of the answers are invalid at concurrency 8."
+    )
 
 
 def test_total_throughput_counts_where_no_other_is_reported() -> None:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import msgspec
+
 from dyno.facts.find import FindAnswer, FindSpec, LimitFigure, Outcome, ProbeFacts
 from dyno.facts.limits import Limit
 from dyno.report import searches
@@ -48,6 +50,20 @@ def test_an_answer_has_both_ends_of_its_interval_with_the_figures_there() -> Non
         "240",
         "30.00",
     ]
+
+
+def test_answers_without_text_have_the_throughput_of_their_endpoint() -> None:
+    vectors = [
+        msgspec.structs.replace(p, throughput_of="input_sequence_throughput")
+        for p in answer(44, 64).probes
+    ]
+    of_vectors = msgspec.structs.replace(answer(44, 64), probes=vectors)
+    assert cells(searches.probes(of_vectors), "inputs/s") == ["400.0", "500.0"]
+    assert "50.00 ms, 400.0 inputs/s" in "\n".join(lines(of_vectors))
+    rows = [Searched([each], "sound") for each in (answer(44, 64), of_vectors)]
+    table = table_of(searches.answers(rows))
+    assert cells(table, "tok/s") == ["400.0", "–"]
+    assert cells(table, "inputs/s") == ["–", "400.0"]
 
 
 def test_an_end_between_loads_that_were_tried_has_the_figures_of_the_next_one_tried() -> (

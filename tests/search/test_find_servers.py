@@ -161,6 +161,62 @@ def test_a_server_that_says_it_is_overloaded_misses_the_target(
     assert "no load meets it, not even concurrency 4" in capsys.readouterr().out
 
 
+STRUCTURED = [
+    "--backend",
+    "openai-chat",
+    "--dataset-name",
+    "structured-output",
+    "--output-len",
+    "100",
+]
+
+
+@pytest.mark.engines  # slow
+@pytest.mark.parametrize(
+    ("words", "busy"),
+    [([], {"schema": 8}), (["--structured-kind", "tools"], {"wrong_tool": 8})],
+)
+def test_the_highest_load_with_valid_answers_is_below_the_one_that_violates_schemas(
+    words: list[str], busy: dict[str, int], fake: StartFake, tmp_path: Path
+) -> None:
+    """One answer of 200 is broken at any load, and one of five with more than 8 requests at once."""
+    faults = {**dict.fromkeys(busy, 5), "not_json": 200}
+    url = fake(first_ms=40.0, faults=faults, busy_faults=busy).base_url
+    flags = ["--target", "invalid:0.05", "--to", "64", "--budget", "80"]
+    code = main(find(url, tmp_path, *STRUCTURED, *words, *flags))
+    found = answer(tmp_path)
+    assert code == 0, found
+    assert found.low is not None and found.high is not None
+    assert found.low <= 8 and 9 <= found.high <= 16
+    [missed] = [f.value for f in found.at_level(found.high).figures]  # type: ignore[union-attr]
+    [kept] = [f.value for f in found.at_level(found.low).figures]  # type: ignore[union-attr]
+    assert missed == pytest.approx(0.2, abs=0.05) and kept == pytest.approx(0.005, abs=0.01)
+
+
+@pytest.mark.engines
+def test_a_search_of_embeddings_shows_vectors_a_second(
+    fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = fake(first_ms=50.0).base_url
+    flags = ["--backend", "openai-embeddings", "--random-batch-size", "3"]
+    flags += ["--target", "e2el_p50:200", "--to", "4", "--budget", "20"]
+    assert main(find(url, tmp_path, *flags)) == 0
+    out = capsys.readouterr().out
+    assert "inputs/s" in out and "tok/s" not in out and "output tokens/s" not in out
+    probe = answer(tmp_path).probes[-1]
+    # 3 vectors in each request of about 50 ms
+    assert 0 < probe.throughput <= 1.05 * probe.level * 3 / 0.05  # type: ignore[operator]
+
+
+def test_a_limit_of_invalid_answers_needs_requests_that_prescribe_a_form(
+    fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = fake().base_url
+    flags = ["--target", "invalid:0", "--to", "4", "--budget", "20"]
+    assert main(find(url, tmp_path, *flags)) == 2
+    assert "no request prescribes the form of its answer" in capsys.readouterr().err
+
+
 def test_the_answer_ends_with_the_command_that_measures_it_again(
     fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -362,6 +362,53 @@ def test_a_failed_request_has_not_kept_its_latency() -> None:
     assert outcome(["ttft_p90:100", "failed:0.9"], values, failed=250) == "meets"
 
 
+def judged_answers(target: list[str], invalid: int, failed: int = 0) -> str:
+    """Of one probe with 2,000 answers of a prescribed form: so many don't have it, and others failed."""
+    limits = parse(target)
+    requests = answered(limits, list(1 + np.random.default_rng(3).random(2000)))
+    mixed = np.random.default_rng(9).permutation(2000)
+    column = np.zeros(2000)
+    column[mixed[: invalid + failed]] = 1.0
+    requests.failed[mixed[invalid : invalid + failed]] = True
+    requests.columns["invalid"] = LimitColumn(column, column)
+    search = Search(limits, 1, 1024, whole=True)
+    search.add(Probe(4.0, Judge(limits, 1).look(requests, 100.0), False))
+    return search.outcome(4.0)
+
+
+def test_a_share_of_invalid_answers_is_judged_like_one_of_failed_requests() -> None:
+    assert judged_answers(["invalid:0.05"], invalid=10) == "meets"
+    assert judged_answers(["invalid:0.05"], invalid=400) == "misses"
+    assert judged_answers(["invalid:0.05"], invalid=100) == "undecided"
+    assert judged_answers(["invalid:0"], invalid=0) == "meets"
+    assert judged_answers(["invalid:0"], invalid=1) == "misses"
+
+
+def test_a_failed_request_has_no_valid_answer_unless_failures_have_their_own_limit() -> (
+    None
+):
+    assert judged_answers(["invalid:0.05"], invalid=0, failed=400) == "misses"
+    assert judged_answers(["invalid:0.05", "failed:0.5"], 0, failed=400) == "meets"
+
+
+def test_only_requests_that_prescribe_a_form_count_for_invalid_answers() -> None:
+    limits = parse(["invalid:0.1"])
+    requests = answered(limits, [20.0] * 400)
+    column = np.where(np.arange(400) < 200, np.nan, 0.0)
+    column[200:230] = 1.0
+    requests.columns["invalid"] = LimitColumn(column, column)
+    [weighed] = Judge(limits, 1).look(requests, 5.0).weighed
+    assert (weighed.count, weighed.value) == (200, 0.15)
+
+
+def test_the_answer_is_right_where_one_answer_of_200_or_of_five_is_invalid() -> None:
+    for seed in range(4):
+        few = find(server("0.5 % invalid"), seed)
+        assert few.every and few.low == 64
+        many = find(server("20 % invalid above 12"), seed)
+        assert many.low <= 12.5 <= many.high and many.high / many.low < 1.5
+
+
 def test_a_mean_is_judged_by_its_error() -> None:
     values = list(np.random.default_rng(2).normal(100, 30, 2000))
     assert outcome(["ttft_mean:130"], values) == "meets"

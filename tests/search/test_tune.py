@@ -268,6 +268,29 @@ settings."fault=" = ["comments", "bundle", "die@1", "none"]
     )
 
 
+@pytest.mark.engines  # slow
+def test_a_setting_with_too_many_invalid_answers_is_not_the_best(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tune = """confirm_repeats = 0
+target = ["invalid:5%"]
+settings."first_ms=" = [40, 5]
+settings."fault=" = ["schema@5", "schema@200"]
+"""
+    head = FAKE.replace(
+        "input_len = 8\noutput_len = 8", 'dataset = "structured-output"\noutput_len = 100'
+    ).replace('kind = "fake"', 'kind = "fake"\nbackend = "openai-chat"')
+    path, runs = written(tmp_path, tune, ', "gap_ms=1"', head), tmp_path / "runs"
+    assert main(["tune", path, "--runs", str(runs)]) == 0
+    answer = stored(runs / "study-tune")
+    trials = {(t.setting["fault="], t.setting["first_ms="]): t for t in answer.trials}
+    refused = "of the answers are invalid, but the target is invalid answers ≤ 5 %."
+    assert trials["schema@5", 5].objection.endswith(refused)
+    assert trials["schema@200", 5].objection == ""
+    assert answer.best is not None
+    assert answer.best.setting == {"first_ms=": 5, "fault=": "schema@200"}
+
+
 def test_where_every_setting_fails_the_answer_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -74,7 +74,7 @@ class QualityEvidence(Circumstances, frozen=True, kw_only=True):
 
     @property
     def completed(self) -> int:
-        return sum(score.items for score in self.quality.scores)
+        return self.quality.items
 
 
 class Evidence(Circumstances, frozen=True, kw_only=True):

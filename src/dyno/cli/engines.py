@@ -91,8 +91,9 @@ def _add_start(verbs: Any) -> None:
         "--fault",
         action="append",
         default=[],
-        metavar="KIND[@N]",
-        help="break every Nth request this way; `--fault help` lists the kinds; repeatable",
+        metavar="KIND[@N][>M]",
+        help="break every Nth request this way, and only with more than M at once; `--fault help` lists the kinds; "
+        "repeatable",
     )
     fake.set_defaults(command=start_fake)
     for kind in KINDS.values():
@@ -133,6 +134,7 @@ def start_fake(options: argparse.Namespace) -> int:
         for kind, what in FAULTS.items():
             print(f"{kind:<14} {what}")
         return 0
+    faults, busy_faults = parse_faults(options.fault)
     spec = FakeSpec(
         first_ms=options.first_ms,
         gap_ms=options.gap_ms,
@@ -140,7 +142,8 @@ def start_fake(options: argparse.Namespace) -> int:
         noise=options.noise,
         model=options.model,
         max_model_len=options.max_model_len,
-        faults=parse_faults(options.fault),
+        faults=faults,
+        busy_faults=busy_faults,
     )
     url = f"http://127.0.0.1:{options.port}"
     serve(

@@ -45,7 +45,7 @@ def add(p: Parser) -> None:
     )
     g = p.add_argument_group("questions")
     flags.add_list(g, QualitySpec, "tasks")
-    flags.add(g, QualitySpec, "limit", "num_fewshot", "form", "choices")
+    flags.add(g, QualitySpec, "limit", "num_fewshot", "form", "choices", "answer_form")
     flags.add_list(g, QualitySpec, "concurrency")
     flags.add(
         g,

@@ -14,6 +14,7 @@ from statistics import median
 from typing import Self
 
 from dyno.cli.terminal import draw
+from dyno.facts.metric import speed_title
 from dyno.facts.offline import OfflineSummary
 from dyno.facts.record import INTERRUPTED
 from dyno.facts.study import PlannedTrial
@@ -533,7 +534,8 @@ def _in_words(result: Result) -> str:
     tpot = (
         "" if pace.empty or pace.median is None else f", TPOT p50 {number(pace.median)} ms"
     )
-    return f"{count(s.completed)} completed{failed}, {number(s.output_throughput)} tok/s{ttft}{tpot}, {result.verdict}"
+    speed = f"{number(s.speed.value)} {speed_title(s.speed.metric)}"
+    return f"{count(s.completed)} completed{failed}, {speed}{ttft}{tpot}, {result.verdict}"
 
 
 def _offline_in_words(o: OfflineSummary) -> str:

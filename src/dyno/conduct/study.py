@@ -35,6 +35,7 @@ from dyno.errors import (
     WorkloadError,
 )
 from dyno.facts.engine import EngineSpec
+from dyno.facts.metric import speed_title
 from dyno.facts.recipe import ModelOrigin
 from dyno.facts.rig import Rig
 from dyno.facts.study import PlannedTrial, StopRule, Study
@@ -567,7 +568,8 @@ def _copy_logs(
 class _Level(NamedTuple):
     """How an engine did at one load."""
 
-    throughput: float  # output tokens a second, over the whole run
+    throughput: float  # output tokens, vectors or scores a second, over the whole run
+    unit: str
     latency_ms: float  # median, end to end
     steady: float | None = None  # the same in the steady window, where that is long enough
 
@@ -581,7 +583,8 @@ def _level(result: Result) -> _Level | None:
         return None
     long = s.steady and s.steady.end_s - s.steady.start_s >= max(LONG_S, s.duration_s / 2)
     return _Level(
-        s.output_throughput,
+        s.speed.value or 0.0,
+        speed_title(s.speed.metric),
         s.e2el.median,
         s.steady.output_throughput if s.steady and long else None,
     )
@@ -602,8 +605,8 @@ def _saturation(levels: Sequence[_Level], rule: StopRule) -> str | None:
         return None
     where = "steady window" if alike else "whole run"
     return (
-        f"saturated at less load: {number(last)} tok/s after {number(max(before))} ({where}), median latency "
-        f"{number(waits)} ms after {number(waited)}"
+        f"saturated at less load: {number(last)} {levels[-1].unit} after {number(max(before))} ({where}), "
+        f"median latency {number(waits)} ms after {number(waited)}"
     )
 
 

@@ -201,7 +201,8 @@ class ProbeFacts(msgspec.Struct, frozen=True):
     # its folder, in that of the search
     run: Annotated[str, msgspec.Meta(pattern=r"\A(?!\.)[\w.-]{1,200}\Z")]
     queue_grew: bool = False
-    throughput: float | None = None  # output tokens/s
+    throughput: float | None = None
+    throughput_of: str = "output_throughput"  # its metric
     verdict: str = ""
     length_s: float | None = None  # of a request
     began_s: float = 0.0  # since the search began

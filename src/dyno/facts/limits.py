@@ -3,9 +3,10 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from difflib import get_close_matches
+from typing import NamedTuple
 
 import msgspec
 
@@ -23,17 +24,52 @@ _NUMBER = re.compile(
 _TIMES = {"": Decimal(1), "ms": Decimal(1), "s": Decimal(1000)}  # milliseconds of a unit
 _SHARES = {"": Decimal(1), "%": Decimal("0.01")}
 EXAMPLE = "ttft_p99:500ms tpot_p50:30ms failed:0"
+Read = Callable[[str], float | None]  # a figure of a result, by its name
+
+
+class ShareFigure(NamedTuple):
+    """What can be limited to a share of the requests. Not a latency: no request has more of it than another."""
+
+    words: str
+    none: str  # where the limit is 0
+    over: str  # behind the share of a result
+    read: Callable[[Read], float | None]  # the share, by the figures of a result
+
+
+def _failed(read: Read) -> float:
+    failed, completed = read("failed") or 0.0, read("completed") or 0.0
+    return failed / max(failed + completed, 1.0)
+
+
+def _invalid(read: Read) -> float | None:
+    valid = read("valid_share")
+    return None if valid is None else 1 - valid
+
+
+SHARES = {
+    "failed": ShareFigure(
+        "failed requests", "no failed request", "of the requests failed", _failed
+    ),
+    "invalid": ShareFigure(
+        "invalid answers", "no invalid answer", "of the answers are invalid", _invalid
+    ),
+}
 
 
 class Limit(msgspec.Struct, frozen=True):
-    stem: str  # ttft, tpot, itl, e2el, …; or failed
-    most: float  # milliseconds; of failed requests a share
+    stem: str  # ttft, tpot, itl, e2el, …; or one of SHARES
+    most: float  # milliseconds; or a share of the requests
     statistic: str = ""  # p99, median, mean; '': none was asked for
 
     @property
     def metric(self) -> str:
         """Return the name of the figure in results: p99_ttft_ms."""
-        return self.stem if self.stem == "failed" else f"{self.statistic}_{self.stem}_ms"
+        return self.stem if self.is_share else f"{self.statistic}_{self.stem}_ms"
+
+    @property
+    def is_share(self) -> bool:
+        """Return whether it is a share of the requests, not a latency."""
+        return self.stem in SHARES
 
     @property
     def percentile(self) -> float | None:
@@ -44,12 +80,9 @@ class Limit(msgspec.Struct, frozen=True):
     @property
     def words(self) -> str:
         """Describe the limit: 'p99 TTFT ≤ 500 ms'."""
-        if self.stem == "failed":
-            return (
-                f"failed requests ≤ {percent(self.most)}"
-                if self.most
-                else "no failed request"
-            )
+        if self.is_share:
+            share = SHARES[self.stem]
+            return f"{share.words} ≤ {percent(self.most)}" if self.most else share.none
         return f"{words(self.metric)} ≤ {count(self.most)} ms"
 
 
@@ -74,9 +107,7 @@ def parse(
 def with_statistic(limits: Iterable[Limit]) -> list[Limit]:
     """Return them with p99 where a latency has no statistic."""
     return [
-        x
-        if x.statistic or x.stem == "failed"
-        else msgspec.structs.replace(x, statistic="p99")
+        x if x.statistic or x.is_share else msgspec.structs.replace(x, statistic="p99")
         for x in limits
     ]
 
@@ -113,24 +144,24 @@ def _parse_limit(
 def _one(pair: str, flag: str, stems: Sequence[str]) -> Limit:
     name, _, text = pair.partition(":")
     name, subject = name.strip().lower(), f"{flag} {pair!r}"
-    if name == "failed":
+    if name in SHARES:
         share = _share(text, subject)
         if not 0 <= share < 1:
             raise UsageError(
-                f"{subject}: the limit is a share of the requests, such as failed:0, failed:0.01 or 1%."
+                f"{subject}: the limit is a share of the requests, such as {name}:0, {name}:0.01 or 1%."
             )
-        return Limit("failed", share)
+        return Limit(name, share)
     most = latency_ms(text, subject)
     match = _NAME.fullmatch(name)
     if match is None or match["stem"] not in stems or (match["before"] and match["after"]):
         statistics = "_p99, _mean or _max" if len(stems) == len(STEMS) else "_p99 or _mean"
         near = get_close_matches(
-            name, [*stems, *(f"{stem}_p99" for stem in stems), "failed"], n=1
+            name, [*stems, *(f"{stem}_p99" for stem in stems), *SHARES], n=1
         )
         hint = f"Did you mean {near[0]}? " if near else ""
         raise UsageError(
             f"{subject}: unknown latency {name!r}. {hint}"
-            f"Known: {', '.join(stems)}, optionally with {statistics} after it, and failed."
+            f"Known: {', '.join(stems)}, optionally with {statistics} after it, and {' and '.join(SHARES)}."
         )
     if not 0 < most < math.inf:
         raise UsageError(f"{subject}: the limit must be above 0 milliseconds.")

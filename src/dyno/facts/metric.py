@@ -268,6 +268,11 @@ def words(name: str) -> str:
     return metric(name).words
 
 
+def speed_title(name: str) -> str:
+    """Return the title of a throughput in a narrow table: tok/s of output tokens."""
+    return "tok/s" if name == "output_throughput" else metric(name).column
+
+
 def leads(name: str, one: float, other: float) -> float:
     """Return by what share of the lesser `one` is better than `other`: negative if worse, 0.0 if neither is better."""
     way, least = better(name), min(abs(one), abs(other))

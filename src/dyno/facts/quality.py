@@ -7,6 +7,10 @@ import msgspec
 from dyno.option import Option
 
 Form = Literal["chat", "completions"]
+AnswerForm = Literal["text", "json", "json-words", "tool"]
+RIGHT = "exact_match"
+# of answers with a prescribed form, besides: they have it, they are JSON
+FORM_METRICS = ("valid", "parsed")
 
 
 class QualitySpec(
@@ -55,6 +59,15 @@ class QualitySpec(
     choices: Annotated[
         bool, Option("--choices", help="ask built-in tasks with four choices")
     ] = False
+    answer_form: Annotated[
+        AnswerForm,
+        Option(
+            "--answer-form",
+            None,
+            "form of answers to built-in tasks: json has a schema, tool is a call; json-words asks for the schema in "
+            "words alone",
+        ),
+    ] = "text"
     concurrency: Annotated[
         list[int],
         Option(
@@ -72,7 +85,7 @@ class QualitySpec(
         Option(
             "--max-tokens",
             "N",
-            "token limit of an answer (default: the task's; built-in: 64)",
+            "token limit of an answer (default: the task's; built-in: 64, with --answer-form 128)",
             least=1,
             setting="max_tokens",
         ),
@@ -137,6 +150,16 @@ class ItemAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     output_tokens: int | None = None
     finish_reason: str | None = None
     error: str | None = None
+    # where a form is prescribed: whether it is JSON, whether it has the form, and what is wrong with that
+    parsed: bool | None = None
+    valid: bool | None = None
+    problem: str = ""
+
+    def score_by(self, metric: str) -> float:
+        """Return the score of a metric: of the answer's own, or of its form."""
+        if metric in FORM_METRICS and self.valid is not None:
+            return float(bool(self.valid if metric == "valid" else self.parsed))
+        return self.score
 
 
 class Sitting(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -185,6 +208,11 @@ class QualitySummary(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def scores(self) -> list[TaskScore]:
         return self.passes[0].scores
+
+    @property
+    def items(self) -> int:
+        """Return the items of all tasks, however many metrics these have."""
+        return sum({score.task: score.items for score in self.scores}.values())
 
 
 class PairedDifference(msgspec.Struct, frozen=True, omit_defaults=True):

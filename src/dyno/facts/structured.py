@@ -20,6 +20,20 @@ class Expected(msgspec.Struct, frozen=True):
     named: str = ""
 
 
+class Forms(msgspec.Struct, frozen=True):
+    """The forms that the answers of a load must have."""
+
+    each: list[Expected] = []
+    of_request: list[int] = []  # place of its form in `each`; -1: it prescribes none
+
+    def __getitem__(self, index: int) -> Expected | None:
+        """Return the form of a request, by its number in the load: a load may send its requests several times."""
+        if not self.of_request:
+            return None
+        place = self.of_request[index % len(self.of_request)]
+        return None if place < 0 else self.each[place]
+
+
 class StructuredSummary(msgspec.Struct, frozen=True):
     """Completed answers whose form the request prescribed."""
 

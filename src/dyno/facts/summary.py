@@ -1,6 +1,6 @@
 """A summary: numbers derived from records, each named by its definition (METHOD.md)."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -14,6 +14,16 @@ from dyno.facts.rig import Roofline
 from dyno.facts.spread import Distribution, Latency
 from dyno.facts.structured import StructuredSummary
 from dyno.facts.telemetry import TelemetrySummary
+
+# figures of answers that have text
+OF_TEXT = ("total_output_tokens", "output_throughput", "peak_output_throughput")
+
+
+class Speed(NamedTuple):
+    """What a server puts out each second."""
+
+    metric: str
+    value: float | None
 
 
 class Steady(msgspec.Struct, frozen=True):
@@ -397,6 +407,20 @@ class Summary(msgspec.Struct, frozen=True):
         return None if metric.seldom and not value else value
 
     @property
+    def absent(self) -> tuple[str, ...]:
+        """Return the figures that answers of this kind don't have."""
+        if self.results is not None:
+            return OF_TEXT
+        return ("peak_output_throughput",) if self.whole else ()
+
+    @property
+    def speed(self) -> Speed:
+        """Return the throughput: output tokens/s, or vectors and scores/s where answers have no text."""
+        if self.results is None:
+            return Speed("output_throughput", self.output_throughput)
+        return Speed("input_sequence_throughput", self.result_throughput)
+
+    @property
     def ttft(self) -> Latency:
         return self.latencies["ttft"]
 
@@ -460,7 +484,7 @@ class Result(msgspec.Struct, frozen=True):
     def completed(self) -> int:
         """Return the completed requests, or items of a quality test."""
         if self.quality is not None:
-            return sum(score.items for score in self.quality.scores)
+            return self.quality.items
         return (self.offline or self.served).completed
 
     @property

@@ -3,14 +3,14 @@ arguments of the right types."""
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from dyno.facts.record import Record, ToolCall
-from dyno.facts.structured import Expected, StructuredSummary
+from dyno.facts.structured import Expected, Forms, StructuredSummary
 from dyno.measure import timing
 from dyno.units import NS_PER_MS
 
@@ -53,7 +53,7 @@ class FormChecker:
             )
         if expected.kind == "regex":
             return _against_pattern(text, expected.value)
-        value, problem = _parsed(text)
+        value, problem = parsed(text)
         if problem is not None:
             return problem
         if expected.kind == "object":
@@ -73,7 +73,7 @@ class FormChecker:
         for call in calls:
             if call.name not in expected.tools or expected.named not in ("", call.name):
                 return FormProblem("unknown tool", f"it calls {_short(call.name)}")
-            value, problem = _parsed(call.arguments or "{}")
+            value, problem = parsed(call.arguments or "{}")
             if problem is not None:
                 return FormProblem("arguments not JSON", f"{call.name}: {problem.detail}")
             schema = expected.tools[call.name]
@@ -118,7 +118,8 @@ def answer_of(record: Record) -> str:
     return text
 
 
-def _parsed(text: str) -> tuple[Any, FormProblem | None]:
+def parsed(text: str) -> tuple[Any, FormProblem | None]:
+    """Return a text as JSON, or why it is none."""
     try:
         return msgspec.json.decode(text), None
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as e:
@@ -140,9 +141,8 @@ def _short(text: str) -> str:
 class FormTally:
     """Adds up answers."""
 
-    def __init__(self, expected: Callable[[int], Expected | None]) -> None:
-        """`expected`: what a request, by its number in the workload, prescribes."""
-        self._expected = expected
+    def __init__(self, forms: Forms) -> None:
+        self._forms = forms
         self._checker = FormChecker()
         self._n: Counter[str] = Counter()
         self._problems: Counter[str] = Counter()
@@ -155,7 +155,7 @@ class FormTally:
                 self.add(record)
 
     def add(self, r: Record) -> None:
-        expected = self._expected(r.index)
+        expected = self._forms[r.index]
         for name, latency in (("ttft", timing.ttft_ns), ("tpot", timing.own_tpot_ns)):
             if (span := latency(r)) is not None:
                 times = self._times.setdefault((name, expected is not None), [])

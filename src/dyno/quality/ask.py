@@ -6,13 +6,21 @@ from difflib import get_close_matches
 from hashlib import sha256
 from math import sqrt
 from statistics import mean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
-from dyno.facts.quality import Form, ItemAnswer, QualitySpec, TaskScore
+from dyno.facts.quality import (
+    FORM_METRICS,
+    RIGHT,
+    Form,
+    ItemAnswer,
+    QualitySpec,
+    TaskScore,
+)
 from dyno.facts.record import Record
-from dyno.workload.request import ChatRequest, Request
+from dyno.quality import forms
+from dyno.workload.request import ChatRequest, Request, ToolRequest
 from dyno.workload.spec import WorkloadSpec
 from dyno.workload.tasks import LETTERS, MAX_TOKENS, SIZES, TASKS, Item, item, items
 
@@ -21,7 +29,6 @@ BUILTIN = "builtin"  # all of them
 VERSION = "1"
 ITEMS = 100  # of each task, unless the spec says otherwise
 OTHER_ITEMS = 1000  # guessed, of a task of lm-eval
-METRIC = "exact_match"
 END = "\n\n"  # of an answer in the completions form
 _TEMPLATE = 256  # tokens that a chat template may add
 _SHOTS: dict[Form, int] = {"chat": 0, "completions": 3}
@@ -70,17 +77,48 @@ def shots(spec: QualitySpec) -> int:
 
 def problem(spec: QualitySpec) -> tuple[str, str] | None:
     """Return the key of a spec that is wrong, and why; None where none is."""
+    return _wrong_task(spec) or _wrong_form(spec) or _wrong_concurrency(spec)
+
+
+def _wrong_task(spec: QualitySpec) -> tuple[str, str] | None:
     for task in other_tasks(spec):
         near = get_close_matches(task, [BUILTIN, *TASKS], 1, 0.8)
         if near and "_" not in task:  # lm-eval has many with one: arithmetic_2da
             return "tasks", f"there is no task {task!r}. Did you mean {near[0]}?"
-    if not spec.tasks or not spec.concurrency:
-        return ("concurrency" if spec.tasks else "tasks"), "is an empty list."
+    return None if spec.tasks else ("tasks", "is an empty list.")
+
+
+def _wrong_concurrency(spec: QualitySpec) -> tuple[str, str] | None:
+    if not spec.concurrency:
+        return "concurrency", "is an empty list."
     if wrong := [c for c in spec.concurrency if c < 1]:
         return "concurrency", f"must be at least 1, but is {wrong[0]}."
     if len({*spec.concurrency}) < len(spec.concurrency):
         return "concurrency", "names a value twice."
     return None
+
+
+def _wrong_form(spec: QualitySpec) -> tuple[str, str] | None:
+    why = "" if spec.answer_form == "text" else _no_form(spec)
+    return ("answer_form", f"{spec.answer_form} {why}") if why else None
+
+
+def _no_form(spec: QualitySpec) -> str:
+    """Say why answers can't have the form that is asked for; '' where they can."""
+    if other_tasks(spec):
+        return "is for built-in tasks alone."
+    if spec.choices or form_of(spec) == "completions":
+        return "needs the chat form, without choices."
+    if spec.answer_form == "tool" and shots(spec):
+        return "takes no examples: a call isn't shown as text."
+    return ""
+
+
+def most_tokens(spec: QualitySpec) -> int:
+    """Return the token limit of an answer to a built-in task."""
+    return spec.max_tokens or (
+        MAX_TOKENS if spec.answer_form == "text" else forms.MAX_TOKENS
+    )
 
 
 def describe(spec: QualitySpec) -> str:
@@ -107,7 +145,7 @@ def workload(spec: QualitySpec) -> WorkloadSpec:
     return WorkloadSpec(
         "quality",
         num_prompts=_count(spec) + others,
-        output_len=spec.max_tokens or MAX_TOKENS,
+        output_len=most_tokens(spec),
     )
 
 
@@ -127,7 +165,7 @@ def longest(spec: QualitySpec) -> int | None:
     if other_tasks(spec):
         return None
     characters = [question.request.prompt_tokens for question in questions(spec, len)]
-    return max(characters) + _TEMPLATE + (spec.max_tokens or MAX_TOKENS)
+    return max(characters) + _TEMPLATE + most_tokens(spec)
 
 
 def _question(spec: QualitySpec, one: Item, count: Callable[[str], int] | None) -> Question:
@@ -137,7 +175,22 @@ def _question(spec: QualitySpec, one: Item, count: Callable[[str], int] | None) 
         _question_and_answer(spec, each) for each in (*shown, one)
     ]
     build = _completion if form_of(spec) == "completions" else _chat
-    return Question(one, target, build(spec, examples, question, count))
+    request = build(spec, examples, question, count)
+    if body := forms.body(spec.answer_form, one):
+        request = _with_body(request, body)
+    return Question(one, target, request)
+
+
+def _with_body(request: Request, body: dict[str, Any]) -> ToolRequest:
+    before = request.before if isinstance(request, ChatRequest) else []
+    asked = [*before, ("user", request.prompt)]
+    return ToolRequest(
+        request.prompt,
+        request.prompt_tokens,
+        request.output_tokens,
+        messages=[{"role": role, "content": text} for role, text in asked],
+        body=body,
+    )
 
 
 def _completion(
@@ -150,7 +203,7 @@ def _completion(
     parts = [spec.system] if spec.system else []
     parts += [f"Question: {asked}\nAnswer: {answer}" for asked, answer in examples]
     text = END.join([*parts, f"Question: {question}\nAnswer:"])
-    return Request(text, count(text) if count else 0, spec.max_tokens or MAX_TOKENS)
+    return Request(text, count(text) if count else 0, most_tokens(spec))
 
 
 def _chat(
@@ -165,19 +218,23 @@ def _chat(
         before += [("user", asked), ("assistant", answer)]
     texts = [*(text for _, text in before), question]
     tokens = sum(map(count, texts)) if count else 0
-    return ChatRequest(question, tokens, spec.max_tokens or MAX_TOKENS, before)
+    return ChatRequest(question, tokens, most_tokens(spec), before)
 
 
 def _question_and_answer(spec: QualitySpec, one: Item) -> tuple[str, str]:
+    if spec.answer_form != "text":
+        return forms.question(spec.answer_form, one), forms.answer(one)
     return one.with_choices() if spec.choices else (one.question, one.answer)
 
 
 def sha(request: Request) -> str:
-    whole = (
-        [request.before, request.prompt]
-        if isinstance(request, ChatRequest)
-        else request.prompt
-    )
+    """Return a digest of a prompt: a form that is prescribed beside it is no part of it."""
+    whole: object = request.prompt
+    if isinstance(request, ChatRequest):
+        whole = [request.before, request.prompt]
+    elif isinstance(request, ToolRequest):
+        before = [(m["role"], m["content"]) for m in request.messages[:-1]]
+        whole = [before, request.prompt]
     return sha256(msgspec.json.encode(whole)).hexdigest()[:16]
 
 
@@ -189,11 +246,15 @@ def answered(spec: QualitySpec, question: Question, record: Record) -> ItemAnswe
         else (record.text, "", "")
     )
     extracted = _extracted(spec, text) if record.error is None else None
+    right, form = extracted == question.target, None
+    if spec.answer_form != "text":
+        form = forms.judge(spec.answer_form, question.item, record)
+        right, extracted = form.right, form.extracted
     return ItemAnswer(
         task=question.item.task,
         item=question.item.id,
-        metric=METRIC,
-        score=float(extracted == question.target),
+        metric=RIGHT,
+        score=float(right),
         target=question.target,
         answer=record.text,
         extracted=extracted,
@@ -203,6 +264,9 @@ def answered(spec: QualitySpec, question: Question, record: Record) -> ItemAnswe
         # The limit has cut nothing where the answer had ended before: not every server takes a stop text.
         finish_reason="stop" if complete else record.finish_reason,
         error=record.error and f"{record.error}: {record.error_detail}"[:300],
+        parsed=form.parsed if form else None,
+        valid=form.valid if form else None,
+        problem=form.problem if form else "",
     )
 
 
@@ -214,23 +278,28 @@ def _extracted(spec: QualitySpec, text: str) -> str | None:
 
 def scores(spec: QualitySpec, answers: Sequence[ItemAnswer]) -> list[TaskScore]:
     """Score built-in tasks."""
+    of_form = FORM_METRICS if spec.answer_form != "text" else ()
     out = []
     for task in own_tasks(spec):
-        each = [answer.score for answer in answers if answer.task == task]
-        if each:
-            chance = 1 / len(LETTERS) if spec.choices else 0.0
+        own = [answer for answer in answers if answer.task == task]
+        for metric in (RIGHT, *of_form) if own else ():
+            each = [answer.score_by(metric) for answer in own]
             score = TaskScore(
                 task,
-                METRIC,
+                metric,
                 mean(each),
                 len(each),
                 standard_error(each),
                 version=VERSION,
                 n_shot=shots(spec),
-                chance=chance,
+                chance=_chance(spec) if metric == RIGHT else None,
             )
             out.append(score)
     return out
+
+
+def _chance(spec: QualitySpec) -> float:
+    return 1 / len(LETTERS) if spec.choices else 0.0
 
 
 def standard_error(values: Sequence[float]) -> float | None:

@@ -44,7 +44,7 @@ def block(
 ) -> str:
     """Return the block of a served run. `answers`: in the history of conversations."""
     s = result.served
-    absent = _absent(s)
+    absent = s.absent
     lines = [f"{' Serving Benchmark Result ':=^50}"]
     lines.append(_copied_figure(METRICS["completed"], s))
     lines.append(_failed(s.failed))
@@ -118,13 +118,6 @@ def _media(m: MediaSummary) -> Iterator[str]:
         yield labelled("Their tokens, by the server:", m.media_tokens)
     if m.ruled_tokens is not None:
         yield labelled(f"  by the rule of {m.rule}:", m.ruled_tokens)
-
-
-def _absent(s: Summary) -> tuple[str, ...]:
-    """Return the figures that answers of this kind don't have."""
-    if s.results is not None:
-        return ("total_output_tokens", "output_throughput", "peak_output_throughput")
-    return ("peak_output_throughput",) if s.whole else ()
 
 
 def _copied_load(trial: TrialSpec) -> Iterator[str]:

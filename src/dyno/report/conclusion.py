@@ -730,6 +730,7 @@ _WHY = {
     "slow": "over the target",
     "void": "void",
     "requests": "with too many failed requests",
+    "answers": "with too many invalid answers",
     "failed": "failed",
     "throughput": "without a throughput",
     "silent": "without the target's latency",

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from dyno.facts.entry import Cost, Entry
 from dyno.facts.find import FindAnswer, FindSpec, ProbeFacts, SearchTime
+from dyno.facts.metric import words
 from dyno.numbers import (
     count,
     duration,
@@ -230,12 +231,12 @@ def _order(highest: float, others: Sequence[FindAnswer]) -> str:
 def figures(probe: ProbeFacts, speed: bool = True) -> str:
     each = []
     for figure in probe.figures:
-        if figure.limit.stem == "failed":
-            each.append(f"{percent(figure.value)} failed")
+        if figure.limit.is_share:
+            each.append(f"{percent(figure.value)} {figure.limit.stem}")
         else:
             each.append(f"{limit_title(figure.limit)} {number(figure.value)} ms")
     if speed and probe.throughput:
-        each.append(f"{number(probe.throughput)} output tokens/s")
+        each.append(f"{number(probe.throughput)} {words(probe.throughput_of)}")
     return ", ".join(each)
 
 

@@ -2,14 +2,21 @@
 
 from collections.abc import Iterator
 
-from dyno.facts.quality import PairedDifference, QualitySummary, TaskScore
+from dyno.facts.quality import FORM_METRICS, PairedDifference, QualitySummary, TaskScore
 from dyno.facts.summary import Result
 from dyno.numbers import UNKNOWN, count, duration, number, percent, points
 from dyno.report.block import verdict_lines
 from dyno.report.table import terminal, text_table
 from dyno.screen import wrapped
 
-_RATES = ("acc", "acc_norm", "exact_match", "pass@1", "f1")  # metrics from 0 to 1
+_RATES = (
+    "acc",
+    "acc_norm",
+    "exact_match",
+    "pass@1",
+    "f1",
+    *FORM_METRICS,
+)  # metrics from 0 to 1
 
 
 def lines(result: Result) -> Iterator[str]:

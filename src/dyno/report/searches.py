@@ -12,6 +12,7 @@ from dyno.facts.entry import Entry
 from dyno.facts.find import FindAnswer, ProbeFacts
 from dyno.facts.finding import Verdict
 from dyno.facts.limits import Limit
+from dyno.facts.metric import speed_title
 from dyno.facts.tune import TuneAnswer, TuneTrial, words
 from dyno.numbers import UNKNOWN, count, number, percent
 from dyno.report.table import Cell, Column, Line, Table
@@ -34,9 +35,10 @@ class Searched(NamedTuple):
     def figure(self, limit: Limit, end: End) -> float | None:
         return _mean(_figure_of(probe, limit) for probe in self._probes(end))
 
-    @property
-    def speed(self) -> float | None:
-        return _mean(probe.throughput for probe in self._probes("low"))
+    def speed(self, name: str) -> float | None:
+        """Return a throughput at the highest load, by its metric."""
+        probes = (p for p in self._probes("low") if p.throughput_of == name)
+        return _mean(probe.throughput for probe in probes)
 
     @property
     def sent(self) -> int:
@@ -75,7 +77,10 @@ def probes(answer: FindAnswer) -> Table:
             *drawn,
             _numbers("requests", [p.requests for p in tried]),
             _figures("s", "", [p.duration_s for p in tried], _three_digits),
-            _speed([p.throughput for p in tried]),
+            *(
+                _speed([p.throughput for p in tried], name)
+                for name in _throughputs([answer])
+            ),
             _verdicts([p.verdict for p in tried]),
         ]
     )
@@ -96,7 +101,10 @@ def answers(rows: Sequence[Searched]) -> list[Drawn]:
             _limit(each, [r.figure(each, "high") for r in rows], " above")
             for each in limits
         ),
-        _best(_speed([row.speed for row in rows]), rows),
+        *(
+            _best(_speed([row.speed(name) for row in rows], name), rows)
+            for name in _throughputs(every)
+        ),
         _numbers("requests", [row.sent for row in rows]),
         _figures("search", "s", [row.duration_s for row in rows]),
     ]
@@ -193,15 +201,15 @@ def _limit(
     limit: Limit, values: Iterable[float | None], where: str = "", keep: bool = False
 ) -> Drawn:
     """Return the column of a target's figure."""
-    share = limit.stem == "failed"
+    share = limit.is_share
     title = f"{limit_title(limit)}{where}"
     return _figures(
         title, "" if share else "ms", values, percent if share else number, keep
     )
 
 
-def _speed(values: Iterable[float | None]) -> Drawn:
-    return _figures("tok/s", "", values, keep=True)
+def _speed(values: Iterable[float | None], name: str = "output_throughput") -> Drawn:
+    return _figures(speed_title(name), "", values, keep=True)
 
 
 def _p99_ttft(trials: Iterable[TuneTrial]) -> Drawn:
@@ -251,9 +259,15 @@ def limits_of(answers: Sequence[FindAnswer]) -> list[Limit]:
     return list(by_figure.values())
 
 
+def _throughputs(answers: Sequence[FindAnswer]) -> list[str]:
+    """Return the throughputs that their probes have: answers without text have no output tokens/s."""
+    names = dict.fromkeys(p.throughput_of for answer in answers for p in answer.probes)
+    return list(names) or ["output_throughput"]
+
+
 def limit_title(limit: Limit) -> str:
-    """Return the title of a limit's column: 'p99 TTFT', or 'failed'."""
-    return "failed" if limit.stem == "failed" else limit.words.partition(" ≤")[0]
+    """Return the title of a limit's column: 'p99 TTFT', 'failed', 'invalid'."""
+    return limit.stem if limit.is_share else limit.words.partition(" ≤")[0]
 
 
 def _within(probe: ProbeFacts) -> str:

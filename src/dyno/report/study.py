@@ -11,7 +11,7 @@ from dyno.facts.comparison import LEAST_VARIATION
 from dyno.facts.entry import Entry, Number
 from dyno.facts.find import FindAnswer
 from dyno.facts.finding import Finding, worst_first
-from dyno.facts.metric import better
+from dyno.facts.metric import better, speed_title
 from dyno.facts.quality import TaskScore
 from dyno.facts.spread import Distribution, Spread
 from dyno.facts.study import PARTS, PlannedTrial, short
@@ -241,12 +241,20 @@ _DURATION = _Figure("duration\ns", lambda row: sum(r.duration_s for r in row.res
 _ACCEPTED = _Figure("drafts\naccepted", lambda row: _accepted(row), percent)
 
 
+def _speeds(entries: Sequence[Entry]) -> list[str]:
+    """Return the throughputs to show: of output tokens, unless all answers are without text."""
+    names = ("output_throughput", "input_sequence_throughput")
+    return [name for name in names if any(name in e.figures for e in entries)] or [
+        *names[:1]
+    ]
+
+
 def _serving(rows: Sequence[_TrialLine]) -> _Columns:
     entries = [row.entry for row in rows]
     figures = [
         _COMPLETED,
         _FAILED,
-        _named("tok/s", "output_throughput", keep=True),
+        *(_named(speed_title(name), name, keep=True) for name in _speeds(entries)),
         _latency("TTFT", "ttft"),
     ]
     tail = _tail([r for row in rows for r in row.results])

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from dyno.facts.entry import Entry, Number
-from dyno.facts.limits import Limit
+from dyno.facts.limits import SHARES, Limit
 from dyno.facts.load import COUNTED, Load
 from dyno.facts.metric import THROUGHPUTS, TOKEN_THROUGHPUTS, better, words
 from dyno.facts.metric import latency as parts
@@ -35,7 +35,7 @@ SMALL = {"micro": "speed", "quality": "score"}  # kinds without a load, and thei
 _PREFERRED = "p99"
 _NO_LIMIT = ("std", "min", "p100")
 
-# 'p99_ttft_ms' → maximum in milliseconds; 'failed' → maximum share
+# 'p99_ttft_ms' → maximum in milliseconds; a name of SHARES → maximum share
 Limits = dict[str, float]
 
 
@@ -52,8 +52,8 @@ def target(entries: Iterable[Entry], wanted: Iterable[Limit]) -> Target:
     reasons: list[str] = []
     for limit in wanted:
         statistic = limit.statistic
-        if limit.stem == "failed":
-            named["failed"] = limit.most
+        if limit.is_share:
+            named[limit.stem] = limit.most
             continue
         if not statistic:
             statistic, why = _statistic(with_figures, limit.stem)
@@ -183,23 +183,29 @@ def counts(entry: Entry, limits: Limits) -> bool:
 
 
 def _candidate(entry: Entry, limits: Limits) -> _Candidate:
-    values = {name: latency(entry, name) for name in limits if name != "failed"}
+    values = {name: latency(entry, name) for name in _latencies(limits)}
     over = [
         math.inf if v is None or math.isnan(v) else v / limits[name]
         for name, v in values.items()
     ]
     missed = max(over, default=0.0)
+    invalid = SHARES["invalid"].read(entry.value)
     reasons = {
         "failed": entry.failure or not entry.figures,
         "void": entry.verdict == "void",
         "requests": failed_share(entry) > limits.get("failed", FEW),
-        "silent": math.isinf(missed),
+        "silent": math.isinf(missed) or ("invalid" in limits and invalid is None),
+        "answers": (invalid or 0.0) > limits.get("invalid", 1.0),
         "slow": missed > 1,
         "throughput": all(entry.value(name) is None for name in TOKEN_THROUGHPUTS),
     }
     return _Candidate(
         entry, next((why for why, holds in reasons.items() if holds), ""), missed
     )
+
+
+def _latencies(limits: Limits) -> list[str]:
+    return [name for name in limits if name not in SHARES]
 
 
 def failed_share(entry: Entry) -> float:
@@ -251,18 +257,20 @@ def _first_levels(levels: Sequence[str]) -> str:
 def _exceeded(entry: Entry, limits: Limits) -> Iterator[str]:
     """Yield the latencies over their limits."""
     for name, limit in limits.items():
-        value = latency(entry, name) if name != "failed" else None
+        value = latency(entry, name) if name not in SHARES else None
         if value is not None and value > limit:
             yield f"{words(name)} {number(value)} ms, {count(limit)} allowed"
 
 
 def _exclusions(limits: Limits) -> dict[str, str]:
     """Return why a result can't be the best, in words with a place for its load."""
-    latencies = " or ".join(words(name) for name in limits if name != "failed")
+    latencies = [words(name) for name in _latencies(limits)]
+    checked = ["check of answers"] if "invalid" in limits else []
     return {
-        "silent": f"no {latencies} at {{}}",
+        "silent": f"no {' or '.join(latencies + checked)} at {{}}",
         "void": "void at {}",
-        "requests": f"over {percent(limits.get('failed', FEW))} of the requests failed at {{}}",
+        "requests": f"over {percent(limits.get('failed', FEW))} {SHARES['failed'].over} at {{}}",
+        "answers": f"over {percent(limits.get('invalid', 0.0))} {SHARES['invalid'].over} at {{}}",
         "failed": "no result at {}",
         "throughput": "no throughput at {}",
     }

@@ -96,7 +96,7 @@ def _doubt(
     """Return the doubt. `distances`: from the limit, on the side that is to be shown. `what`: few late requests, or
     many."""
     share, clump = allowed(limit), _clump_here(limit, probes, clump)
-    if limit.stem == "failed":
+    if limit.is_share:
         return _doubt_by_requests(limit.most, tuple(probes), what, clump)
     by_figure = _doubt_by_figure(distances, probes, variation)
     if share is None or by_figure == 1:
@@ -106,7 +106,7 @@ def _doubt(
 
 def allowed(limit: Limit) -> float | None:
     """Return the share of requests that may be late, or fail. None: the limit is one of a mean."""
-    if limit.stem == "failed":
+    if limit.is_share:
         return limit.most
     return None if limit.percentile is None else 1 - limit.percentile / 100
 
@@ -149,7 +149,7 @@ def _doubt_by_requests(
 def _clump_here(limit: Limit, probes: Sequence[Weighed], clump: float) -> float:
     """Return how many requests are late together in these probes. The farther their figure is from the limit, the less
     do those near it say of them: a queue that is long there is short here."""
-    if limit.stem == "failed":
+    if limit.is_share:
         return clump
     worth = sum(w.worth for w in probes)
     margin = sum(w.margin * w.worth for w in probes) / max(worth, 1.0)

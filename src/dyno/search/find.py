@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from dyno import secrets
-from dyno.errors import TargetError
+from dyno.errors import TargetError, UsageError
 from dyno.facts.find import (
     Ended,
     FindAnswer,
@@ -23,6 +23,7 @@ from dyno.facts.find import (
 )
 from dyno.facts.finding import Finding
 from dyno.facts.limits import Limit
+from dyno.facts.structured import Forms
 from dyno.facts.study import Place
 from dyno.facts.summary import Result
 from dyno.facts.telemetry import TelemetrySummary
@@ -30,6 +31,7 @@ from dyno.facts.trial import TrialSpec
 from dyno.load.progress import Progress, Stop
 from dyno.load.sessions import Graph
 from dyno.numbers import count, duration, many, number, percent, rough_time
+from dyno.option import setting_name
 from dyno.probe import rig
 from dyno.probe.telemetry.sampler import Sampler
 from dyno.report.find import time_words
@@ -267,13 +269,14 @@ class Finder:
         began = time.monotonic()
         prepared = prepare(trial, session)
         self._prompt_s = (time.monotonic() - began) / trial.workload.num_prompts
+        requests = prepared.prompts.workload.requests
+        forms = self._forms(trial, requests)
         run = create(self.folder, f"{self._tried:02d}-{prepared.trial.load.slug}")
         # from its first probe on, the folder is that of a search
         if not self._probes_path.exists():
             write(self._probes_path, pretty(self._stored))
         if session.fleet:
             run.write_engine(session.fleet.facts)
-        requests = prepared.prompts.workload.requests
         graph = Graph.from_requests(requests)
         task = FollowTask(
             spool=str(run.spool_path),
@@ -286,6 +289,7 @@ class Finder:
             step=step,
             budget_s=self.search.budget_s,
             probes=[] if confirm_s else self.search.probes,
+            forms=forms,
             turns=graph.turns() if graph else [],
         )
         load_began = time.monotonic()
@@ -300,6 +304,19 @@ class Finder:
         outcome = finish(run, prepared.prompts.counter, keys_known=True)
         look = final_look(task, run.records(), _looked_at(run, stop, enough_s))
         return outcome, look, took_s
+
+    def _forms(self, trial: TrialSpec, requests: Sequence[object]) -> Forms:
+        """Return the forms that answers must have, where a limit is about these."""
+        if all(limit.stem != "invalid" for limit in self.spec.limits):
+            return Forms()
+        forms = answers.forms(trial, requests)
+        if not forms.each:
+            raise UsageError(
+                f"{setting_name('--target')} has invalid, but no request prescribes the form of its answer, as a JSON "
+                "schema or tools do. Use the data set structured-output, or response_format or tools in "
+                f"{setting_name('--extra-body')}."
+            )
+        return forms
 
     def _words(self, step: ProbeStep, confirm_s: float | None) -> str:
         """Describe a probe before it starts: 'Between 16 and 64; trying 32; about 40 s left'."""
@@ -420,7 +437,8 @@ class Finder:
             run=outcome.run.path.name,
             queue_grew=look.grows,
             length_s=look.length_s,
-            throughput=served.output_throughput,
+            throughput=served.speed.value,
+            throughput_of=served.speed.metric,
             verdict=outcome.result.verdict,
             began_s=began_s,
             disturbed=others(outcome.result),

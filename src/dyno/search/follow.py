@@ -20,6 +20,7 @@ from dyno.child import Child
 from dyno.facts.find import ProbeLook
 from dyno.facts.limits import Limit
 from dyno.facts.record import Record
+from dyno.facts.structured import Forms
 from dyno.load import decode
 from dyno.load.protocols import protocol_of
 from dyno.load.spool import CLOCK, READ, SENT, Frame, frames
@@ -50,6 +51,7 @@ class FollowTask(msgspec.Struct, frozen=True):
     step: ProbeStep
     budget_s: float
     probes: list[Probe] = []
+    forms: Forms = Forms()  # of answers, where a limit is about these
     turns: list[int] = []  # of each request of the workload; []: there are no sessions
 
     def search(self) -> Search:
@@ -85,7 +87,7 @@ class Following:
     """A probe as it goes on: takes in frames and records, and looks at them now and then."""
 
     def __init__(self, task: FollowTask) -> None:
-        self.task, self.timeline = task, Timeline(task.limits)
+        self.task, self.timeline = task, Timeline(task.limits, task.forms)
         self._protocol = protocol_of(task.api)
         self._search = task.search()
         self._judge = task.judge(self._search)
@@ -142,7 +144,7 @@ class Following:
 
 def final_look(task: FollowTask, records: Iterator[Record], now_s: float) -> ProbeLook:
     """Return what a probe shows, by its records, at the time when it was enough."""
-    timeline = Timeline(task.limits)
+    timeline = Timeline(task.limits, task.forms)
     for record in records:
         timeline.finish(record, task.turn(record.index))
     if not len(timeline):

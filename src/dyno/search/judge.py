@@ -198,9 +198,7 @@ class Judge:
 
     def _columns(self, r: Requests) -> list[np.ndarray]:
         """Return the latencies that have a limit."""
-        return [
-            r.columns[limit.metric].high for limit in self.limits if limit.stem != "failed"
-        ]
+        return [r.columns[limit.metric].high for limit in self.limits if not limit.is_share]
 
     def _ended(
         self, r: Requests, now_s: float, from_s: float, length_s: float
@@ -248,8 +246,8 @@ class Judge:
             )
         )
         part = _part(r, first, max(last, first))
-        if limit.stem == "failed":
-            return self._failures(part, limit, now_s, length_s)
+        if limit.is_share:
+            return self._share(part, limit, now_s, length_s)
         values = self._values(part, limit, now_s, length_s)
         if len(values.high) < 2:
             return Weighed()
@@ -383,19 +381,16 @@ class Judge:
             alike=alike,
         )
 
-    # ---- failed requests ----
+    # ---- shares of requests ----
 
-    def _failures(
-        self, r: Requests, limit: Limit, now_s: float, length_s: float
-    ) -> Weighed:
-        ended = r.end <= now_s
-        lost = ~ended & (now_s - r.sent > _LOST * length_s)
-        failed = (r.failed & ended).astype(float)
-        counts = ended | lost
-        count = int(counts.sum())
+    def _share(self, r: Requests, limit: Limit, now_s: float, length_s: float) -> Weighed:
+        if limit.stem == "failed":
+            high, low = _failures(r, now_s, length_s)
+        else:
+            high = low = self._invalid(r, now_s)
+        count = len(low)
         if not count:
             return Weighed()
-        high, low = np.where(lost, 1.0, failed)[counts], failed[counts]
         share = float(low.mean())
         margin = 1.0 if share else -1.0
         if limit.most:
@@ -414,6 +409,25 @@ class Judge:
             factor=together(high, max(self.wave, 1)),
         )
 
+    def _invalid(self, r: Requests, now_s: float) -> np.ndarray:
+        """Return for each answer that should have a form whether it lacks it. A failed request does, unless failures
+        have a limit of their own."""
+        invalid = r.columns["invalid"].high
+        counts = (r.end <= now_s) & ~np.isnan(invalid)
+        if self._failures_judged:
+            counts &= ~r.failed
+        answers: np.ndarray = invalid[counts]
+        return answers
+
+
+def _failures(r: Requests, now_s: float, length_s: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return for each request that counts whether it failed: at most, and at least."""
+    ended = r.end <= now_s
+    lost = ~ended & (now_s - r.sent > _LOST * length_s)
+    failed = (r.failed & ended).astype(float)
+    counts = ended | lost
+    return np.where(lost, 1.0, failed)[counts], failed[counts]
+
 
 def window_s_of(limits: Sequence[Limit], open_loop: bool, length_s: float) -> float:
     """Return how long requests must count: in an open loop long enough for a queue to show."""
@@ -430,7 +444,7 @@ def window_s_of(limits: Sequence[Limit], open_loop: bool, length_s: float) -> fl
 
 def tail_requests(limit: Limit) -> int:
     """Return how many requests a probe should contain, for some to be beyond its percentile."""
-    if limit.stem == "failed":
+    if limit.is_share:
         return math.ceil(TAIL / limit.most) if limit.most else FEWEST
     if limit.percentile is None:
         return FEWEST

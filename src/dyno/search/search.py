@@ -328,7 +328,7 @@ class Search:
         for level in self._levels:
             probes = [p.look.weighed[i] for p in self._ready(level, level)]
             near = all(abs(w.margin) < _SINGLE for w in probes)
-            if near or self.limits[i].stem == "failed":
+            if near or self.limits[i].is_share:
                 loads.append(probes)
         return clump(loads)
 
@@ -342,7 +342,7 @@ class Search:
         if wanted == 1:
             return True
         between_s = self._between_s()
-        if below and any(limit.stem == "failed" for limit in self.limits):
+        if below and any(limit.is_share for limit in self.limits):
             seen_s = sum(p.look.now_s - p.look.from_s for p in probes)
             if seen_s < min(_FAILURES_S, _FAILURES * self.budget_s):
                 return False
@@ -371,10 +371,8 @@ class Search:
 
     def _visits(self, margin: float) -> int:
         """Return how often a load with such a margin must be seen: where margins rise steeply, they say little."""
-        if any(limit.stem == "failed" for limit in self.limits):
-            return (
-                _VISITS  # a share of failed requests says nothing of how far the limit is
-            )
+        if any(limit.is_share for limit in self.limits):
+            return _VISITS  # a share of requests says nothing of how far the limit is
         distance = abs(margin) / max(self.slope(), 1.0)
         if distance >= _SINGLE:
             return 1
@@ -559,7 +557,7 @@ class Search:
 
     def _line_of(self, i: int, error: float) -> trend.Ends:
         """Ask a line through the margins of one limit, and the requests beside each of its ends."""
-        if self.limits[i].stem == "failed":
+        if self.limits[i].is_share:
             return trend.NOTHING
         near = self._near_limit(i)
         times = [p.began_s for p in near]
@@ -781,7 +779,7 @@ class Search:
     def _better_above(self, left_s: float) -> ProbeStep | None:
         """Return a higher load, where the lowest one misses the target and the figure does not rise from there: a
         server may be slower with little load. None: no load looks better."""
-        if self._only_failures():  # no server fails fewer with more load
+        if self._only_shares():  # no server fails fewer with more load
             return None
         spread = self._variation_by(*self._differences_of_repeats()).spread
         last, clear = self._levels[-1], max(_BETTER, 2 * spread)
@@ -829,20 +827,20 @@ class Search:
         begun = self._begun(below, left_s)
         if begun is not None:
             return self._long(begun, left_s)
-        beside = self._beside_failures(below)
+        beside = self._beside_shares(below)
         if beside is not None:
             return self._long(beside, left_s)
         fewest, most = _FIRST_TRIES
         tries = int(min(max(left_s / self._probe_s() / 2 / len(sides), fewest), most))
         return self._long(self._end(below, self._distance(tries, below)), left_s)
 
-    def _only_failures(self) -> bool:
-        return all(limit.stem == "failed" for limit in self.limits)
+    def _only_shares(self) -> bool:
+        return all(limit.is_share for limit in self.limits)
 
-    def _beside_failures(self, below: bool) -> float | None:
-        """Return the load beside the limit that was tried, where all limits are shares of failed requests. These jump:
+    def _beside_shares(self, below: bool) -> float | None:
+        """Return the load beside the limit that was tried, where all limits are shares of requests. These jump:
         a load farther away is no sooner certain, and a lower rate takes longer. None: another figure has a limit."""
-        if not self._only_failures():
+        if not self._only_shares():
             return None
         stuck = [x for x in self._stuck(below) if abs(self.margin(x)) < _SINGLE]
         tried = [x for x in self._side(below) if x not in stuck]

@@ -12,8 +12,10 @@ import numpy as np
 
 from dyno.facts.limits import Limit
 from dyno.facts.record import CANCELLED, Record
+from dyno.facts.structured import Forms
 from dyno.measure import timing
 from dyno.measure.statistics import settled
+from dyno.measure.structured import FormChecker
 from dyno.units import NS_PER_MS, seconds
 
 # why open requests were cut off: see load/wire.py
@@ -36,15 +38,21 @@ class Requests(NamedTuple):
     first: np.ndarray  # when its first token had come at the latest; infinity: it hasn't
     end: np.ndarray  # infinity: open
     failed: np.ndarray
-    columns: dict[str, LimitColumn]  # of each limit, by its metric
+    # of each limit, by its metric: latencies, and 1 where an answer is invalid
+    columns: dict[str, LimitColumn]
     turn: np.ndarray | None = None
 
 
 class Timeline:
     """Collects requests while a load runs."""
 
-    def __init__(self, limits: Sequence[Limit]) -> None:
-        self._limits = [limit for limit in limits if limit.stem != "failed"]
+    def __init__(self, limits: Sequence[Limit], forms: Forms | None = None) -> None:
+        """`forms`: of the answers, where a limit is about these."""
+        self._limits = [limit for limit in limits if not limit.is_share]
+        judged = any(limit.stem == "invalid" for limit in limits)
+        self._forms = forms if judged else None
+        self._checker = FormChecker()
+        self._invalid: list[float] = []
         self._place: dict[int, int] = {}
         self._sent: list[float] = []
         self._first: list[float] = []
@@ -66,6 +74,7 @@ class Timeline:
         self._first.append(math.inf)
         self._end.append(math.inf)
         self._failed.append(False)
+        self._invalid.append(math.nan)
         self._turn.append(turn)
         for cells in self._cells.values():
             cells.append(_NONE)
@@ -88,9 +97,18 @@ class Timeline:
             return
         self._end[place] = seconds(r.end_ns)
         self._failed[place] = r.error not in (None, CANCELLED)
+        if self._forms is not None and r.error != CANCELLED:
+            self._invalid[place] = self._has_no_form(r, self._forms)
         if r.error is None:
             for limit in self._limits:
                 self._cells[limit.metric][place] = _cell(r, limit)
+
+    def _has_no_form(self, r: Record, forms: Forms) -> float:
+        """Return whether an answer lacks the form that was asked for; NaN: none was. A failed request has none."""
+        form = forms[r.index]
+        if form is None:
+            return math.nan
+        return float(r.error is not None or self._checker.problem(form, r) is not None)
 
     def requests(self) -> Requests:
         order = np.argsort(np.array(self._sent), kind="stable")
@@ -99,6 +117,9 @@ class Timeline:
             table = np.array(self._cells[limit.metric], dtype=float).reshape(-1, 4)[order]
             gaps = (table[:, 2], table[:, 3]) if limit.stem == "itl" else (None, None)
             columns[limit.metric] = LimitColumn(table[:, 0], table[:, 1], *gaps)
+        if self._forms is not None:
+            invalid = np.array(self._invalid)[order]
+            columns["invalid"] = LimitColumn(invalid, invalid)
         turn = np.array(self._turn)[order] if any(self._turn) else None
         sent, first, end = (
             np.array(each)[order] for each in (self._sent, self._first, self._end)

@@ -18,7 +18,7 @@ from dyno.engines.launch import shown as shown_launch
 from dyno.errors import DynoError, EngineError, UsageError
 from dyno.facts.comparison import Difference, Estimate
 from dyno.facts.find import FindAnswer
-from dyno.facts.limits import Limit
+from dyno.facts.limits import SHARES, Limit
 from dyno.facts.metric import words as metric_words
 from dyno.facts.rig import Rig
 from dyno.facts.study import PlannedTrial, Study
@@ -596,20 +596,18 @@ def _unmet(answer: FindAnswer) -> str:
 
 def _missed(limit: Limit, get: Callable[[str], float | None], value: float | None) -> str:
     """Say that a figure misses its limit: 'p99 TTFT is 812 ms, but the target is p99 TTFT ≤ 500 ms.'"""
-    if limit.stem == "failed":
-        failed, done = get("failed") or 0.0, get("completed") or 0.0
-        share = failed / max(failed + done, 1.0)
-        if share > limit.most:
-            return (
-                f"{percent(share)} of the requests failed, but the target is {limit.words}."
-            )
-        return ""
+    if limit.is_share:
+        value = SHARES[limit.stem].read(get)
     if value is None:
         return f"{metric_words(limit.metric)} is unknown, but the target limits it."
-    if value > limit.most:
-        name = limit.words.partition(" ≤")[0]
-        return f"{name} is {number(value)} ms, but the target is {limit.words}."
-    return ""
+    if value <= limit.most:
+        return ""
+    if limit.is_share:
+        return (
+            f"{percent(value)} {SHARES[limit.stem].over}, but the target is {limit.words}."
+        )
+    name = limit.words.partition(" ≤")[0]
+    return f"{name} is {number(value)} ms, but the target is {limit.words}."
 
 
 def stored(folder: Path) -> TuneAnswer:

@@ -23,7 +23,14 @@ from dyno.facts.imported import Figure, Row, RowKind, RunFacts, Samples, Scalar,
 from dyno.facts.load import LoadSpec
 from dyno.facts.metric import METRICS, OWN_TPOT, definition
 from dyno.facts.offline import Iteration, OfflineSpec, OfflineSummary
-from dyno.facts.quality import ItemAnswer, QualitySpec, QualitySummary, TaskScore
+from dyno.facts.quality import (
+    FORM_METRICS,
+    RIGHT,
+    ItemAnswer,
+    QualitySpec,
+    QualitySummary,
+    TaskScore,
+)
 from dyno.facts.record import Record
 from dyno.facts.rig import Accelerator, Rig
 from dyno.facts.setting import SETTINGS, name_of
@@ -146,14 +153,15 @@ def quality_rows(
     about = {**_circumstances(manifest, result, engine), **_asked(trial.quality, summary)}
     rows = []
     for score in summary.scores:
-        items = by_score.get((score.task, score.metric, score.filter), [])
+        metric = RIGHT if score.metric in FORM_METRICS else score.metric
+        items = by_score.get((score.task, metric, score.filter), [])
         row = _row(
             trial,
             RunFacts(manifest.place, result, engine),
             file,
             about | _task(score, trial.quality),
             figures=_of_score(score, items),
-            samples=Samples(scores={answer.item: answer.score for answer in items}),
+            samples=Samples(scores={a.item: a.score_by(score.metric) for a in items}),
             answers={
                 a.item: GreedyAnswer(a.item, a.answer)
                 for a in items
@@ -473,7 +481,9 @@ def _accelerators(rig: Rig, telemetry: TelemetrySummary | None) -> list[Accelera
 
 
 def _of_serving(s: Summary, telemetry: TelemetrySummary | None) -> dict[str, Figure]:
-    values = {name: s.figure(m) for name, m in METRICS.items() if m.field}
+    values = {
+        name: s.figure(m) for name, m in METRICS.items() if m.field and name not in s.absent
+    }
     if telemetry is not None:
         values |= {
             "acceptance_rate": telemetry.acceptance,

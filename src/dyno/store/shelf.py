@@ -80,6 +80,7 @@ class _Numbers(msgspec.Struct):
     completed: int | None = None
     failed: int | None = None
     output_throughput: float | None = None
+    results: int | None = None  # vectors or scores: then no text has come
 
 
 class _Offline(msgspec.Struct):
@@ -195,7 +196,7 @@ def run_line(path: Path, study_runs: bool = False) -> RunLine:
                 started,
                 n.completed,
                 n.failed,
-                n.output_throughput,
+                None if n.results else n.output_throughput,
                 result.verdict,
                 tags,
             )

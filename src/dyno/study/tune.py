@@ -84,7 +84,7 @@ def _check_objective(doc: TomlDocument, spec: TuneSpec) -> None:
             ("tune", "objective"), 'load needs a target, such as target = ["ttft_p99:500"].'
         )
     try:
-        known = spec.latency is None or spec.latency.stem != "failed"
+        known = spec.latency is None or not spec.latency.is_share
     except UsageError:
         known = False
     if not known:

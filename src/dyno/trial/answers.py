@@ -4,9 +4,11 @@ afterwards."""
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from dyno.errors import UsageError
 from dyno.facts import template
-from dyno.facts.structured import Expected, StructuredSummary, expected
+from dyno.facts.structured import Expected, Forms, StructuredSummary, expected
 from dyno.facts.trial import TrialSpec
 from dyno.load.protocols import PROTOCOLS, protocol_of
 from dyno.measure.structured import FormTally
@@ -53,16 +55,27 @@ def prescribed(trial: TrialSpec, requests: Sequence[object]) -> bool:
 
 def check_forms(run: Run, trial: TrialSpec) -> StructuredSummary | None:
     """Hold the answers of a run to the forms of their requests."""
-    bodies = [request.body for request in run.requests()]
-    shared = expected(trial.extra_body)
-    forms = [_form(trial.extra_body, body, shared) for body in bodies]
-
-    def form(index: int) -> Expected | None:
-        return forms[index % len(forms)]
-
-    tally = FormTally(form)
+    tally = FormTally(forms(trial, run.requests()))
     tally.add_all(run.records())
     return tally.summary()
+
+
+def forms(trial: TrialSpec, requests: Iterable[object]) -> Forms:
+    """Return the forms of these requests. Those that are equal are kept once."""
+    shared = expected(trial.extra_body)
+    places: dict[bytes, int] = {}
+    each: list[Expected] = []
+    of_request = []
+    for request in requests:
+        form = _form(trial.extra_body, getattr(request, "body", {}), shared)
+        if form is None:
+            of_request.append(-1)
+            continue
+        place = places.setdefault(msgspec.json.encode(form), len(each))
+        if place == len(each):
+            each.append(form)
+        of_request.append(place)
+    return Forms(each, of_request)
 
 
 def _form(

@@ -32,6 +32,12 @@ class Item(NamedTuple):
     answer: str
     wrong: Sequence[str] = ()
 
+    @property
+    def value(self) -> int | str | list[int | str]:
+        """Return the answer as JSON has it: a number, a text, or a list of these."""
+        parts = self.answer.split(", ")
+        return [_scalar(part) for part in parts] if len(parts) > 1 else _scalar(self.answer)
+
     def with_choices(self) -> tuple[str, str]:
         """Return the question with four choices, and the letter of the right one."""
         right = Random(self.id).randrange(len(LETTERS))
@@ -40,6 +46,10 @@ class Item(NamedTuple):
             f"{letter}) {text}" for letter, text in zip(LETTERS, texts, strict=True)
         )
         return f"{self.question}\n{listed}", LETTERS[right]
+
+
+def _scalar(text: str) -> int | str:
+    return int(text) if text.isdecimal() else text
 
 
 Draft = tuple[str, str, Iterator[str]]  # question, answer, texts that may be wrong answers

@@ -5,6 +5,7 @@ own routes, and vLLM's /tokenize and /detokenize.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -70,22 +71,36 @@ class FakeSpec(msgspec.Struct, frozen=True):
     image_tokens: str = "qwen2-vl"
     profiler: bool = False  # it has vLLM's routes that start and stop a profiler
     faults: dict[str, int] = {}  # kind → it strikes every Nth request
+    busy_faults: dict[str, int] = {}  # of these: only with more requests at once than this
 
 
-def parse_faults(texts: list[str]) -> dict[str, int]:
-    faults = {}
+_FAULT_FIELDS = ("faults", "busy_faults")
+
+
+class ParsedFaults(NamedTuple):
+    faults: dict[str, int]
+    busy_faults: dict[str, int]
+
+
+def parse_faults(texts: Sequence[str]) -> ParsedFaults:
+    """Read faults: reset, reset@10, or reset@10>4 where they strike only with more than 4 requests at once."""
+    faults, busy = {}, {}
     for text in texts:
-        kind, _, every = text.partition("@")
+        strikes, over, open_ = text.partition(">")
+        kind, often, every = strikes.partition("@")
         if kind not in FAULTS:
             raise UsageError(
                 f"The fake engine has no fault {kind!r}. Known: {', '.join(FAULTS)}."
             )
-        if every and not (every.isdigit() and int(every)):
-            raise UsageError(
-                f"--fault {text}: give a whole number of requests after the @, at least 1."
-            )
+        for sign, number in ((often, every), (over, open_)):
+            if number and not (number.isdigit() and int(number)):
+                raise UsageError(
+                    f"--fault {text}: give a whole number of requests after the {sign}, at least 1."
+                )
         faults[kind] = int(every or 1)
-    return faults
+        if open_:
+            busy[kind] = int(open_)
+    return ParsedFaults(faults, busy)
 
 
 def changed(spec: FakeSpec, words: Sequence[str]) -> FakeSpec:
@@ -94,11 +109,13 @@ def changed(spec: FakeSpec, words: Sequence[str]) -> FakeSpec:
     for word in words:
         name, _, value = word.partition("=")
         if name == "fault":
-            fields["faults"] |= parse_faults([value])
-        elif name in fields and name != "faults":
+            parsed = parse_faults([value])
+            fields["faults"] |= parsed.faults
+            fields["busy_faults"] |= parsed.busy_faults
+        elif name in fields and name not in _FAULT_FIELDS:
             fields[name] = value
         else:
-            known = ", ".join(["fault", *(f for f in fields if f != "faults")])
+            known = ", ".join(["fault", *(f for f in fields if f not in _FAULT_FIELDS)])
             raise UsageError(f"The fake engine has no setting {name!r}. Known: {known}.")
     try:
         return msgspec.convert(fields, FakeSpec, strict=False)
@@ -112,11 +129,14 @@ def as_words(spec: FakeSpec) -> list[str]:
     """Return the words that change the default into this spec."""
     default, fields = (
         FakeSpec(),
-        [name for name in FakeSpec.__struct_fields__ if name != "faults"],
+        [name for name in FakeSpec.__struct_fields__ if name not in _FAULT_FIELDS],
     )
     words = [
         f"{name}={getattr(spec, name)}"
         for name in fields
         if getattr(spec, name) != getattr(default, name)
     ]
-    return words + [f"fault={kind}@{every}" for kind, every in spec.faults.items()]
+    for kind, every in spec.faults.items():
+        over = f">{spec.busy_faults[kind]}" if kind in spec.busy_faults else ""
+        words.append(f"fault={kind}@{every}{over}")
+    return words

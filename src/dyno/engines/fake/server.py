@@ -358,23 +358,23 @@ class FakeServer:
         return "".join(lines)
 
     def _fault(self) -> str | None:
-        return next(
-            (
-                kind
-                for kind, every in self._spec.faults.items()
-                if self._answers % every == 0
-            ),
-            None,
+        struck = (
+            kind for kind, every in self._spec.faults.items() if self._answers % every == 0
         )
+        busy = self._spec.busy_faults
+        return next((kind for kind in struck if self._open() > busy.get(kind, 0)), None)
+
+    def _open(self) -> int:
+        """Return how many requests there are at once, with the one that begins now."""
+        answered = [c.script for c in self._connections.values() if c.script is not None]
+        return 1 + sum(script.logged for script in answered)
 
     def _slower(self) -> float:
         """Return how many times as long an answer takes that begins now."""
         spec = self._spec
         if not (spec.slots or spec.cliff or spec.noise):
             return 1.0
-        open_ = 1 + sum(
-            c.script is not None and c.script.logged for c in self._connections.values()
-        )
+        open_ = self._open()
         slower = 1.0
         if spec.slots:
             slower = max(open_ / spec.slots, 1.0)
