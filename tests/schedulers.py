@@ -4,11 +4,12 @@
 scheduler did with it; explain sees nothing but the records.
 """
 
+import bisect
 import heapq
 import itertools
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dyno.facts.record import Record
 
@@ -43,6 +44,27 @@ class Rules:
     stream_ms: float = 0.1
     token_ms: float = 0.06  # of a prompt
     noise: float = 0.02
+    sigma: float = 0.0  # of a step's length, lognormal, instead of `noise`
+    context_ms: float = 0.0  # of a step, for each 1000 tokens of context in it
+    slower: float = 0.0  # by that share steps become longer over a minute
+    halt_ms: float = 0.0  # the server does nothing for so long (a collection), …
+    halt_every_ms: float = 1000.0  # … that often on average
+    neighbour: float = 0.0  # steps are longer by that share in every other second
+    drafted: int = 0  # tokens that a step may add to a stream's own one
+    drafted_together: bool = True  # in one chunk
+    multistep: int = 1  # tokens leave the engine so many at a time
+    tick_ms: float = 0.0  # requests are admitted at multiples of that
+    cached: float = 0.0  # this share of the prompts is in a cache, all but a tenth
+    cached_reported: bool = True
+    swap_ms: float | None = None  # of each preempted token, there and back; None: recompute
+    lanes: int = 1  # streams belong to one of them; a step is one of a lane (adapters)
+    workers: int = 1  # engines behind one address
+    front_ms: float = 0.0  # of each prompt in a server's single front end, …
+    front_token_ms: float = 0.0  # … and of each of its tokens
+    front_blocks: bool = False  # no token leaves the server meanwhile
+    gate_rps: float | None = None  # a gateway passes on so many requests a second
+    proxy_chunks: int = 1  # a proxy passes on so many tokens at once
+    proxy_rate: float | None = None  # tokens/s of each stream, at most
     # what a token waits for after it was made: (rng, number, made_ms) → ms
     delivery: Callable[[random.Random, int, float], float] = lambda rng, n, made: 0.2
     network_ms: float = 0.05
@@ -67,6 +89,10 @@ class Job:
     seen: list[float] = field(default_factory=list)
     truth: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KINDS, 0.0))
     preempted_at: float | None = None
+    lane: int = 0
+    cached: int = 0  # tokens of the prompt
+    swapped: bool = False
+    preemptions: int = 0
 
     @property
     def context(self) -> int:
@@ -86,17 +112,21 @@ class Scheduler:
         self.elsewhere_free = 0.0
         self.finished: list[Job] = []
         self._turn = 0
+        self._lane = 0
+        self._tick = -1  # of the last admission
+        self._halt_at = self._next_halt(0.0)
+        self._swapped = 0  # tokens, in this step
         # of the last step: the share of its time that is a stall, and for whom
         self._stalled = 0.0
         self._beside: list[Job] = []
 
     def add(self, job: Job, now: float) -> None:
         job.arrived = now
-        job.to_process = job.prompt
+        job.to_process = job.prompt - job.cached
         if self.rules.apart:
             begin = max(now, self.elsewhere_free)
             job.scheduled = begin
-            self.elsewhere_free = begin + self._cost(0, job.prompt)
+            self.elsewhere_free = begin + self._cost(begin, [], job.to_process)
             heapq.heappush(self.elsewhere, (self.elsewhere_free, job.index, job))
         else:
             self.waiting.append(job)
@@ -107,16 +137,44 @@ class Scheduler:
 
     def next_event(self, now: float) -> float | None:
         """When something happens without a step: a prompt elsewhere is done."""
-        return self.elsewhere[0][0] if self.elsewhere else None
+        events = [self.elsewhere[0][0]] if self.elsewhere else []
+        if self.rules.tick_ms and self.waiting:
+            events.append((self._tick + 1) * self.rules.tick_ms + 1e-6)
+        return max(min(events), now) if events else None
 
-    def _cost(self, streams: int, tokens: int) -> float:
+    def _cost(self, now: float, decode: list[Job], tokens: int) -> float:
+        """The length of a step, without halts and swaps."""
         r = self.rules
         cost = r.overhead_ms + tokens * r.token_ms
-        if streams or not tokens:
-            cost += r.step_ms + streams * r.stream_ms
-        else:
-            cost += r.step_ms / 2
-        return cost * max(self.rng.gauss(1.0, r.noise), 0.5)
+        cost += self._plain(decode) if decode or not tokens else r.step_ms / 2
+        return cost * self._factor(now)
+
+    def _plain(self, decode: list[Job]) -> float:
+        r = self.rules
+        contexts = sum(j.context for j in decode) / 1000 if r.context_ms else 0.0
+        return r.step_ms + len(decode) * r.stream_ms + contexts * r.context_ms
+
+    def _factor(self, now: float) -> float:
+        r = self.rules
+        factor = 1 + r.slower * min(now / 60_000, 1)
+        if r.neighbour and now // 1000 % 2:
+            factor *= 1 + r.neighbour
+        if r.sigma:
+            return factor * self.rng.lognormvariate(-(r.sigma**2) / 2, r.sigma)
+        return factor * max(self.rng.gauss(1.0, r.noise), 0.5)
+
+    def _next_halt(self, now: float) -> float:
+        r = self.rules
+        return (
+            now + self.rng.expovariate(1 / r.halt_every_ms) if r.halt_ms else float("inf")
+        )
+
+    def _halts(self, end: float) -> float:
+        """The time for which the server did nothing during a step that would end then."""
+        if end < self._halt_at:
+            return 0.0
+        self._halt_at = self._next_halt(end + self.rules.halt_ms)
+        return self.rules.halt_ms
 
     def step(self, now: float) -> float | None:
         """Do one step that begins now. Return its end; None: there is nothing to do."""
@@ -132,8 +190,13 @@ class Scheduler:
             self._beside = []
             return None
         tokens = sum(n for _, n in prefill)
-        end = now + self._cost(len(decode), tokens)
+        end = now + self._cost(now, decode, tokens)
+        aside = self._halts(end) + self._swapped * (self.rules.swap_ms or 0.0)
+        self._swapped = 0
         self._account(now, end, decode, tokens)
+        end += aside
+        for job in self._beside:
+            job.truth["decode"] += aside
         for job, n in prefill:
             job.to_process -= n
             if not job.to_process:
@@ -142,7 +205,7 @@ class Scheduler:
                 if job.output > len(job.made):
                     self.decoding.append(job)
         for job in decode:
-            self._token(job, end)
+            self._tokens(job, end)
         for job in [j for j in self.decoding if len(j.made) >= j.output]:
             self.decoding.remove(job)
             self.finished.append(job)
@@ -154,6 +217,8 @@ class Scheduler:
 
     def _begin(self, now: float) -> None:
         r = self.rules
+        if r.tick_ms and now // r.tick_ms <= self._tick:
+            return
         if r.batch is not None:
             if not self.prefilling and not self.decoding and self.waiting:
                 self._admit(self.waiting[: r.batch], now)
@@ -166,6 +231,8 @@ class Scheduler:
             self.waiting.sort(key=lambda j: -j.arrived)
         if r.decode_first and len(self.decoding) > r.slots // 2:
             return
+        if r.tick_ms:
+            self._tick = int(now // r.tick_ms)
         free = r.slots - len(self.prefilling) - len(self.decoding)
         free = min(free, r.prefills_at_once - len(self.prefilling))
         while free > 0 and self.waiting and self._fits(self.waiting[0]):
@@ -184,7 +251,12 @@ class Scheduler:
             self.waiting.remove(job)
             if job.scheduled is None:
                 job.scheduled = now
-            self.prefilling.append(job)
+            if job.swapped:
+                self._swapped += job.context
+                job.swapped = False
+                self.decoding.append(job)
+            else:
+                self.prefilling.append(job)
 
     def _prefill_work(self) -> list[tuple[Job, int]]:
         budget = self.rules.chunk
@@ -200,6 +272,10 @@ class Scheduler:
         return work
 
     def _decode_work(self) -> list[Job]:
+        if self.rules.lanes > 1 and self.decoding:
+            lanes = sorted({job.lane for job in self.decoding})
+            self._lane = next((lane for lane in lanes if lane > self._lane), lanes[0])
+            return [job for job in self.decoding if job.lane == self._lane]
         most = self.rules.turns
         if most is None or len(self.decoding) <= most:
             return list(self.decoding)
@@ -210,7 +286,7 @@ class Scheduler:
 
     def _account(self, now: float, end: float, decode: list[Job], tokens: int) -> None:
         r = self.rules
-        plain = r.overhead_ms + r.step_ms + len(decode) * r.stream_ms
+        plain = r.overhead_ms + self._plain(decode)
         self._stalled = 0.0
         if tokens:
             whole = plain + tokens * r.token_ms
@@ -230,12 +306,21 @@ class Scheduler:
             job.preempted_at = None
         job.made.append(end)
 
+    def _tokens(self, job: Job, end: float) -> None:
+        """Add a stream's token, and those drafted ones that are accepted."""
+        drafted = sum(self.rng.random() < 0.6 for _ in range(self.rules.drafted))
+        for _ in range(min(1 + drafted, job.output - len(job.made))):
+            self._token(job, end)
+
     def _preempt(self, now: float) -> None:
         limit = self.rules.kv_tokens
         while limit is not None and self._used() > limit and len(self.decoding) > 1:
             job = self.decoding.pop()
             job.preempted_at = now
-            job.to_process = job.context
+            job.preemptions += 1
+            job.swapped = self.rules.swap_ms is not None
+            job.to_process = 0 if job.swapped else job.context
+            self._swapped += job.context if job.swapped else 0
             self.waiting.insert(0, job)
 
 
@@ -272,7 +357,8 @@ def true_part(job: Job, covers: Sequence[str]) -> float:
     """Return the true time (ms) of a part that covers these atoms of dyno's."""
     t = job.truth
     own = {
-        "client_wait": t["client_wait"], "connection": t["connection"], "network": t["network"], "queue": t["queue"],
+        "client_wait": t["client_wait"], "connection": t["connection"], "network": 0.0, "front_end": t["network"],
+        "queue": t["queue"],
         "prefill_bound": 0.0, "prefill_above": t["prefill"], "first_delivery": t["first_delivery"],
         "decode_bound": 0.0, "decode_above": t["decode"], "stall": t["stall"], "preemption": t["preemption"],
         "later_delivery": t["delivery"] - t["first_delivery"],
@@ -282,58 +368,115 @@ def true_part(job: Job, covers: Sequence[str]) -> float:
 
 def simulate(rules: Rules, load: Load, claims: Sequence[str] = ()) -> Simulated:
     """`claims`: what the server reports of each request: queue, prefill, decode."""
-    scheduler = Scheduler(rules)
-    jobs = _jobs(load)
-    rng = random.Random(rules.seed + 1)
-    arrivals: list[tuple[float, int, Job]] = []
-    waiting = list(reversed(jobs))
-    open_now = 0
-    done: list[Job] = []
+    done = _Simulation(rules, load).run()
+    preempted = sum(job.preemptions for job in done)
+    facts = rules.cached_reported, rules.drafted_together
+    records = [record_of(job, claims, *facts) for job in done]
+    return Simulated(records, done, preempted)
 
-    def send(job: Job, now: float) -> None:
-        job.due = max(job.due, now) if load.rate is None else job.due
-        job.connecting = load.connect_ms
-        job.sent = max(job.due, now) + load.client_ms + load.connect_ms
-        heapq.heappush(arrivals, (job.sent + rules.network_ms, job.index, job))
 
-    def fill(now: float) -> None:
-        nonlocal open_now
-        while waiting and (load.concurrency is None or open_now < load.concurrency):
-            send(waiting.pop(), now)
-            open_now += 1
+class _Worker:
+    def __init__(self, rules: Rules) -> None:
+        self.scheduler = Scheduler(rules)
+        self.now = 0.0
 
-    fill(0.0)
-    now = 0.0
-    counted = itertools.count()
-    free: list[tuple[float, int]] = []  # when the client sees ends
-    while arrivals or free or not scheduler.idle:
-        while arrivals and arrivals[0][0] <= now:
-            at, _, job = heapq.heappop(arrivals)
-            scheduler.add(job, at)
-        while free and free[0][0] <= now:
-            at, _ = heapq.heappop(free)
-            open_now -= 1
-            fill(at)
-        end = scheduler.step(now)
+
+class _Simulation:
+    """A client, what is before the engines, and the engines, each with its own clock."""
+
+    def __init__(self, rules: Rules, load: Load) -> None:
+        self._rules, self._load = rules, load
+        self._workers = [
+            _Worker(replace(rules, seed=rules.seed + 100 * i)) for i in range(rules.workers)
+        ]
+        self._jobs = list(reversed(_jobs(load, rules)))
+        self._rng = random.Random(rules.seed + 1)
+        self._arrivals: list[tuple[float, int, Job]] = []  # at the server
+        self._ready: list[tuple[float, int, Job]] = []  # behind its front end
+        self._free: list[tuple[float, int]] = []  # when the client sees ends
+        self._counted = itertools.count()
+        self._open = 0
+        self._gate = self._front = float("-inf")
+        self._busy: list[tuple[float, float]] = []  # of the front end
+        self._ended: list[Job] = []
+
+    def run(self) -> list[Job]:
+        self._fill(0.0)
+        while True:
+            busy = [w for w in self._workers if not w.scheduler.idle]
+            moments = [
+                heap[0][0] for heap in (self._arrivals, self._ready, self._free) if heap
+            ]
+            if not busy and not moments:
+                break
+            worker = min(busy, key=lambda w: w.now, default=None)
+            if worker is None or (moments and min(moments) <= worker.now):
+                self._event()
+            else:
+                self._step(worker, min(moments, default=None))
+        for job in self._ended:
+            _times(job)
+        return self._ended
+
+    def _fill(self, now: float) -> None:
+        load = self._load
+        while self._jobs and (load.concurrency is None or self._open < load.concurrency):
+            job = self._jobs.pop()
+            job.due = max(job.due, now) if load.rate is None else job.due
+            job.connecting = load.connect_ms
+            job.sent = max(job.due, now) + load.client_ms + load.connect_ms
+            at = job.sent + self._rules.network_ms
+            heapq.heappush(self._arrivals, (at, job.index, job))
+            self._open += 1
+
+    def _event(self) -> None:
+        """Do what comes first of all that is no step."""
+        heaps = (self._free, self._ready, self._arrivals)
+        first = min((h for h in heaps if h), key=lambda h: h[0][0])
+        if first is self._free:
+            self._open -= 1
+            self._fill(heapq.heappop(self._free)[0])
+        elif first is self._arrivals:
+            self._receive(*heapq.heappop(self._arrivals))
+        else:
+            at, index, job = heapq.heappop(self._ready)
+            worker = self._workers[index % len(self._workers)]
+            worker.now = max(worker.now, at)
+            worker.scheduler.add(job, at)
+
+    def _receive(self, at: float, index: int, job: Job) -> None:
+        r = self._rules
+        if r.gate_rps is not None:
+            self._gate = at = max(at, self._gate + 1e3 / r.gate_rps)
+        cost = r.front_ms + r.front_token_ms * job.prompt
+        if cost:
+            begin = max(at, self._front)
+            self._front = at = begin + cost
+            self._busy.append((begin, at))
+        heapq.heappush(self._ready, (at, index, job))
+
+    def _step(self, worker: _Worker, until: float | None) -> None:
+        """`until`: when something else happens next, at the latest."""
+        scheduler = worker.scheduler
+        end = scheduler.step(worker.now)
         for job in scheduler.finished:
-            _deliver(job, rules, rng)
-            heapq.heappush(free, (job.seen[-1], next(counted)))
-            done.append(job)
+            deliver(job, self._rules, self._rng, self._busy)
+            heapq.heappush(self._free, (job.seen[-1], next(self._counted)))
+            self._ended.append(job)
         scheduler.finished = []
         if end is not None:
-            now = end
-            continue
-        events = [queue[0][0] for queue in (arrivals, free) if queue]
-        if (own := scheduler.next_event(now)) is not None:
+            worker.now = end
+            return
+        events = [] if until is None else [until]
+        if (own := scheduler.next_event(worker.now)) is not None:
             events.append(own)
-        if not events:
-            break
-        now = max(now, min(events))
-    preempted = sum(job.truth["preemption"] > 0 for job in done)
-    return Simulated([record_of(job, claims) for job in done], done, preempted)
+        others = [w.now for w in self._workers if w is not worker and w.now > worker.now]
+        events += others if not scheduler.idle else []
+        if events:
+            worker.now = max(worker.now, min(events))
 
 
-def _jobs(load: Load) -> list[Job]:
+def _jobs(load: Load, rules: Rules) -> list[Job]:
     rng = random.Random(load.seed)
     jobs = []
     for i in range(load.count):
@@ -348,18 +491,49 @@ def _jobs(load: Load) -> list[Job]:
                 rng.randint(*load.output),
                 due,
                 priority=rng.randrange(load.priorities),
+                lane=i % rules.lanes,
+                cached=prompt * 9 // 10 if i % 100 < 100 * rules.cached else 0,
             )
         )
     return jobs
 
 
-def _deliver(job: Job, rules: Rules, rng: random.Random) -> None:
-    """Bring its tokens to the client, in order."""
+def deliver(
+    job: Job, rules: Rules, rng: random.Random, busy: Sequence[tuple[float, float]] = ()
+) -> None:
+    """Bring its tokens to the client, in order. `busy`: when the server's front end was."""
+    left = _leaving(job, rules)
+    if rules.front_blocks:
+        left = [_after(moment, busy) for moment in left]
     seen = 0.0
-    for n, made in enumerate(job.made):
+    for n, made in enumerate(left):
         seen = max(seen, made + rules.delivery(rng, n, made) + rules.network_ms)
+        if n and rules.proxy_rate:
+            seen = max(seen, job.seen[-1] + 1e3 / rules.proxy_rate)
         job.seen.append(seen)
+    if rules.proxy_chunks > 1:
+        size = rules.proxy_chunks
+        last = len(job.seen) - 1
+        job.seen = [
+            job.seen[min(n // size * size + size - 1, last)] for n in range(last + 1)
+        ]
+
+
+def _leaving(job: Job, rules: Rules) -> list[float]:
+    """When its tokens leave the engine. The first and the last don't wait for others."""
+    size, last = rules.multistep, len(job.made) - 1
+    return [job.made[min(-(-n // size) * size, last)] for n in range(last + 1)]
+
+
+def _after(moment: float, busy: Sequence[tuple[float, float]]) -> float:
+    """The end of what the front end does then, and of what it does next without a break."""
+    place = bisect.bisect_right(busy, (moment, float("inf"))) - 1
+    return max(moment, busy[place][1]) if place >= 0 else moment
+
+
+def _times(job: Job) -> None:
     t = job.truth
+    assert job.scheduled is not None
     t["client_wait"] = job.sent - job.due - job.connecting
     t["connection"] = job.connecting
     t["network"] = job.arrived - job.sent
@@ -371,13 +545,25 @@ def _deliver(job: Job, rules: Rules, rng: random.Random) -> None:
     t["decode"] += job.made[-1] - job.made[0] - t["decode"] - t["stall"] - t["preemption"]
 
 
-def record_of(job: Job, claims: Sequence[str]) -> Record:
+def record_of(
+    job: Job,
+    claims: Sequence[str],
+    with_cached: bool = True,
+    one_chunk_a_step: bool = False,
+) -> Record:
     t = job.truth
     said = {
         "queue": t["queue"],
         "prefill": t["prefill"],
         "decode": job.made[-1] - job.made[0],
     }
+    chunks = job.seen
+    if one_chunk_a_step:
+        chunks = [
+            seen
+            for n, seen in enumerate(job.seen)
+            if job.made[n] != job.made[n - 1] or not n
+        ]
     times = {f"server_{name}_ns": round(said[name] * MS) for name in claims}
     return Record(
         index=job.index,
@@ -388,11 +574,12 @@ def record_of(job: Job, claims: Sequence[str]) -> Record:
         prompt_tokens=job.prompt,
         output_tokens_wanted=job.output,
         output_tokens=job.output,
+        cached_tokens=job.cached if job.cached and with_cached else None,
         first_tokens=1,
         tokens_by="usage",
         connecting_ns=round(job.connecting * MS),
         status=200,
-        chunk_ns=[round(t * MS) for t in job.seen],
+        chunk_ns=[round(t * MS) for t in chunks],
         finish_reason="length",
         done=True,
         **times,

@@ -41,7 +41,7 @@ def test_a_run_is_a_bar_a_table_that_adds_up_and_its_slowest_requests(
     assert "12 requests. Mean latency 12.27 ms" in out.replace("\n", " ")
     for words in (
         "client's wait",
-        "queue, prefill and network",
+        "queue, prefill, network and front end",
         "decode and delivery",
         "rest",
     ):

@@ -16,6 +16,7 @@ class Columns(NamedTuple):
     """All requests of a run that were sent, in the order of sending. Times are ns since the load began."""
 
     number: np.ndarray  # of the request in its workload
+    engine: np.ndarray  # of several, each with an address of its own
     completed: np.ndarray  # with at least one chunk: these are explained
     failed: np.ndarray
     due: np.ndarray
@@ -44,6 +45,17 @@ class Columns(NamedTuple):
         """Return the rows of the requests that are explained."""
         return np.flatnonzero(self.completed)
 
+    def only(self, rows: np.ndarray) -> "Columns":
+        """Return these rows, with their chunks."""
+        counts = self.counts[rows]
+        starts = np.cumsum(counts) - counts
+        place = np.arange(int(counts.sum())) + np.repeat(self.starts[rows] - starts, counts)
+        columns = {
+            name: column[rows] for name, column in self._asdict().items() if name != "times"
+        }
+        columns["starts"] = starts
+        return Columns(**columns, times=self.times[place])
+
 
 def columns(records: Iterable[Record]) -> Columns:
     rows: list[tuple[int, ...]] = []
@@ -66,6 +78,7 @@ def _row(r: Record) -> tuple[int, ...]:
     claims = (r.server_queue_ns, r.server_prefill_ns, r.server_decode_ns)
     return (
         r.index,
+        r.replica,
         r.error is None and len(r.chunk_ns) > 0,
         r.error is not None,
         r.due_ns,

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from dyno.explain.columns import NONE, Columns
-from dyno.explain.gaps import Disturbance
 from dyno.explain.split import Split
+from dyno.explain.stalls import Disturbance
 from dyno.facts.explanation import (
     Incident,
     IncidentKind,
@@ -25,7 +25,7 @@ DRAWN = 5  # requests that a page draws, each among NEIGHBOURS
 NEIGHBOURS = 15
 MOST_STRETCHES = 8  # gaps of one request in a timeline
 WAITED, BEFORE_FIRST = "client's wait", "until the first token"
-QUEUED, PREFILL, DECODE = "queue and network", "prefill", "decode"
+QUEUED, PREFILL, DECODE = "queue, network and front end", "prefill", "decode"
 HELD_UP, PAUSED = "long gap", "pause"
 STRETCHES = (WAITED, BEFORE_FIRST, QUEUED, PREFILL, DECODE, HELD_UP, PAUSED)
 MOST = 4  # events of one request
@@ -53,7 +53,10 @@ class Happenings:
         self._engine = [
             (s.at_ns - zero, s.values) for s in telemetry if s.source == "engine"
         ]
-        self._every = np.sort(c.times)
+        engines = np.repeat(c.engine, c.counts)
+        self._every = {
+            each: np.sort(c.times[engines == each]) for each in np.unique(c.engine).tolist()
+        }
         # The server says when it began to work on a prompt.
         self._timed = any(
             "prefill_above" in p.covers and p.sources == ("claimed",) for p in split.parts
@@ -71,11 +74,16 @@ class Happenings:
         """Return a request with those that were open at the same time, and sent nearest to it."""
         c = self._c
         row = int(self._split.rows[place])
-        open_then = (c.sent < c.last[row]) & (c.last > c.sent[row])
+        open_then = self._beside(row) & (c.sent < c.last[row]) & (c.last > c.sent[row])
         near = np.flatnonzero(open_then & c.completed)
         nearest = near[np.argsort(np.abs(near - row), kind="stable")][:NEIGHBOURS]
         lanes = [self._lane(int(each)) for each in np.sort(nearest)]
         return Neighbourhood(self.request(place), lanes)
+
+    def _beside(self, row: int) -> np.ndarray:
+        """Return which requests were sent to the same engine."""
+        same: np.ndarray = self._c.engine == self._c.engine[row]
+        return same
 
     def _lane(self, row: int) -> Lane:
         c = self._c
@@ -136,9 +144,10 @@ class Happenings:
         """Yield what was ahead of it when it was sent."""
         c = self._c
         sent, first = c.sent[row], c.first[row]
-        ahead = (c.sent < sent) & (c.first > sent)
-        running = (c.first <= sent) & (c.last > sent)
-        done = (c.first > sent) & (c.first < first)
+        beside = self._beside(row)
+        ahead = beside & (c.sent < sent) & (c.first > sent)
+        running = beside & (c.first <= sent) & (c.last > sent)
+        done = beside & (c.first > sent) & (c.first < first)
         if not done.any():
             return
         tokens = many(int(c.prompt[done].sum()), "token")
@@ -165,13 +174,14 @@ class Happenings:
         begin, end = gaps.begin[i], gaps.end[i]
         if gaps.pause[i] >= 2:
             return "pause", "paused while the other streams progressed (preempted?)"
-        others = np.arange(len(c.number)) != row
+        others = self._beside(row) & (np.arange(len(c.number)) != row)
         done = np.flatnonzero((c.first > begin) & (c.first <= end) & others)
         if len(done):
             return "prefill", self._prefills(done)
         waiting = np.flatnonzero((c.sent < end) & (c.first > begin) & others)
-        after = np.searchsorted(self._every, begin, "right")
-        heard = np.searchsorted(self._every, end, "left") > after
+        every = self._every[int(c.engine[row])]
+        after = np.searchsorted(every, begin, "right")
+        heard = np.searchsorted(every, end, "left") > after
         if not heard and gaps.streams[i] > 1:
             return "silence", f"no chunk of any of {many(int(gaps.streams[i]), 'stream')}"
         if len(waiting):

@@ -9,17 +9,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dyno.explain.bounds import HardwareBound
+from dyno.explain.bounds import MEASURED, HardwareBound
 from dyno.explain.columns import NONE, Columns
-from dyno.explain.gaps import Disturbance, disturbance
+from dyno.explain.stalls import Disturbance, disturbance
 from dyno.facts.explanation import ATOMS, REST, PartSource
 from dyno.numbers import percent
 from dyno.units import NS_PER_MS
 
 WIDEST = 0.15  # of the latency: a part whose bounds are farther apart is joined with its neighbour
-# Of the latency: pauses that are none, and that are preemptions only where the server counts some.
+# Of the latency: pauses that are none, and pauses that leave stalls unknown where they are no preemptions.
 _NO_PAUSES = 0.005
 _FEW_PAUSES = 0.02
+_MOST_PAUSES, _PAUSES_BESIDE = (
+    2,
+    3,
+)  # for each preemption that the server counts, and besides
+_NO_PART = 0.005  # of the latency: a part of nothing, with bounds under that, is left out
 # A server's times that exceed what was measured by more are not used.
 CLAIM_SLACK = 0.02
 _CLAIM_SLACK_NS = 2 * NS_PER_MS
@@ -27,16 +32,19 @@ _CLAIMS_HOLD = 0.95  # of the requests
 
 # Words of a part that covers several atoms, in this order. The way there and back includes the first delivery.
 _WORDS = (
-    (("queue",), "queue"),
-    (("prefill_bound", "prefill_above"), "prefill"),
-    (("prefill_above",), "prefill above the bound"),
-    (("decode_bound", "decode_above"), "decode"),
-    (("decode_above",), "decode above the bound"),
-    (("stall",), "stalls"),
-    (("preemption",), "pauses"),
-    (("network", "first_delivery"), "network"),
-    (("network",), "network"),
-    (("later_delivery",), "delivery"),
+    (("queue",), ("queue",)),
+    (("prefill_bound", "prefill_above"), ("prefill",)),
+    (("prefill_above",), ("prefill above the bound",)),
+    (("decode_bound", "decode_above"), ("decode",)),
+    (("decode_above",), ("decode above the bound",)),
+    (("stall",), ("stalls",)),
+    (("preemption",), ("pauses",)),
+    (("network", "front_end", "first_delivery"), ("network", "front end")),
+    (("network", "front_end"), ("network", "front end")),
+    (("front_end", "first_delivery"), ("front end",)),
+    (("network",), ("network",)),
+    (("front_end",), ("front end",)),
+    (("later_delivery",), ("delivery",)),
 )
 
 
@@ -70,10 +78,10 @@ def title_of(covers: Sequence[str]) -> str:
         return REST
     if len(covers) == 1:
         return ATOMS[covers[0]]
-    left, words = {*covers}, []
-    for atoms, word in _WORDS:
+    left, words = {*covers}, list[str]()
+    for atoms, names in _WORDS:
         if left >= {*atoms}:
-            words.append(word)
+            words += names
             left -= {*atoms}
     words += [ATOMS[atom] for atom in covers if atom in left]
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
@@ -87,11 +95,20 @@ class Split(NamedTuple):
     notes: list[str]
 
 
-_TO_THE_FIRST = ("network", "queue", "prefill_bound", "prefill_above", "first_delivery")
+_TO_THE_FIRST = (
+    "network",
+    "front_end",
+    "queue",
+    "prefill_bound",
+    "prefill_above",
+    "first_delivery",
+)
 _NO_STALLS = "Stalls by other prefills can't be separated from decoding: {}."
 _WHY = {
     "few": "too few gaps without a waiting prompt show how long a step takes",
-    "apart": "streams don't wait together, so their gaps don't show the engine's steps",
+    "apart": "streams neither wait nor arrive together, so their gaps don't show the engine's steps",
+    "groups": "chunks arrive in groups, so gaps don't show the engine's steps",
+    "paused": "streams pause while others progress, and the server counts no such preemptions",
     "": "steps vary so much that the bounds would be wider than 15 % of the latency",
 }
 
@@ -128,10 +145,15 @@ def split(
             *requests.after_first(preemptions),
         ]
     )
+    latency = requests.latency
     places = list(ATOMS)
     parts.sort(key=lambda p: min(map(places.index, p.covers)))
-    parts = [p for p in parts if p.value.any() or p.covers == ("client_wait",)]
-    latency = requests.latency
+    least = _NO_PART * float(latency.sum())
+    parts = [
+        p
+        for p in parts
+        if p.value.any() or p.sums[1] > least or p.covers == ("client_wait",)
+    ]
     rest = latency - sum((p.value for p in parts), np.zeros_like(latency))
     slack = (c.first_slack + c.last_slack)[rows]
     about = "what the parts leave, or where a server says more than was measured"
@@ -192,6 +214,10 @@ class _Requests(NamedTuple):
         latency: np.ndarray = (self.c.last - self.c.due)[self.rows]
         return latency
 
+    @property
+    def _steps_unseen(self) -> bool:
+        return self.d.unknown in ("apart", "groups")
+
     def before_first(self, round_trips_ns: Sequence[int]) -> list[PartColumn]:
         """Return the parts from sending to the first token."""
         claims = self.claims
@@ -223,7 +249,7 @@ class _Requests(NamedTuple):
             room = left if claim is None else claim
             bound_ns = self.bound.prefill_ns(self.c)[self.rows]
             least = _capped(bound_ns, room, "prefill", self.notes)
-            parts.append(_by_bound("prefill_bound", least))
+            parts.append(_by_bound("prefill_bound", least, self.bound.prefill_about))
             atoms.remove("prefill_bound")
             left = left - least
             above = None if claim is None else claim - least
@@ -242,18 +268,38 @@ class _Requests(NamedTuple):
             left, delivery = self.claims.decode, ()
         decode: tuple[str, ...] = ("decode_bound", "decode_above")
         whole = None if self.bound is None else self.bound.decode_ns(self.c, self.d.streams)
-        if whole is not None:
+        if self.bound is not None and whole is not None:
             least = _capped(whole[self.rows], left, "decode", self.notes)
-            parts.append(_by_bound("decode_bound", least))
+            parts.append(_by_bound("decode_bound", least, self.bound.decode_about))
             left, decode = left - least, ("decode_above",)
         pauses = _pauses(self.d, self.rows, left)
-        aside: tuple[str, ...] = ()
-        if _are_preemptions(pauses, self.latency, preemptions):
+        if self._are_preemptions(pauses, preemptions):
             parts.append(pauses)
-            left = left - pauses.value
-        elif preemptions != 0 and _counts(pauses, self.latency):
-            aside = ("preemption",)
-        return [*parts, *self._stalls_and_decode(left, decode, (*aside, *delivery))]
+            return [
+                *parts,
+                *self._stalls_and_decode(left - pauses.value, (decode, delivery)),
+            ]
+        if not _counts(pauses, self.latency):
+            return [*parts, *self._stalls_and_decode(left, (decode, delivery))]
+        aside = () if preemptions == 0 else ("preemption",)
+        names = decode, (*aside, *delivery)
+        return [*parts, *self._stalls_and_decode(left, names, pauses.value)]
+
+    def _are_preemptions(self, pauses: PartColumn, preemptions: int | None) -> bool:
+        """Return whether pauses are a part of their own: the server counts about as many preemptions. Else streams of
+        several engines behind one address may look like that."""
+        count = int((self.d.gaps.pause >= 2).sum())
+        counted = 0 < count <= _MOST_PAUSES * (preemptions or 0) + _PAUSES_BESIDE
+        believed = bool(preemptions) and counted and not self._steps_unseen
+        return believed and _counts(pauses, self.latency) and _narrow(pauses, self.latency)
+
+    def _hidden(self) -> np.ndarray:
+        """Return the server's decoding that no gap shows: it says that it took longer than the tokens to arrive."""
+        seen: np.ndarray = (self.c.last - self.c.first)[self.rows]
+        if self.claims.decode is None or self.d.alone:
+            return np.zeros_like(seen)
+        hidden: np.ndarray = np.maximum(self.claims.decode - seen, 0)
+        return hidden
 
     def _later_delivery(self, delivered: np.ndarray) -> PartColumn:
         slack = self.c.last_slack[self.rows]
@@ -263,14 +309,22 @@ class _Requests(NamedTuple):
         return PartColumn(("later_delivery",), sources, about, delivered, low, high)
 
     def _stalls_and_decode(
-        self, left: np.ndarray, decode: tuple[str, ...], others: tuple[str, ...]
+        self,
+        left: np.ndarray,
+        names: tuple[tuple[str, ...], tuple[str, ...]],
+        pauses: np.ndarray | None = None,
     ) -> list[PartColumn]:
-        """Return stalls, and decoding with what can't be separated from it; one part where stalls can't be."""
+        """Return stalls, and decoding with what can't be separated from it; one part where stalls can't be. `pauses`:
+        that may be anything."""
+        decode, others = names
         slack = self.c.last_slack[self.rows]
-        stall = _stall(self.d, self.rows, left)
+        hidden = self._hidden() + (0 if pauses is None else pauses)
+        stall = _stall(self.d, self.rows, left, hidden)
         about = "from the first token to the last, without the parts above"
-        if not _narrow(stall, self.latency):
-            self.notes.append(_NO_STALLS.format(_WHY[self.d.unknown]))
+        paused = pauses is not None and pauses.sum() >= _FEW_PAUSES * self.latency.sum()
+        if paused or self._steps_unseen or not _narrow(stall, self.latency):
+            why = "paused" if paused else self.d.unknown
+            self.notes.append(_NO_STALLS.format(_WHY[why]))
             covers = (*decode, "stall", *others)
             return [
                 PartColumn(covers, ("calculated",), about, left, left - slack, left + slack)
@@ -295,9 +349,11 @@ def _claimed(atoms: Sequence[str], value: np.ndarray) -> PartColumn:
     return PartColumn(tuple(atoms), ("claimed",), about, value, value, value)
 
 
-def _by_bound(atom: str, value: np.ndarray) -> PartColumn:
-    about = "the least that the hardware's peaks allow (roofline)"
-    return PartColumn((atom,), ("calculated",), about, value, value, value)
+def _by_bound(atom: str, value: np.ndarray, about: str) -> PartColumn:
+    sources: tuple[PartSource, ...] = ("calculated",)
+    if about == MEASURED:
+        sources = ("measured", "calculated")
+    return PartColumn((atom,), sources, about, value, value, value)
 
 
 def _capped(least: np.ndarray, room: np.ndarray, what: str, notes: list[str]) -> np.ndarray:
@@ -334,28 +390,23 @@ def _pauses(d: Disturbance, rows: np.ndarray, left: np.ndarray) -> PartColumn:
     )
 
 
-def _are_preemptions(
-    pauses: PartColumn, latency: np.ndarray, preemptions: int | None
-) -> bool:
-    """Return whether pauses are a part of their own. Few that the server doesn't count may be late deliveries."""
-    if preemptions == 0 or not _counts(pauses, latency):
-        return False
-    many = pauses.value.sum() >= _FEW_PAUSES * latency.sum()
-    return _narrow(pauses, latency) and (many or preemptions is not None)
-
-
 def _counts(pauses: PartColumn, latency: np.ndarray) -> bool:
     counts: bool = pauses.high.sum() > _NO_PAUSES * latency.sum()
     return counts
 
 
-def _stall(d: Disturbance, rows: np.ndarray, left: np.ndarray) -> PartColumn:
+def _stall(
+    d: Disturbance, rows: np.ndarray, left: np.ndarray, hidden: np.ndarray
+) -> PartColumn:
+    """`hidden`: time that may be stalls, too."""
     value, low, high = (
         np.minimum(np.rint(column[rows]).astype(np.int64), left)
         for column in (d.stall, d.stall_low, d.stall_high)
     )
+    high = np.minimum(high + hidden, left)
     total = int(value.sum())
     least, most = (round(bound) for bound in d.stall_total)
+    most += int(hidden.sum())
     about = "gaps while another prompt was open, as far as they are longer than gaps without one"
     bounds = min(least, total), max(min(most, int(left.sum())), total)
     return PartColumn(

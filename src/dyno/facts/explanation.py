@@ -7,12 +7,14 @@ from typing import Literal
 
 import msgspec
 
-# What a latency, from due to the last token, is made of. `first_delivery` and `later_delivery`: from the moment at
+# What a latency, from due to the last token, is made of. `front_end`: the server's, until the request is in its queue:
+# HTTP, template, tokens of the prompt. `first_delivery` and `later_delivery`: from the moment at
 # which the server has a token to the moment at which it arrives; of the first token, and by how much more of the last.
 ATOMS = {
     "client_wait": "client's wait",
     "connection": "connection",
     "network": "network",
+    "front_end": "front end",
     "queue": "queue",
     "prefill_bound": "prefill at the bound",
     "prefill_above": "prefill above the bound",

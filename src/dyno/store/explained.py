@@ -45,7 +45,12 @@ def explained(
     manifest, result = run.manifest(), run.result()
     trial = manifest.trial
     bound = hardware_bound(
-        manifest.model, trial.engine, manifest.target, manifest.peaks, result.telemetry
+        manifest.model,
+        trial.engine,
+        manifest.target,
+        manifest.peaks,
+        result.telemetry,
+        run.forward(),
     )
     facts = RunContext(str(run.path), title, run.client(), bound, result.telemetry, samples)
     return explain(run.records() if records is None else records, facts)

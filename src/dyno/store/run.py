@@ -16,6 +16,7 @@ from dyno import files, secrets
 from dyno.errors import StoreError, UsageError
 from dyno.facts.correctness import Correctness
 from dyno.facts.engine import EngineFacts
+from dyno.facts.forward import ForwardCase
 from dyno.facts.model import ModelShape
 from dyno.facts.offline import Iteration
 from dyno.facts.quality import ItemAnswer, Sitting
@@ -108,6 +109,8 @@ class Run:
         self.probe_path = path / "probes.spool"  # of requests beside the load
         self.engine_path = path / "engine.json"
         self.client_path = path / "client.json"
+        # of `vllm bench forward --output-json`, if somebody put it here
+        self.forward_path = path / "forward.json"
         # written by the sampler; absent in runs of older versions
         self.telemetry_path = path / "telemetry.jsonl"
         self.records_path = path / "records.jsonl"
@@ -190,6 +193,9 @@ class Run:
 
     def client(self) -> ClientFacts | None:
         return read_optional(self.client_path, ClientFacts)
+
+    def forward(self) -> list[ForwardCase]:
+        return read_optional(self.forward_path, list[ForwardCase]) or []
 
     def write_correctness(self, answers: Correctness) -> None:
         write(self.path / "correctness.json", pretty(answers))

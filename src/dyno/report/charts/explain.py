@@ -30,6 +30,7 @@ _COLOURS = {
     "client_wait": "#8B5A2B",
     "connection": "#B9A15A",
     "network": GREY,
+    "front_end": "#A08C8C",
     "queue": "#D55E00",
     "prefill_bound": "#6BAED6",
     "prefill_above": "#0072B2",
@@ -42,7 +43,14 @@ _COLOURS = {
     "rest": "#444444",
 }
 # A part of several takes the colour of the first of these that it has.
-_LEADING = ("queue", "decode_above", "prefill_above", "network", "later_delivery")
+_LEADING = (
+    "queue",
+    "decode_above",
+    "prefill_above",
+    "network",
+    "front_end",
+    "later_delivery",
+)
 
 
 def parts(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:

@@ -1,0 +1,263 @@
+"""How long a step takes, by gaps in which no other request waited for its first token; and how well that is known.
+
+All gaps of a run share what is wrong with its steps. A step is known where quiet gaps lie among the others in time.
+Where they lie at one end alone (an overload ends with some), the shortest of the other gaps must be like the shortest
+quiet ones: else the machine may have changed. A halt of the server is like a stall: quiet time says how many there may
+be.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dyno.explain.gaps import StreamGaps
+
+STEPS = 10  # quiet steps that make a figure of how long one takes
+# A step's length is known to that share: contexts grow, clocks change.
+_KNOWN_WITHIN = 0.05
+_ERRORS = 3  # standard errors: all gaps of a run share one step's error
+_OUTLIER = 4  # times the median: longer quiet gaps count as that long
+_MISSING = 0.2  # of a step: by so much at most they are corrected
+LONG = 1.5  # times the median: such quiet gaps may be stalls that were seen late
+# How long after a wait gaps are quiet, in quiet gaps: so long that up to _FAR times later they are no shorter.
+_MARGINS = (1, 4, 16, 64)
+_FAR = 4
+_WINDOW = 40  # steps of one window, at least
+_WINDOWS = 16
+_SHORTEST = 0.05  # quantile of gaps
+
+
+class Steps(NamedTuple):
+    """How long a step takes, by the number of streams; and bounds of that."""
+
+    streams: np.ndarray  # increasing
+    mean: np.ndarray
+    median: np.ndarray
+    error: np.ndarray
+    noise: float  # standard deviation of a quiet step, as a share of its length
+
+    def bounds(self, streams: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the length of a step with so many streams: at least, likely and at most."""
+        inside = np.clip(streams, self.streams[0], self.streams[-1])
+        known = np.interp(inside, self.streams, self.mean)
+        error = np.maximum(
+            np.interp(inside, self.streams, self.error), _KNOWN_WITHIN * known
+        )
+        # Beyond the streams that were seen: between a step of the same length and one in proportion.
+        far = known * np.maximum(streams, 1) / np.maximum(inside, 1)
+        low = np.minimum(known, far) - error
+        high = np.maximum(known, far) + error
+        likely = known + self._slope() * (streams - inside)
+        return np.maximum(low, 0), np.clip(likely, low, high), high
+
+    def usual(self, streams: np.ndarray) -> np.ndarray:
+        usual: np.ndarray = np.interp(streams, self.streams, self.median)
+        return usual
+
+    def _slope(self) -> float:
+        """Return by how much a further stream prolongs a step."""
+        if len(self.streams) < 2:
+            return 0.0
+        return max(float(np.polyfit(self.streams, self.mean, 1)[0]), 0.0)
+
+
+# ---- quiet steps ----
+
+
+def settled_steps(gaps: StreamGaps, rate: float) -> tuple[Steps | None, np.ndarray]:
+    """Return the steps, and which gaps are quiet: so long after the last wait that its end shows in no gap any more. A
+    stream that is delivered late shows it late."""
+    quiet = ~gaps.waiting & ~gaps.paused
+    unit = float(gaps.length[quiet].mean()) if quiet.any() else 0.0
+    for times in _MARGINS:
+        mine = quiet & (gaps.since >= times * unit)
+        far = quiet & (gaps.since >= _FAR * times * unit)
+        steps = quiet_steps(gaps.only(far), rate)
+        if steps is None:
+            return quiet_steps(gaps.only(mine), rate), mine
+        near = gaps.only(mine & ~far)
+        likely = float((near.chunks * steps.bounds(near.streams)[1]).sum())
+        if float(near.length.sum()) <= (1 + _KNOWN_WITHIN) * max(likely, 1.0):
+            return quiet_steps(gaps.only(mine), rate), mine
+    return None, quiet
+
+
+def quiet_steps(gaps: StreamGaps, rate: float) -> Steps | None:
+    """Return how long steps take, by these gaps. None: too few. `rate`: at which waits begin."""
+    # Streams of one step have one gap: as many of them as there are streams make a step.
+    parts = gaps.chunks / gaps.streams
+    if not len(parts) or float(parts.sum()) < STEPS:
+        return None
+    order = np.argsort(gaps.streams, kind="stable")
+    gaps, parts = gaps.only(order), parts[order]
+    groups = _groups(gaps.streams, np.cumsum(parts))
+    each = gaps.length / gaps.chunks
+    weight = np.bincount(groups, gaps.chunks)
+    median = np.array([np.median(part) for part in _pieces(each, groups)])
+    clipped = np.minimum(each, _OUTLIER * median[groups])
+    mean = np.bincount(groups, clipped * gaps.chunks) / weight
+    square = np.bincount(groups, gaps.chunks * (clipped - mean[groups]) ** 2) / weight
+    spread = np.sqrt(square)
+    # The longer a gap, the likelier a wait begins in it: of gaps that vary, the quiet ones are too short on average.
+    number = np.bincount(groups)
+    whole = np.bincount(groups, gaps.length) / number
+    variance = np.bincount(groups, (gaps.length - whole[groups]) ** 2) / number
+    missing = np.minimum(rate * variance * number / weight, _MISSING * mean)
+    mean = mean + missing
+    return Steps(
+        streams=np.bincount(groups, gaps.streams) / np.bincount(groups),
+        mean=mean,
+        median=median,
+        error=missing
+        + _ERRORS * spread / np.sqrt(np.maximum(np.bincount(groups, parts), 1)),
+        noise=float((spread / np.maximum(mean, 1)).mean()),
+    )
+
+
+def _groups(streams: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    """Return groups of neighbours with STEPS steps or more; all with one number of streams are in one. `steps`: up to
+    each gap."""
+    groups = np.minimum(steps // STEPS, max(steps[-1] // STEPS - 1, 0))
+    begins = np.concatenate([[True], np.diff(streams) > 0])
+    groups = groups[np.flatnonzero(begins)][np.cumsum(begins) - 1]
+    return np.unique(groups, return_inverse=True)[1]
+
+
+def _pieces(values: np.ndarray, groups: np.ndarray) -> list[np.ndarray]:
+    return np.split(values, np.flatnonzero(np.diff(groups)) + 1)
+
+
+# ---- steps at the time of a gap ----
+
+
+class StepsThen(NamedTuple):
+    """How long each gap would have been without the others; and what that leaves open of the sum of stalls, ns."""
+
+    low: np.ndarray
+    likely: np.ndarray
+    high: np.ndarray
+    chance: float  # both ways: of windows, each with its own error
+    halts: float  # of the server, that are likely among the gaps
+    halts_most: float
+
+
+def steps_then(
+    gaps: StreamGaps, quiet: np.ndarray, hit: np.ndarray, steps: Steps
+) -> StepsThen:
+    low, likely, high = (gaps.chunks * each for each in steps.bounds(gaps.streams))
+    window, count = _windows(gaps, hit)
+    drift = _drift(gaps, (quiet, hit), likely, window, count)
+    weight = np.bincount(window, np.where(hit, likely, 0), count)
+    chance = float(np.sqrt(((drift.error * weight) ** 2).sum()))
+    then = likely * drift.ratio[window]
+    halts, halts_most = _halts(gaps, quiet, hit, then)
+    return StepsThen(
+        low * drift.least[window],
+        then,
+        high * drift.most[window],
+        chance,
+        halts,
+        halts_most,
+    )
+
+
+def _windows(gaps: StreamGaps, hit: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return the window of each gap: stretches of time with as many steps that may have stalls."""
+    steps = np.where(hit, gaps.chunks / gaps.streams, 0)
+    count = int(np.clip(steps.sum() // _WINDOW, 1, _WINDOWS))
+    order = np.argsort(gaps.end, kind="stable")
+    done = np.cumsum(steps[order]) / max(float(steps.sum()), 1.0)
+    window = np.empty(len(order), dtype=np.int64)
+    window[order] = np.minimum((done * count).astype(np.int64), count - 1)
+    return window, count
+
+
+class _Drift(NamedTuple):
+    """By window: how long steps were, of what all quiet ones say."""
+
+    ratio: np.ndarray
+    least: np.ndarray
+    most: np.ndarray
+    error: np.ndarray
+
+
+def _drift(
+    gaps: StreamGaps,
+    which: tuple[np.ndarray, np.ndarray],
+    likely: np.ndarray,
+    window: np.ndarray,
+    count: int,
+) -> _Drift:
+    quiet, hit = which
+    relative = gaps.length / np.maximum(likely, 1)
+    known, ratio, squared = _local(gaps, quiet, relative, window, count)
+    between = 0.0
+    if known.sum() > 1:
+        between = max(float(ratio[known].var(ddof=1) - squared[known].mean()), 0.0)
+    kept = between / np.maximum(between + squared, 1e-12)
+    places = np.flatnonzero(known)
+    inside = np.zeros(count, dtype=bool)
+    if len(places):
+        inside[places[0] : places[-1] + 1] = True
+    error = np.where(known, np.sqrt(kept * squared), np.where(inside, np.sqrt(between), 0))
+    ratio = np.where(known, 1 + kept * (ratio - 1), 1.0)
+    floor = _floor(relative, quiet, hit, window, count)
+    floor = np.where(inside | (np.abs(floor - 1) <= _KNOWN_WITHIN), 1.0, floor)
+    return _Drift(
+        ratio=np.where(inside, ratio, np.minimum(floor, 1)),
+        least=np.where(inside, ratio, np.minimum(floor, 1)),
+        most=np.where(inside, ratio, np.maximum(floor, 1)),
+        error=_ERRORS * error,
+    )
+
+
+def _local(
+    gaps: StreamGaps,
+    quiet: np.ndarray,
+    relative: np.ndarray,
+    window: np.ndarray,
+    count: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return which windows have quiet steps, their mean length, and its squared error."""
+    mine = np.minimum(relative[quiet], _OUTLIER)
+    where, parts = window[quiet], (gaps.chunks / gaps.streams)[quiet]
+    steps = np.bincount(where, parts, count)
+    known = steps >= STEPS
+    whole = np.maximum(steps, 1e-9)
+    ratio = np.bincount(where, parts * mine, count) / whole
+    spread = np.bincount(where, parts * (mine - ratio[where]) ** 2, count) / whole
+    return known, np.where(known, ratio, 1.0), spread / np.maximum(steps, 1)
+
+
+def _floor(
+    relative: np.ndarray, quiet: np.ndarray, hit: np.ndarray, window: np.ndarray, count: int
+) -> np.ndarray:
+    """Return by window how long the shortest gaps are that may have stalls, of the shortest quiet ones."""
+    floor = np.ones(count)
+    if not quiet.any():
+        return floor
+    shortest = max(float(np.quantile(relative[quiet], _SHORTEST)), 1e-9)
+    for place in range(count):
+        mine = relative[hit & (window == place)]
+        if len(mine):
+            floor[place] = float(np.quantile(mine, _SHORTEST)) / shortest
+    return floor
+
+
+def _halts(
+    gaps: StreamGaps, quiet: np.ndarray, hit: np.ndarray, step: np.ndarray
+) -> tuple[float, float]:
+    """Return how much of the excess are halts, which are as likely while a prompt is open as in quiet time: likely, and
+    at most."""
+    excess = gaps.length - step
+    long = excess > (_OUTLIER - 1) * step
+    quiet_ns = float((gaps.length / gaps.streams)[quiet].sum())
+    halts = float((gaps.chunks / gaps.streams)[quiet & long].sum())
+    among = np.sort(excess[hit & long])[::-1]
+    if not len(among) or not quiet_ns:
+        return 0.0, 0.0
+    times = float(gaps.length[hit].sum()) / quiet_ns
+    most = min(round((halts + _ERRORS * np.sqrt(halts) + _ERRORS) * times), len(among))
+    each = float(excess[quiet & long].mean()) if halts else 0.0
+    likely = min(halts * times * each, float(among[:most].sum()))
+    return likely, float(among[:most].sum())
