@@ -77,6 +77,57 @@ def write(
     out.close()
 
 
+def write_reranker(path: Path, width: int = 64, inner: int = 128, layers: int = 2) -> None:
+    """Write a BERT of random weights with one score as its answer, and dyno's tokenizer."""
+    out = gguf.GGUFWriter(path, "bert")
+    out.add_context_length(SHAPE.context)
+    out.add_embedding_length(width)
+    out.add_block_count(layers)
+    out.add_feed_forward_length(inner)
+    out.add_head_count(2)
+    out.add_layer_norm_eps(1e-12)
+    out.add_token_type_count(2)
+    out.add_causal_attention(False)
+    out.add_pooling_type(gguf.PoolingType.RANK)
+    out.add_classifier_output_labels(["score"])
+    _add_tokenizer(out, "qwen2")
+    out.add_sep_token_id(1)
+    vocabulary = len(
+        json.loads((model.FOLDER / "tokenizer.json").read_text())["model"]["vocab"]
+    )
+    rng = np.random.default_rng(0)
+    for name, shape in _reranker_shapes(vocabulary, width, inner, layers).items():
+        values = rng.standard_normal(shape).astype(np.float32) / width**0.5
+        if "norm.weight" in name:
+            values = np.ones(shape, np.float32)
+        out.add_tensor(name, values)
+    out.write_header_to_file()
+    out.write_kv_data_to_file()
+    out.write_tensors_to_file()
+    out.close()
+
+
+def _reranker_shapes(
+    vocabulary: int, width: int, inner: int, layers: int
+) -> dict[str, tuple[int, ...]]:
+    square = (width, width)
+    linear = {"cls": square, "cls.output": (1, width)}
+    norms = ["token_embd_norm"]
+    for i in range(layers):
+        parts = ("attn_q", "attn_k", "attn_v", "attn_output")
+        linear |= {f"blk.{i}.{part}": square for part in parts}
+        linear |= {f"blk.{i}.ffn_up": (inner, width), f"blk.{i}.ffn_down": (width, inner)}
+        norms += [f"blk.{i}.attn_output_norm", f"blk.{i}.layer_output_norm"]
+    shapes: dict[str, tuple[int, ...]] = {
+        "token_embd.weight": (vocabulary, width),
+        "token_types.weight": (2, width),
+        "position_embd.weight": (SHAPE.context, width),
+    }
+    for name, shape in [*linear.items(), *((norm, (width,)) for norm in norms)]:
+        shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+    return shapes
+
+
 def _add_tokenizer(out: gguf.GGUFWriter, rule: str) -> None:
     text = (model.FOLDER / "tokenizer.json").read_text(encoding="utf-8")
     words = json.loads(text)["model"]
