@@ -95,10 +95,56 @@ def write_reranker(path: Path, width: int = 64, inner: int = 128, layers: int = 
     vocabulary = len(
         json.loads((model.FOLDER / "tokenizer.json").read_text())["model"]["vocab"]
     )
+    _add_random(out, _reranker_shapes(vocabulary, width, inner, layers), width)
+
+
+def write_projector(path: Path, text_width: int, layers: int = 2) -> None:
+    """Write a projector of random weights in LLaVA's form: any image is 16 tokens of a model of this width."""
+    width, inner, size, patch = 64, 128, 56, 14
+    out = gguf.GGUFWriter(path, "clip")
+    out.add_bool("clip.has_vision_encoder", True)
+    out.add_string("clip.projector_type", "mlp")
+    out.add_bool("clip.use_gelu", True)
+    numbers = {
+        "image_size": size,
+        "patch_size": patch,
+        "embedding_length": width,
+        "feed_forward_length": inner,
+        "projection_dim": text_width,
+        "block_count": layers,
+        "attention.head_count": 2,
+    }
+    for name, number in numbers.items():
+        out.add_uint32(f"clip.vision.{name}", number)
+    out.add_float32("clip.vision.attention.layer_norm_epsilon", 1e-5)
+    for name in ("image_mean", "image_std"):
+        out.add_array(f"clip.vision.{name}", [0.5, 0.5, 0.5])
+    shapes: dict[str, tuple[int, ...]] = {
+        "v.class_embd": (width,),
+        "v.patch_embd.weight": (width, 3, patch, patch),
+        "v.position_embd.weight": ((size // patch) ** 2 + 1, width),
+    }
+    square = (width, width)
+    linear = {"mm.0": (text_width, width), "mm.2": (text_width, text_width)}
+    norms = ["v.pre_ln"]
+    for block in (f"v.blk.{i}" for i in range(layers)):
+        parts = ("attn_q", "attn_k", "attn_v", "attn_out")
+        linear |= {f"{block}.{part}": square for part in parts}
+        linear |= {f"{block}.ffn_up": (inner, width), f"{block}.ffn_down": (width, inner)}
+        norms += [f"{block}.ln1", f"{block}.ln2"]
+    for name, shape in [*linear.items(), *((norm, (width,)) for norm in norms)]:
+        shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+    _add_random(out, shapes, width)
+
+
+def _add_random(
+    out: gguf.GGUFWriter, shapes: dict[str, tuple[int, ...]], width: int
+) -> None:
+    """Add weights, and write the file."""
     rng = np.random.default_rng(0)
-    for name, shape in _reranker_shapes(vocabulary, width, inner, layers).items():
+    for name, shape in shapes.items():
         values = rng.standard_normal(shape).astype(np.float32) / width**0.5
-        if "norm.weight" in name:
+        if len(shape) == 1 and name.endswith(".weight"):  # of a norm
             values = np.ones(shape, np.float32)
         out.add_tensor(name, values)
     out.write_header_to_file()

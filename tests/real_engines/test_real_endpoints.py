@@ -162,6 +162,22 @@ def test_llama_cpp_ranks_with_the_counts_of_its_metrics(
     assert dyno == server == [6 * 3 * 40, 0]
 
 
+@pytest.mark.parametrize("backend", ["openai-chat", "openai-responses", "anthropic"])
+def test_llama_cpp_counts_an_image_of_any_size_by_its_projector(
+    backend: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = tmp_path / "projector.gguf"
+    config = json.loads((model.FOLDER / "config.json").read_text())
+    gguf_files.write_projector(made, config["hidden_size"])
+    sizes = {"(56, 56, 1)": 0.3, "(200, 300, 1)": 0.4, "(720, 1280, 1)": 0.3}
+    words = ["--engine", "llamacpp", f"--engine-args=--mmproj {made}"]
+    words += ["--backend", backend, "--dataset-name", "random-mm", *_SHORT]
+    words += ["--random-mm-bucket-config", json.dumps(sizes), "--image-tokens", "16"]
+    media = measured(tmp_path, capsys, *words)["dyno"]["media"]
+    assert media["items"] == 6
+    assert media["media_tokens"] == media["ruled_tokens"] == 6 * 16
+
+
 def test_llama_cpp_holds_a_schema_on_its_chat_route(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
