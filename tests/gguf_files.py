@@ -77,6 +77,103 @@ def write(
     out.close()
 
 
+def write_reranker(path: Path, width: int = 64, inner: int = 128, layers: int = 2) -> None:
+    """Write a BERT of random weights with one score as its answer, and dyno's tokenizer."""
+    out = gguf.GGUFWriter(path, "bert")
+    out.add_context_length(SHAPE.context)
+    out.add_embedding_length(width)
+    out.add_block_count(layers)
+    out.add_feed_forward_length(inner)
+    out.add_head_count(2)
+    out.add_layer_norm_eps(1e-12)
+    out.add_token_type_count(2)
+    out.add_causal_attention(False)
+    out.add_pooling_type(gguf.PoolingType.RANK)
+    out.add_classifier_output_labels(["score"])
+    _add_tokenizer(out, "qwen2")
+    out.add_sep_token_id(1)
+    vocabulary = len(
+        json.loads((model.FOLDER / "tokenizer.json").read_text())["model"]["vocab"]
+    )
+    _add_random(out, _reranker_shapes(vocabulary, width, inner, layers), width)
+
+
+def write_projector(path: Path, text_width: int, layers: int = 2) -> None:
+    """Write a projector of random weights in LLaVA's form: any image is 16 tokens of a model of this width."""
+    width, inner, size, patch = 64, 128, 56, 14
+    out = gguf.GGUFWriter(path, "clip")
+    out.add_bool("clip.has_vision_encoder", True)
+    out.add_string("clip.projector_type", "mlp")
+    out.add_bool("clip.use_gelu", True)
+    numbers = {
+        "image_size": size,
+        "patch_size": patch,
+        "embedding_length": width,
+        "feed_forward_length": inner,
+        "projection_dim": text_width,
+        "block_count": layers,
+        "attention.head_count": 2,
+    }
+    for name, number in numbers.items():
+        out.add_uint32(f"clip.vision.{name}", number)
+    out.add_float32("clip.vision.attention.layer_norm_epsilon", 1e-5)
+    for name in ("image_mean", "image_std"):
+        out.add_array(f"clip.vision.{name}", [0.5, 0.5, 0.5])
+    shapes: dict[str, tuple[int, ...]] = {
+        "v.class_embd": (width,),
+        "v.patch_embd.weight": (width, 3, patch, patch),
+        "v.position_embd.weight": ((size // patch) ** 2 + 1, width),
+    }
+    square = (width, width)
+    linear = {"mm.0": (text_width, width), "mm.2": (text_width, text_width)}
+    norms = ["v.pre_ln"]
+    for block in (f"v.blk.{i}" for i in range(layers)):
+        parts = ("attn_q", "attn_k", "attn_v", "attn_out")
+        linear |= {f"{block}.{part}": square for part in parts}
+        linear |= {f"{block}.ffn_up": (inner, width), f"{block}.ffn_down": (width, inner)}
+        norms += [f"{block}.ln1", f"{block}.ln2"]
+    for name, shape in [*linear.items(), *((norm, (width,)) for norm in norms)]:
+        shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+    _add_random(out, shapes, width)
+
+
+def _add_random(
+    out: gguf.GGUFWriter, shapes: dict[str, tuple[int, ...]], width: int
+) -> None:
+    """Add weights, and write the file."""
+    rng = np.random.default_rng(0)
+    for name, shape in shapes.items():
+        values = rng.standard_normal(shape).astype(np.float32) / width**0.5
+        if len(shape) == 1 and name.endswith(".weight"):  # of a norm
+            values = np.ones(shape, np.float32)
+        out.add_tensor(name, values)
+    out.write_header_to_file()
+    out.write_kv_data_to_file()
+    out.write_tensors_to_file()
+    out.close()
+
+
+def _reranker_shapes(
+    vocabulary: int, width: int, inner: int, layers: int
+) -> dict[str, tuple[int, ...]]:
+    square = (width, width)
+    linear = {"cls": square, "cls.output": (1, width)}
+    norms = ["token_embd_norm"]
+    for i in range(layers):
+        parts = ("attn_q", "attn_k", "attn_v", "attn_output")
+        linear |= {f"blk.{i}.{part}": square for part in parts}
+        linear |= {f"blk.{i}.ffn_up": (inner, width), f"blk.{i}.ffn_down": (width, inner)}
+        norms += [f"blk.{i}.attn_output_norm", f"blk.{i}.layer_output_norm"]
+    shapes: dict[str, tuple[int, ...]] = {
+        "token_embd.weight": (vocabulary, width),
+        "token_types.weight": (2, width),
+        "position_embd.weight": (SHAPE.context, width),
+    }
+    for name, shape in [*linear.items(), *((norm, (width,)) for norm in norms)]:
+        shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+    return shapes
+
+
 def _add_tokenizer(out: gguf.GGUFWriter, rule: str) -> None:
     text = (model.FOLDER / "tokenizer.json").read_text(encoding="utf-8")
     words = json.loads(text)["model"]

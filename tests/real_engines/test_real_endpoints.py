@@ -5,14 +5,21 @@ Prompts have the lengths that were asked for, by the server's own counts.
 
 import json
 import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import gguf_files
 from dyno.cli.main import main
 from dyno.engines import model
 from dyno.engines.environment import installed
+from dyno.engines.port import free_port
 from reference import ROOT
 
 pytestmark = [pytest.mark.real, pytest.mark.engines]
@@ -57,15 +64,118 @@ def test_llama_cpp_goes_on_with_its_own_answers_in_each_api(
     assert result["dyno"]["sessions"]["completed"] == 2
 
 
+@contextmanager
+def _llama(log: Path, *words: str) -> Iterator[str]:
+    """Serve by the embedded llama.cpp, without its cache of prompts, whose tokens its metrics don't count."""
+    port = free_port()
+    command = [sys.executable, "-m", "dyno", "engines", "start", "llamacpp"]
+    with (
+        log.open("wb") as out,
+        subprocess.Popen(
+            [*command, "--port", str(port), "--no-cache-prompt", *words],
+            stdout=out,
+            stderr=out,
+        ) as process,
+    ):
+        try:
+            _wait_for(log, process)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+
+
+def _wait_for(log: Path, process: subprocess.Popen[bytes]) -> None:
+    """Wait until dyno has reported the server as ready: its own first request has been counted then."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        if "listens at" in log.read_text():
+            return
+        time.sleep(0.1)
+    pytest.fail(f"llama.cpp did not start: {log.read_text()}")
+
+
+def _counted(url: str) -> dict[str, float]:
+    """Return the tokens that the server itself has counted."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=30) as answer:
+        lines = answer.read().decode().splitlines()
+    names = {"prompt_tokens_total": "input", "tokens_predicted_total": "output"}
+    return {
+        names[name]: float(value)
+        for name, value in (
+            line.removeprefix("llamacpp:").split() for line in lines if line[0] != "#"
+        )
+        if name in names
+    }
+
+
+def _by_both(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> tuple[list[float], list[float]]:
+    """Return the input and output tokens of six requests, by dyno's results and by the server's metrics: those of a
+    load of nine less those of one of three, since a load also has a test request."""
+    dyno, server = [], [_counted(url)]
+    for count in (3, 9):
+        load = ["--base-url", url, "--no-correctness-check", *words]
+        result = measured(tmp_path, capsys, *load, "--num-prompts", str(count))
+        assert result["completed"] == count
+        dyno.append([result["total_input_tokens"], result["total_output_tokens"]])
+        server.append(_counted(url))
+    by_server = [
+        (server[2][side] - server[1][side]) - (server[1][side] - server[0][side])
+        for side in ("input", "output")
+    ]
+    return [b - a for a, b in zip(*dyno, strict=True)], by_server
+
+
+def test_llama_cpp_counts_the_tokens_of_each_api_of_text_as_dyno_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with _llama(tmp_path / "log") as url:
+        for backend in ("openai", "openai-chat", "openai-responses", "anthropic"):
+            words = ["--backend", backend, "--temperature", "0", *_SHORT]
+            dyno, server = _by_both(url, tmp_path, capsys, words)
+            assert dyno == server, backend
+            assert (
+                dyno[0] > 6 * 40 - 1 and 0 < dyno[1] <= 6 * 8
+            )  # some APIs have no ignore_eos
+
+
 def test_llama_cpp_embeds_with_the_counts_of_its_metrics(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--engine", "llamacpp", "--engine-args=--embeddings --pooling mean"]
-    words += ["--backend", "openai-embeddings", "--random-input-len", "30"]
-    result = measured(tmp_path, capsys, *words, "--random-batch-size", "2")
-    assert result["total_input_sequences"] == 12
-    assert result["total_input_tokens"] == 12 * 30
-    assert result["total_output_tokens"] == 0
+    words = ["--backend", "openai-embeddings", "--random-input-len", "30"]
+    with _llama(tmp_path / "log", "--embeddings", "--pooling", "mean") as url:
+        dyno, server = _by_both(url, tmp_path, capsys, [*words, "--random-batch-size", "2"])
+    assert dyno == server == [6 * 2 * 30, 0]
+
+
+def test_llama_cpp_ranks_with_the_counts_of_its_metrics(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = tmp_path / "reranker.gguf"
+    gguf_files.write_reranker(made)
+    words = ["--backend", "vllm-rerank", "--dataset-name", "random-rerank"]
+    words += ["--random-input-len", "42", "--random-batch-size", "3"]
+    with _llama(tmp_path / "log", "--model", str(made), "--rerank") as url:
+        dyno, server = _by_both(url, tmp_path, capsys, words)
+    # query and document have 40 tokens together, with the separators
+    assert dyno == server == [6 * 3 * 40, 0]
+
+
+@pytest.mark.parametrize("backend", ["openai-chat", "openai-responses", "anthropic"])
+def test_llama_cpp_counts_an_image_of_any_size_by_its_projector(
+    backend: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = tmp_path / "projector.gguf"
+    config = json.loads((model.FOLDER / "config.json").read_text())
+    gguf_files.write_projector(made, config["hidden_size"])
+    sizes = {"(56, 56, 1)": 0.3, "(200, 300, 1)": 0.4, "(720, 1280, 1)": 0.3}
+    words = ["--engine", "llamacpp", f"--engine-args=--mmproj {made}"]
+    words += ["--backend", backend, "--dataset-name", "random-mm", *_SHORT]
+    words += ["--random-mm-bucket-config", json.dumps(sizes), "--image-tokens", "16"]
+    media = measured(tmp_path, capsys, *words)["dyno"]["media"]
+    assert media["items"] == 6
+    assert media["media_tokens"] == media["ruled_tokens"] == 6 * 16
 
 
 def test_llama_cpp_holds_a_schema_on_its_chat_route(

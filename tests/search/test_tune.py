@@ -269,6 +269,22 @@ settings."fault=" = ["comments", "bundle", "die@1", "none"]
 
 
 @pytest.mark.engines  # slow
+def test_an_engine_of_vectors_is_tuned_by_these(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tune = 'confirm_repeats = 0\nsettings."first_ms=" = [10]\n'
+    head = FAKE.replace('kind = "fake"', 'kind = "fake"\nbackend = "openai-embeddings"')
+    path, runs = written(tmp_path, tune, head=head), tmp_path / "runs"
+    assert main(["tune", path, "--runs", str(runs)]) == 0
+    answer = stored(runs / "study-tune")
+    assert answer.best is not None and answer.best.setting == {"first_ms=": 10}
+    assert answer.best.value and answer.default.value
+    assert answer.best.value > 2 * answer.default.value
+    out = capsys.readouterr().out
+    assert "by inputs/s" in out and "output tokens/s" not in out
+
+
+@pytest.mark.engines  # slow
 def test_a_setting_with_too_many_invalid_answers_is_not_the_best(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -145,7 +145,7 @@ CHECKS = (
     Check({
         "answers.constrained": ("note",
             "Answers of a prescribed form are slower than the others of the same load: TPOT by over 10 %, or TTFT by "
-            "over 50 %.",
+            "over 50 %, and by more than chance.",
             "The server's grammar backend takes time for each token, or for each new schema "
             "(--structured-kind json-unique shows which)."),
     }, server=answers.constrained),

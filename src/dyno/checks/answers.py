@@ -10,6 +10,7 @@ _MANY = 0.01  # share of answers
 _SLOWER = 0.1
 _SLOWER_FIRST = 0.5  # prompts and queues vary more
 _FEW = 8  # answers on each side
+_SURE = 3.0  # standard errors: latencies of few answers differ by chance
 
 
 def forms(e: Evidence) -> Iterator[Finding]:
@@ -32,10 +33,12 @@ def constrained(e: Evidence) -> Iterator[Finding]:
     s = e.summary.structured
     if s is None or min(s.checked, s.free) < _FEW:
         return
-    for name, own, free, slower in (
-        ("TPOT", s.tpot_ms, s.free_tpot_ms, _SLOWER),
-        ("TTFT", s.ttft_ms, s.free_ttft_ms, _SLOWER_FIRST),
+    for name, own, free, errors, slower in (
+        ("TPOT", s.tpot_ms, s.free_tpot_ms, s.tpot_slower, _SLOWER),
+        ("TTFT", s.ttft_ms, s.free_ttft_ms, s.ttft_slower, _SLOWER_FIRST),
     ):
+        if errors is None or errors < _SURE:
+            continue
         if own and free and own / free - 1 > slower:
             text = (
                 f"Answers of a prescribed form have a median {name} of {number(own)} ms, the others of the same load "

@@ -11,7 +11,7 @@ from dyno.errors import UsageError
 from dyno.facts import limits
 from dyno.facts.finding import Finding, Verdict, verdict
 from dyno.facts.limits import Limit
-from dyno.facts.metric import TARGETS
+from dyno.facts.metric import OUTPUTS, TARGETS
 from dyno.option import Option
 
 Over = Literal["concurrency", "rate"]
@@ -202,7 +202,7 @@ class ProbeFacts(msgspec.Struct, frozen=True):
     run: Annotated[str, msgspec.Meta(pattern=r"\A(?!\.)[\w.-]{1,200}\Z")]
     queue_grew: bool = False
     throughput: float | None = None
-    throughput_of: str = "output_throughput"  # its metric
+    throughput_of: str = OUTPUTS[0]  # its metric
     verdict: str = ""
     length_s: float | None = None  # of a request
     began_s: float = 0.0  # since the search began

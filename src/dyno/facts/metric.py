@@ -138,6 +138,8 @@ COUNTS = tuple(name for name in METRICS if name not in SPEEDS)
 # The throughput by which results are ranked: the first that is reported.
 THROUGHPUTS = ("output_throughput", "total_token_throughput", "request_throughput")
 TOKEN_THROUGHPUTS = THROUGHPUTS[:2]
+# What a server puts out: of answers without text the second. A result has one of them.
+OUTPUTS = ("output_throughput", "input_sequence_throughput")
 
 
 class Stem(msgspec.Struct, frozen=True):

@@ -52,6 +52,13 @@ class StructuredSummary(msgspec.Struct, frozen=True):
     ttft_ms: Annotated[float | None, "median TTFT of these answers"] = None
     free_ttft_ms: Annotated[float | None, "median TTFT of the other answers"] = None
     free: Annotated[int, "completed answers without a prescribed form"] = 0
+    # by their ranks: 3 and more is no chance
+    tpot_slower: Annotated[
+        float | None, "standard errors by which these answers have a higher TPOT"
+    ] = None
+    ttft_slower: Annotated[
+        float | None, "standard errors by which these answers have a higher TTFT"
+    ] = None
 
 
 def expected(body: Mapping[str, Any]) -> Expected | None:

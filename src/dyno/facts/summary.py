@@ -7,7 +7,7 @@ import msgspec
 from dyno.facts.clock import NodeClock
 from dyno.facts.find import FindAnswer
 from dyno.facts.finding import Finding, Verdict
-from dyno.facts.metric import STEMS, Metric
+from dyno.facts.metric import OUTPUTS, STEMS, Metric
 from dyno.facts.offline import OfflineSummary
 from dyno.facts.quality import QualitySummary
 from dyno.facts.rig import Roofline
@@ -417,8 +417,8 @@ class Summary(msgspec.Struct, frozen=True):
     def speed(self) -> Speed:
         """Return the throughput: output tokens/s, or vectors and scores/s where answers have no text."""
         if self.results is None:
-            return Speed("output_throughput", self.output_throughput)
-        return Speed("input_sequence_throughput", self.result_throughput)
+            return Speed(OUTPUTS[0], self.output_throughput)
+        return Speed(OUTPUTS[1], self.result_throughput)
 
     @property
     def ttft(self) -> Latency:

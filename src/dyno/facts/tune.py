@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from dyno.facts.limits import Limit, parse, with_statistic
+from dyno.facts.metric import OUTPUTS, metric
 from dyno.facts.recipe import ModelRecipe
 from dyno.numbers import number
 from dyno.option import Option
@@ -143,7 +144,8 @@ class TuneTrial(msgspec.Struct, frozen=True):
     repeat_value: float | None = None  # … of the repeat for which it is refused
     objection: str = ""  # why it can't be the best although it was measured
     load: TuneLoad = "short"
-    throughput: float | None = None  # output tokens/s
+    throughput: float | None = None
+    throughput_of: str = OUTPUTS[0]  # its metric
     p99_ttft_ms: float | None = None
     cost: float | None = None  # per million output tokens, where the rig has a price
     verdict: str = ""
@@ -212,11 +214,18 @@ class TuneAnswer(msgspec.Struct, frozen=True):
         return bool(self.best.setting or self.spec.target or self.refused_in_repeats)
 
     @property
+    def words(self) -> str:
+        """Describe the objective: a throughput is one of what the answers are."""
+        if self.spec.objective == "throughput":
+            return metric(self.default.throughput_of).words
+        return self.spec.words
+
+    @property
     def unit(self) -> str:
         return (
-            f"{self.spec.words} ({self.currency})"
+            f"{self.words} ({self.currency})"
             if self.spec.objective == "cost"
-            else self.spec.words
+            else self.words
         )
 
     def effects(self) -> dict[str, dict[str, tuple[float, int]]]:

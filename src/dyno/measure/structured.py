@@ -191,7 +191,21 @@ class FormTally:
             ttft_ms=self._median("ttft", True) if both else None,
             free_ttft_ms=self._median("ttft", False),
             free=n["free"],
+            tpot_slower=self._slower("tpot"),
+            ttft_slower=self._slower("ttft"),
         )
+
+    def _slower(self, name: str) -> float | None:
+        """Return by how many standard errors answers of a prescribed form take longer (Mann and Whitney)."""
+        own, free = (np.array(self._times.get((name, each), [])) for each in (True, False))
+        if not len(own) or not len(free):
+            return None
+        ordered = np.sort(free)
+        below, upto = (np.searchsorted(ordered, own, side) for side in ("left", "right"))
+        wins = float((below + upto).sum()) / 2
+        pairs = len(own) * len(free)
+        error = (pairs * (len(own) + len(free) + 1) / 12) ** 0.5
+        return (wins - pairs / 2) / error
 
     def _median(self, name: str, prescribed: bool) -> float | None:
         times = self._times.get((name, prescribed))

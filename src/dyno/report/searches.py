@@ -12,7 +12,7 @@ from dyno.facts.entry import Entry
 from dyno.facts.find import FindAnswer, ProbeFacts
 from dyno.facts.finding import Verdict
 from dyno.facts.limits import Limit
-from dyno.facts.metric import speed_title
+from dyno.facts.metric import OUTPUTS, speed_title
 from dyno.facts.tune import TuneAnswer, TuneTrial, words
 from dyno.numbers import UNKNOWN, count, number, percent
 from dyno.report.table import Cell, Column, Line, Table
@@ -121,7 +121,7 @@ def settings(answer: TuneAnswer, trials: Sequence[TuneTrial]) -> Table:
         _texts("load", (_load(answer, trial) for trial in trials)),
     ]
     if objective != "throughput":
-        drawn.append(_speed([trial.throughput for trial in trials]))
+        drawn.append(_tuned_speed(trials))
     if objective != _P99_TTFT:
         drawn.append(_p99_ttft(trials))
     if answer.currency and objective != "cost":
@@ -135,7 +135,7 @@ def front(trials: Sequence[TuneTrial]) -> Table:
     return table_of(
         [
             _texts("setting", (words(trial.setting) for trial in trials), keep=True),
-            _speed([trial.throughput for trial in trials]),
+            _tuned_speed(trials),
             _p99_ttft(trials),
             _texts("load", (trial.load for trial in trials)),
         ]
@@ -208,8 +208,13 @@ def _limit(
     )
 
 
-def _speed(values: Iterable[float | None], name: str = "output_throughput") -> Drawn:
+def _speed(values: Iterable[float | None], name: str = OUTPUTS[0]) -> Drawn:
     return _figures(speed_title(name), "", values, keep=True)
+
+
+def _tuned_speed(trials: Sequence[TuneTrial]) -> Drawn:
+    names = [t.throughput_of for t in trials if t.throughput is not None] or OUTPUTS
+    return _speed([trial.throughput for trial in trials], names[0])
 
 
 def _p99_ttft(trials: Iterable[TuneTrial]) -> Drawn:
@@ -262,7 +267,7 @@ def limits_of(answers: Sequence[FindAnswer]) -> list[Limit]:
 def _throughputs(answers: Sequence[FindAnswer]) -> list[str]:
     """Return the throughputs that their probes have: answers without text have no output tokens/s."""
     names = dict.fromkeys(p.throughput_of for answer in answers for p in answer.probes)
-    return list(names) or ["output_throughput"]
+    return list(names) or [OUTPUTS[0]]
 
 
 def limit_title(limit: Limit) -> str:

@@ -11,7 +11,7 @@ from dyno.facts.comparison import LEAST_VARIATION
 from dyno.facts.entry import Entry, Number
 from dyno.facts.find import FindAnswer
 from dyno.facts.finding import Finding, worst_first
-from dyno.facts.metric import better, speed_title
+from dyno.facts.metric import OUTPUTS, better, speed_title
 from dyno.facts.quality import TaskScore
 from dyno.facts.spread import Distribution, Spread
 from dyno.facts.study import PARTS, PlannedTrial, short
@@ -243,10 +243,8 @@ _ACCEPTED = _Figure("drafts\naccepted", lambda row: _accepted(row), percent)
 
 def _speeds(entries: Sequence[Entry]) -> list[str]:
     """Return the throughputs to show: of output tokens, unless all answers are without text."""
-    names = ("output_throughput", "input_sequence_throughput")
-    return [name for name in names if any(name in e.figures for e in entries)] or [
-        *names[:1]
-    ]
+    known = [name for name in OUTPUTS if any(name in e.figures for e in entries)]
+    return known or [OUTPUTS[0]]
 
 
 def _serving(rows: Sequence[_TrialLine]) -> _Columns:

@@ -26,7 +26,7 @@ _QUOTED = re.compile(r'(?<=: ")(.+)(?="\.)', re.DOTALL)
 def lines(answer: TuneAnswer) -> Iterator[str]:
     """Yield the answer, as printed. Commands stay in one line, to be pasted."""
     yield from wrapped(
-        f"Best setting of {answer.engine} by {answer.spec.words}{_target(answer)}:"
+        f"Best setting of {answer.engine} by {answer.words}{_target(answer)}:"
     )
     for line in (*_headline(answer), *filter(None, [_ENDED.get(answer.ended)])):
         yield from wrapped(line, "  ", "    ")
@@ -58,10 +58,10 @@ def lines(answer: TuneAnswer) -> Iterator[str]:
 def in_a_line(answer: TuneAnswer) -> str:
     """Return the answer in a line: 'output tokens/s: gap_ms=1, +49.8 % against the default'."""
     if answer.best is None:
-        return f"{answer.spec.words}: no setting can be recommended"
+        return f"{answer.words}: no setting can be recommended"
     gain = f", {change(answer.gain.change)} against the default" if answer.gain else ""
     doubt = ", not confirmed" if answer.unconfirmed else ""
-    return f"{answer.spec.words}: {words(answer.best.setting)}{gain}{doubt}"
+    return f"{answer.words}: {words(answer.best.setting)}{gain}{doubt}"
 
 
 def _target(answer: TuneAnswer) -> str:

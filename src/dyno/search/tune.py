@@ -18,7 +18,9 @@ from dyno.engines.launch import shown as shown_launch
 from dyno.errors import DynoError, EngineError, UsageError
 from dyno.facts.comparison import Difference, Estimate
 from dyno.facts.find import FindAnswer
+from dyno.facts.imported import Row
 from dyno.facts.limits import SHARES, Limit
+from dyno.facts.metric import OUTPUTS
 from dyno.facts.metric import words as metric_words
 from dyno.facts.rig import Rig
 from dyno.facts.study import PlannedTrial, Study
@@ -457,7 +459,8 @@ class Tuner:
             value=value,
             objection=self._objection(run)
             or ("" if value is not None else f"{self.spec.words} is unknown."),
-            throughput=row.get("output_throughput"),
+            throughput=row.get(_output(row)),
+            throughput_of=_output(row),
             p99_ttft_ms=value_of(row, "p99_ttft_ms"),
             cost=self._cost(planned, row.get("output_throughput")),
             verdict=run.result().verdict,
@@ -474,8 +477,9 @@ class Tuner:
         if spec.objective == "energy":
             sampled = run.result().telemetry
             return sampled.energy_per_output_token_j if sampled else None
-        throughput = row.get("output_throughput")
-        return self._cost(planned, throughput) if spec.objective == "cost" else throughput
+        if spec.objective == "cost":
+            return self._cost(planned, row.get("output_throughput"))
+        return row.get(_output(row))
 
     def _cost(self, planned: PlannedTrial, throughput: float | None) -> float | None:
         """Return the cost per million output tokens; None without a price."""
@@ -548,6 +552,11 @@ class Tuner:
             command(trial),
             *(plan.clean(shown_launch(launch)) for launch in plan.launches),
         ]
+
+
+def _output(row: Row) -> str:
+    """Return the name of the throughput that a result has."""
+    return next((name for name in OUTPUTS if row.get(name) is not None), OUTPUTS[0])
 
 
 class _WeightsRead(NamedTuple):
