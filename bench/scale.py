@@ -27,6 +27,7 @@ from dyno.conduct.calibration import Shape, calibrate
 from dyno.engines.fake import FakeSpec
 from dyno.engines.fake.engine import Fake
 from dyno.facts.load import LoadSpec
+from dyno.facts.record import Record
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.store.run import Run, create
@@ -60,6 +61,7 @@ max_concurrency = [1, 2, 4, 8, 16, 32, 64, 128, 192, 256]
 """
 REQUESTS, CHUNKS = 2_000, 500  # a million tokens
 SUM_UP_MAX_S, SUM_UP_MAX_MB = 5.0, 500
+EXPLAINED, EXPLAIN_MAX_S = 10_000, 5.0
 LOG_MB, READ_MAX_S, READ_MAX_MB = 100, 10.0, 500
 RESULT = """============ Serving Benchmark Result ============
 Successful requests:                     1000
@@ -92,6 +94,8 @@ def main() -> int:
             kept.append(_a_page(Path(text), trials))
     with tempfile.TemporaryDirectory(prefix="dyno-bench-") as text:
         kept.append(_a_million_tokens(Path(text)))
+    with tempfile.TemporaryDirectory(prefix="dyno-bench-") as text:
+        kept.append(_explained(Path(text)))
     with tempfile.TemporaryDirectory(prefix="dyno-bench-") as text:
         kept.append(_a_large_log(Path(text)))
     print("\n".join(kept))
@@ -263,6 +267,33 @@ def _a_million_tokens(folder: Path) -> str:
     return (
         f"summing up {best['tokens']:,} tokens: {_word(good)} ({best['cpu_s']:.2f} s of CPU, {best['s']:.2f} s by the "
         f"clock; ≤ {SUM_UP_MAX_S:g} s; {best['mb']:.0f} MB; ≤ {SUM_UP_MAX_MB} MB)"
+    )
+
+
+def _explained(folder: Path) -> str:
+    """A measured run of 200 requests of 128 tokens, again and again, one after the other."""
+    shape = Shape(streams=20, rounds=10, chunks=128, first_ms=10, gap_ms=1)
+    calibrate(shape, folder)
+    (path,) = [p.parent for p in folder.glob("*/summary.json")]
+    run = Run(path)
+    records = list(run.records())
+    length = max(r.end_ns for r in records)
+    times = -(-EXPLAINED // len(records))
+    every = (_later(r, n, length, len(records)) for n in range(times) for r in records)
+    run.write_lines(msgspec.json.encode(r) + b"\n" for r in every)
+    what = f"dyno explain, {times * len(records):,} requests of {shape.chunks} tokens"
+    return _timed(what, ["explain", str(path)], EXPLAIN_MAX_S, 10)
+
+
+def _later(r: Record, times: int, length_ns: int, count: int) -> Record:
+    by = times * length_ns
+    return msgspec.structs.replace(
+        r,
+        index=r.index + times * count,
+        due_ns=r.due_ns + by,
+        sent_ns=r.sent_ns + by,
+        end_ns=r.end_ns + by,
+        chunk_ns=[ns + by for ns in r.chunk_ns],
     )
 
 

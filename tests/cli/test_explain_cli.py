@@ -48,7 +48,14 @@ def test_a_run_is_a_bar_a_table_that_adds_up_and_its_slowest_requests(
         assert words in out
     (total,) = [line for line in out.splitlines() if line.strip().startswith("sum ")]
     assert "100 %" in total
-    assert "Slowest requests" in out and out.count("  request ") == 10
+    assert "Slowest requests" in out
+    (e,) = json.loads(said(capsys, str(SERVED), "--json"))["runs"]
+    assert sorted(n for group in e["tail_groups"] for n in group) == sorted(
+        r["index"] for r in e["tail"]
+    )
+    alone = sum(len(group) == 1 for group in e["tail_groups"])
+    assert out.count("  request ") == alone
+    assert out.count(" of the 10 are alike") == len(e["tail_groups"]) - alone
 
 
 def test_json_has_nanoseconds_that_add_up(capsys: pytest.CaptureFixture[str]) -> None:

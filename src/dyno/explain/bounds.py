@@ -25,13 +25,13 @@ CALCULATED = "the least that the hardware's peaks allow (roofline)"
 MEASURED = "the model's forward pass, as vLLM measured it (`vllm bench forward`)"
 
 
-class _Measured(NamedTuple):
+class _Passes(NamedTuple):
     """How many times as long as calculated passes took, by their size."""
 
     sizes: np.ndarray  # increasing
     times: np.ndarray
 
-    def at(self, size: float) -> float:
+    def ratio(self, size: float) -> float:
         """Return it for this size: between two measured ones by its logarithm, beyond them as at the nearest."""
         if not len(self.sizes):
             return 1.0
@@ -83,7 +83,7 @@ class HardwareBound:
         pairs = zip(c.prompt.tolist(), c.cached.tolist(), strict=True)
         return np.array(
             [
-                self._prefill_s(*pair) * self._prefills.at(pair[0] - pair[1]) * NS_PER_S
+                self._prefill_s(*pair) * self._prefills.ratio(pair[0] - pair[1]) * NS_PER_S
                 for pair in pairs
             ]
         )
@@ -109,7 +109,7 @@ class HardwareBound:
     def _decode_s(self, prompt: int, cached: int, later: int, streams: float) -> float:
         assert self._per_step is not None
         batch = max(streams, 1.0)
-        step = self._step_s(batch, prompt + later / 2, cached) * self._decodes.at(batch)
+        step = self._step_s(batch, prompt + later / 2, cached) * self._decodes.ratio(batch)
         return later / self._per_step * step
 
     def _step_s(self, batch: float, context: float, cached: int = 0) -> float:
@@ -134,14 +134,14 @@ def _prompt(case: ForwardCase) -> tuple[int, int]:
     return request.kv_len, request.kv_len - request.query_len
 
 
-def _measured(passes: Iterable[tuple[int, float, float]]) -> _Measured:
+def _measured(passes: Iterable[tuple[int, float, float]]) -> _Passes:
     """Return how measured times relate to calculated ones. A pass: its size, µs, calculated s."""
     times = {
         size: us * NS_PER_US / NS_PER_S / seconds
         for size, us, seconds in sorted(passes)
         if seconds
     }
-    return _Measured(np.array([*times], dtype=float), np.array([*times.values()]))
+    return _Passes(np.array([*times], dtype=float), np.array([*times.values()]))
 
 
 def hardware_bound(

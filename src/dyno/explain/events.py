@@ -152,8 +152,8 @@ class Happenings:
             return
         tokens = many(int(c.prompt[done].sum()), "token")
         text = (
-            f"{many(int(done.sum()), 'prompt')} of {tokens} got their first token before it; when it was sent, "
-            f"{count(int(running.sum()))} requests generated and {count(int(ahead.sum()))} waited"
+            f"{many(int(done.sum()), 'prompt')} of {tokens} had a first token before it; when it was sent, "
+            f"{many(int(running.sum()), 'request')} generated and {count(int(ahead.sum()))} waited"
         )
         yield Incident("queue", seconds(int(sent)), seconds(int(first - sent)), text)
 

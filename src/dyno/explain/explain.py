@@ -6,6 +6,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from dyno.explain.alike import groups
 from dyno.explain.bounds import HardwareBound
 from dyno.explain.columns import NONE, Columns, columns
 from dyno.explain.events import Happenings
@@ -71,6 +72,7 @@ def _explained(c: Columns, context: RunContext) -> Explained:
     each = totals(parts.parts, parts.latency)
     engines = telemetry.engines if telemetry is not None else []
     ended = int(c.completed.sum())
+    tail = happenings.slowest()
     explanation = Explanation(
         run=context.run,
         title=context.title,
@@ -81,7 +83,8 @@ def _explained(c: Columns, context: RunContext) -> Explained:
         latency_ns=int(parts.latency.sum()),
         parts=with_histograms(each, engines, ended, notes),
         request_parts=each,
-        tail=happenings.slowest(),
+        tail=tail,
+        tail_groups=[[r.index for r in group] for group in groups(tail)],
         notes=notes,
     )
     return Explained(explanation, c, parts, happenings, context)

@@ -35,6 +35,7 @@ class StreamGaps(NamedTuple):
     waiting: np.ndarray  # another request waited for its first token
     since: np.ndarray  # from the end of the last such wait to the begin
     pause: np.ndarray  # 0: none, 1: perhaps, 2: likely, 3: surely
+    prompts: np.ndarray  # tokens of the prompts whose first token came in it
 
     @property
     def paused(self) -> np.ndarray:
@@ -66,7 +67,8 @@ def find_gaps(c: Columns) -> tuple[StreamGaps, float]:
     streams = np.maximum(active.count(middle), 1)
     waits = _waits(c, begin[pause >= 2], end[pause >= 2])
     waiting, since = _touched(begin, end, waits)
-    gaps = StreamGaps(row, begin, end, chunks, streams, waiting, since, pause)
+    prompts = _prompts(c, begin, end)
+    gaps = StreamGaps(row, begin, end, chunks, streams, waiting, since, pause, prompts)
     return gaps, _rate(*waits)
 
 
@@ -222,6 +224,15 @@ def _touched(
     closed = np.searchsorted(until, begin, "right")
     before = begin - until[np.maximum(closed - 1, 0)]
     return opened > closed, before
+
+
+def _prompts(c: Columns, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+    order = np.argsort(c.first, kind="stable")
+    first = c.first[order]
+    tokens = np.concatenate([[0], np.cumsum((c.prompt - c.cached)[order])])
+    until, since = (np.searchsorted(first, moment, "right") for moment in (end, begin))
+    done: np.ndarray = (tokens[until] - tokens[since]).astype(float)
+    return done
 
 
 def _rate(since: np.ndarray, until: np.ndarray) -> float:

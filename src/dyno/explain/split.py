@@ -24,6 +24,7 @@ _MOST_PAUSES, _PAUSES_BESIDE = (
     2,
     3,
 )  # for each preemption that the server counts, and besides
+_UNSURE = 0.005  # of the latency: stalls may always be wrong by as much
 _NO_PART = 0.005  # of the latency: a part of nothing, with bounds under that, is left out
 # A server's times that exceed what was measured by more are not used.
 CLAIM_SLACK = 0.02
@@ -319,7 +320,8 @@ class _Requests(NamedTuple):
         decode, others = names
         slack = self.c.last_slack[self.rows]
         hidden = self._hidden() + (0 if pauses is None else pauses)
-        stall = _stall(self.d, self.rows, left, hidden)
+        unsure = 0 if self.d.alone else round(_UNSURE * float(self.latency.sum()))
+        stall = _stall(self.d, self.rows, left, hidden, unsure)
         about = "from the first token to the last, without the parts above"
         paused = pauses is not None and pauses.sum() >= _FEW_PAUSES * self.latency.sum()
         if paused or self._steps_unseen or not _narrow(stall, self.latency):
@@ -396,9 +398,9 @@ def _counts(pauses: PartColumn, latency: np.ndarray) -> bool:
 
 
 def _stall(
-    d: Disturbance, rows: np.ndarray, left: np.ndarray, hidden: np.ndarray
+    d: Disturbance, rows: np.ndarray, left: np.ndarray, hidden: np.ndarray, unsure: int
 ) -> PartColumn:
-    """`hidden`: time that may be stalls, too."""
+    """`hidden`: time that may be stalls, too. `unsure`: by so much the sum may always be wrong."""
     value, low, high = (
         np.minimum(np.rint(column[rows]).astype(np.int64), left)
         for column in (d.stall, d.stall_low, d.stall_high)
@@ -407,8 +409,9 @@ def _stall(
     total = int(value.sum())
     least, most = (round(bound) for bound in d.stall_total)
     most += int(hidden.sum())
+    least, most = least - unsure, most + unsure
     about = "gaps while another prompt was open, as far as they are longer than gaps without one"
-    bounds = min(least, total), max(min(most, int(left.sum())), total)
+    bounds = max(min(least, total), 0), max(min(most, int(left.sum())), total)
     return PartColumn(
         ("stall",), ("measured", "calculated"), about, value, low, high, bounds
     )

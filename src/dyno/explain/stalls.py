@@ -12,7 +12,7 @@ import numpy as np
 from dyno.explain.columns import Columns
 from dyno.explain.gaps import StreamGaps, find_gaps
 from dyno.explain.steps import LONG, Steps, StepsThen, settled_steps, steps_then
-from dyno.explain.together import Unseen, is_little, what_gaps_show
+from dyno.explain.together import Unseen, in_groups, is_little, together
 
 _UNSEEN = 1.1  # pauses of less than two steps aren't seen
 Unknown = Literal["", "few"] | Unseen
@@ -83,11 +83,13 @@ def _of_engine(c: Columns) -> Disturbance:
     hit = ~quiet & ~gaps.paused & (not alone)
     step = np.full(len(length), float(np.median(length)) if len(length) else 0.0)
     unknown: Unknown = "few" if hit.any() else ""
+    if not alone and in_groups(gaps):
+        unknown, steps = "groups", None
     stall, low, high, total = _unknown_stalls(gaps, hit, c)
     if steps is not None:
-        then = steps_then(gaps, quiet, hit, steps)
+        then = steps_then(gaps, (quiet, hit), steps, rate)
         step = then.likely
-        unknown = "" if alone else what_gaps_show(gaps, hit, length - step)
+        unknown = "" if alone or together(gaps, hit, length - step) else "apart"
         if not unknown:
             stall, low, high, total = _stalls(gaps, hit, then, steps, c)
 
@@ -122,6 +124,16 @@ def _mean_streams(gaps: StreamGaps, size: int) -> np.ndarray:
     return np.bincount(gaps.row, gaps.streams, size) / counts
 
 
+def _around_pauses(gaps: StreamGaps, hit: np.ndarray, excess: np.ndarray) -> float:
+    """Return the excess of gaps in which another stream's pause began or ended: the server may have moved its cache."""
+    paused = gaps.paused
+    moments = np.sort(np.concatenate([gaps.begin[paused], gaps.end[paused]]))
+    inside = np.searchsorted(moments, gaps.end, "right") > np.searchsorted(
+        moments, gaps.begin, "left"
+    )
+    return float(np.maximum(excess[hit & inside], 0).sum())
+
+
 _Stalls = tuple[np.ndarray, np.ndarray, np.ndarray, tuple[float, float]]
 
 
@@ -153,7 +165,8 @@ def _stalls(
     perhaps = by_request(np.where(hit | gaps.paused, 0, np.maximum(length - usual, 0)))
     most = most + perhaps
     low, whole, high = (float(each[mine].sum()) for each in (least, likely, most))
-    low, high = low - then.chance - then.halts_most, high + then.chance
+    low -= then.chance + then.halts_most + _around_pauses(gaps, hit, length - then.likely)
+    high += then.chance
     if is_little(whole, length):
         low = 0.0
     whole = max(whole - then.halts, 0.0)

@@ -24,6 +24,12 @@ _MARGINS = (1, 4, 16, 64)
 _FAR = 4
 _WINDOW = 40  # steps of one window, at least
 _WINDOWS = 16
+_ROUNDS = 5
+# Prompts whose tokens vary by that share of their mean explain the excess of a gap if it is that near to a straight
+# line, for that share of them.
+_VARY, _NEAR, _MOSTLY = 0.5, 0.3, 0.7
+_LEAST_RATIO = 0.1
+_MOST_UNSEEN = 3.0  # e-fold
 _SHORTEST = 0.05  # quantile of gaps
 
 
@@ -142,15 +148,23 @@ class StepsThen(NamedTuple):
 
 
 def steps_then(
-    gaps: StreamGaps, quiet: np.ndarray, hit: np.ndarray, steps: Steps
+    gaps: StreamGaps, which: tuple[np.ndarray, np.ndarray], steps: Steps, rate: float
 ) -> StepsThen:
-    low, likely, high = (gaps.chunks * each for each in steps.bounds(gaps.streams))
+    """`which`: quiet gaps, and those that may have stalls. `rate`: at which waits begin."""
+    quiet, hit = which
     window, count = _windows(gaps, hit)
-    drift = _drift(gaps, (quiet, hit), likely, window, count)
+    # Fewer streams at the end of a load, on a machine that slows down: neither is known without the other.
+    drift = None
+    for _ in range(_ROUNDS):
+        if drift is not None:
+            steps = _without(drift, gaps, quiet, window, rate) or steps
+        low, likely, high = (gaps.chunks * each for each in steps.bounds(gaps.streams))
+        drift = _drift(gaps, which, likely, window, count)
+    assert drift is not None
     weight = np.bincount(window, np.where(hit, likely, 0), count)
     chance = float(np.sqrt(((drift.error * weight) ** 2).sum()))
     then = likely * drift.ratio[window]
-    halts, halts_most = _halts(gaps, quiet, hit, then)
+    halts, halts_most = _halts(gaps, which, then, rate)
     return StepsThen(
         low * drift.least[window],
         then,
@@ -159,6 +173,15 @@ def steps_then(
         halts,
         halts_most,
     )
+
+
+def _without(
+    drift: "_Drift", gaps: StreamGaps, quiet: np.ndarray, window: np.ndarray, rate: float
+) -> Steps | None:
+    """Return the steps as if all windows had been like the mean one."""
+    length = gaps.length / np.maximum(drift.ratio[window], _LEAST_RATIO)
+    even = gaps._replace(begin=gaps.end - length.astype(np.int64))
+    return quiet_steps(even.only(quiet), rate)
 
 
 def _windows(gaps: StreamGaps, hit: np.ndarray) -> tuple[np.ndarray, int]:
@@ -194,19 +217,22 @@ def _drift(
     between = 0.0
     if known.sum() > 1:
         between = max(float(ratio[known].var(ddof=1) - squared[known].mean()), 0.0)
-    kept = between / np.maximum(between + squared, 1e-12)
+    trust = between / np.maximum(between + squared, 1e-12)
     places = np.flatnonzero(known)
     inside = np.zeros(count, dtype=bool)
     if len(places):
         inside[places[0] : places[-1] + 1] = True
-    error = np.where(known, np.sqrt(kept * squared), np.where(inside, np.sqrt(between), 0))
-    ratio = np.where(known, 1 + kept * (ratio - 1), 1.0)
+    error = np.where(known, np.sqrt(trust * squared), np.where(inside, np.sqrt(between), 0))
+    ratio = np.where(known, 1 + trust * (ratio - 1), 1.0)
     floor = _floor(relative, quiet, hit, window, count)
     floor = np.where(inside | (np.abs(floor - 1) <= _KNOWN_WITHIN), 1.0, floor)
+    # A machine that became slower or faster may have done so before and after, too.
+    further = float(np.ptp(ratio[known])) if known.any() else 0.0
+    shortest = np.minimum(floor, 1)
     return _Drift(
-        ratio=np.where(inside, ratio, np.minimum(floor, 1)),
-        least=np.where(inside, ratio, np.minimum(floor, 1)),
-        most=np.where(inside, ratio, np.maximum(floor, 1)),
+        ratio=np.where(inside, ratio, shortest),
+        least=np.where(inside, ratio, np.maximum(shortest - further, 0)),
+        most=np.where(inside, ratio, np.maximum(floor, 1) + further),
         error=_ERRORS * error,
     )
 
@@ -245,19 +271,53 @@ def _floor(
 
 
 def _halts(
-    gaps: StreamGaps, quiet: np.ndarray, hit: np.ndarray, step: np.ndarray
+    gaps: StreamGaps, which: tuple[np.ndarray, np.ndarray], step: np.ndarray, rate: float
 ) -> tuple[float, float]:
     """Return how much of the excess are halts, which are as likely while a prompt is open as in quiet time: likely, and
     at most."""
+    quiet, hit = which
     excess = gaps.length - step
-    long = excess > (_OUTLIER - 1) * step
+    unexplained = np.maximum(excess - _by_prompts(gaps, hit, excess), 0)
+    among = np.sort(unexplained[hit & (excess > step)])[::-1]
     quiet_ns = float((gaps.length / gaps.streams)[quiet].sum())
-    halts = float((gaps.chunks / gaps.streams)[quiet & long].sum())
-    among = np.sort(excess[hit & long])[::-1]
     if not len(among) or not quiet_ns:
         return 0.0, 0.0
-    times = float(gaps.length[hit].sum()) / quiet_ns
-    most = min(round((halts + _ERRORS * np.sqrt(halts) + _ERRORS) * times), len(among))
-    each = float(excess[quiet & long].mean()) if halts else 0.0
-    likely = min(halts * times * each, float(among[:most].sum()))
-    return likely, float(among[:most].sum())
+    seen = quiet & (excess > step)
+    # The longer one is, the likelier a prompt comes meanwhile: for each that stays quiet there are so many.
+    each = np.exp(np.minimum(rate * gaps.length[seen], _MOST_UNSEEN))
+    share = (gaps.chunks / gaps.streams)[seen]
+    halts = float((share * each).sum())
+    times = 1 + float(gaps.length[hit].sum()) / quiet_ns
+    error = float(np.sqrt((share * each**2).sum()))
+    typical = float(gaps.length[hit & (excess > step)].mean())
+    unseen = float(np.exp(min(rate * typical, _MOST_UNSEEN)))
+    count = (halts + _ERRORS * (error + unseen)) * times - float(share.sum())
+    most = float(among[: max(round(count), 0)].sum())
+    # Steps have the shorter ones in their mean.
+    beyond = np.maximum(gaps.length - _OUTLIER * step, 0)[seen] / gaps.streams[seen]
+    likely = float((beyond * each).sum()) * times - float(beyond.sum())
+    return min(max(likely, 0.0), most), most
+
+
+def _by_prompts(gaps: StreamGaps, hit: np.ndarray, excess: np.ndarray) -> np.ndarray:
+    """Return the excess that the prompts done in a gap explain: where it grows with their tokens for most of them, by a
+    straight line."""
+    nothing = np.zeros(len(excess))
+    mine = hit & (gaps.prompts > 0)
+    if mine.sum() < STEPS:
+        return nothing
+    line = np.zeros(2)
+    for _ in range(_ROUNDS):
+        x, y = gaps.prompts[mine], excess[mine]
+        if np.ptp(x) < _VARY * x.mean():
+            return nothing
+        line = np.polyfit(x, y, 1)
+        off = np.abs(excess - np.polyval(line, gaps.prompts))
+        limit = 2 * float(np.median(off[mine]))
+        mine = hit & (gaps.prompts > 0) & (off <= limit)
+        if mine.sum() < STEPS:
+            return nothing
+    said = np.where(gaps.prompts > 0, np.polyval(line, gaps.prompts), 0)
+    every = hit & (gaps.prompts > 0)
+    near = np.abs(excess - said)[every] <= _NEAR * np.maximum(said[every], 0)
+    return np.maximum(said, 0) if near.mean() >= _MOSTLY and line[0] > 0 else nothing

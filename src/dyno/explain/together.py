@@ -22,14 +22,15 @@ _SILENCE_AT_LEAST = 0.5
 _LOOKED_AT = 2000  # gaps
 
 
-def what_gaps_show(gaps: StreamGaps, hit: np.ndarray, excess: np.ndarray) -> Unseen:
-    """Return why gaps don't show the engine's steps; '': they do."""
+def in_groups(gaps: StreamGaps) -> bool:
+    """Return whether many chunks came together with others of their stream."""
     grouped = gaps.chunks > 1
-    if float(gaps.chunks[grouped].sum()) > _IN_GROUPS * float(gaps.chunks.sum()):
-        return "groups"
-    if not arrive_together(gaps) or not wait_together(gaps, hit, excess):
-        return "apart"
-    return ""
+    return float(gaps.chunks[grouped].sum()) > _IN_GROUPS * float(gaps.chunks.sum())
+
+
+def together(gaps: StreamGaps, hit: np.ndarray, excess: np.ndarray) -> bool:
+    """Return whether streams get their chunks together and wait together."""
+    return arrive_together(gaps) and wait_together(gaps, hit, excess)
 
 
 def arrive_together(gaps: StreamGaps) -> bool:

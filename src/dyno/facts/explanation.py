@@ -110,6 +110,9 @@ class Explanation(msgspec.Struct, frozen=True):
     parts: list[Part]  # the rest is the last one
     request_parts: list[Part]  # as single requests have them
     tail: list[RequestParts]  # the slowest ones
+    tail_groups: list[
+        list[int]
+    ]  # their numbers: those with alike parts and neighbours together
     notes: list[str]  # what to know about the split
 
     @property

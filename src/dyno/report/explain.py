@@ -1,6 +1,6 @@
 """Where the time went, as text: a bar of parts, a table of them, the slowest requests; and what differs between two."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from dyno.errors import UsageError
 from dyno.explain.difference import BASIS
@@ -37,9 +37,9 @@ def run_text(each: Explained, request: int | None = None) -> str:
     lines += [_bar(shown), "", *_table(e, shown), ""]
     lines += [line for note in e.notes for line in wrapped(note, "Note: ", "  ")]
     if request is None:
-        lines += ["", styled("Slowest requests", "best"), *_requests(e.tail)]
+        lines += ["", styled("Slowest requests", "best"), *_tail(e)]
     else:
-        lines += ["", *_requests(_one(each, request))]
+        lines += ["", *_request(_one(each, request))]
     return "\n".join(lines)
 
 
@@ -100,35 +100,70 @@ def bounds_text(part: Part, requests: int) -> str:
     return f"{low} to {high}"
 
 
-def _one(each: Explained, number_: int) -> list[RequestParts]:
+def _one(each: Explained, number_: int) -> RequestParts:
     places = each.columns.number[each.split.rows].tolist()
     if number_ not in places:
         raise UsageError(
             f"--request {number_}: no completed request of this run has this number."
         )
-    return [each.happenings.request(places.index(number_))]
+    return each.happenings.request(places.index(number_))
 
 
-def _requests(requests: Sequence[RequestParts]) -> Iterator[str]:
-    for r in requests:
-        yield (
-            f"  request {r.index}: {number(r.latency_ms)} ms, due at {number(r.due_s)} s, "
-            f"{many(r.prompt_tokens, 'token')} in, {count(r.output_tokens)} out"
+def _tail(e: Explanation) -> Iterator[str]:
+    """Yield the slowest requests. Those with alike parts and neighbours are one entry, with the slowest's events."""
+    requests = {r.index: r for r in e.tail}
+    for group in e.tail_groups:
+        first, *others = (requests[index] for index in group)
+        if not others:
+            yield from _request(first)
+            continue
+        yield from _group_head([first, *others], len(e.tail))
+        yield from _parts_and_events(first)
+
+
+def _group_head(group: Sequence[RequestParts], whole: int) -> Iterator[str]:
+    numbers = ", ".join(str(r.index) for r in group)
+    latency = _range([r.latency_ms for r in group])
+    due = _range([r.due_s for r in group])
+    prompt = _range([r.prompt_tokens for r in group], count)
+    output = _range([r.output_tokens for r in group], count)
+    text = (
+        f"{len(group)} of the {whole} are alike (requests {numbers}): {latency} ms, due at {due} s, {prompt} tokens "
+        f"in, {output} out. The slowest:"
+    )
+    yield from wrapped(text, "  ", "    ")
+
+
+def _range(values: Sequence[float], text: Callable[[float], str] = number) -> str:
+    low, high = text(min(values)), text(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
+def _request(r: RequestParts) -> Iterator[str]:
+    yield (
+        f"  request {r.index}: {number(r.latency_ms)} ms, due at {number(r.due_s)} s, "
+        f"{many(r.prompt_tokens, 'token')} in, {count(r.output_tokens)} out"
+    )
+    yield from _parts_and_events(r)
+
+
+def _parts_and_events(r: RequestParts) -> Iterator[str]:
+    named = [
+        (value, title_of([] if name == "rest" else name.split("+")))
+        for name, value in r.parts_ms.items()
+    ]
+    largest = sorted(named, reverse=True)[:_NAMED]
+    parts = [
+        f"{title} {number(value)} ms ({percent(value / r.latency_ms)})"
+        for value, title in largest
+        if r.latency_ms and value >= _SMALL_SHARE * r.latency_ms
+    ]
+    yield from wrapped(", ".join(parts), "    ")
+    for event in r.events:
+        text = (
+            f"at {number(event.at_s)} s, {number(1000 * event.length_s)} ms: {event.text}"
         )
-        named = [
-            (value, title_of([] if name == "rest" else name.split("+")))
-            for name, value in r.parts_ms.items()
-        ]
-        largest = sorted(named, reverse=True)[:_NAMED]
-        parts = [
-            f"{title} {number(value)} ms ({percent(value / r.latency_ms)})"
-            for value, title in largest
-            if r.latency_ms and value >= _SMALL_SHARE * r.latency_ms
-        ]
-        yield from wrapped(", ".join(parts), "    ")
-        for event in r.events:
-            text = f"at {number(event.at_s)} s, {number(1000 * event.length_s)} ms: {event.text}"
-            yield from wrapped(text, "    · ", "      ")
+        yield from wrapped(text, "    · ", "      ")
 
 
 # ---- two sides ----
