@@ -135,6 +135,12 @@ def test_a_comparison_has_each_of_the_three_figures(
         (["--answer-form", "tool", "--num-fewshot", "2"], "takes no examples"),
     ],
 )
+def test_every_right_answer_is_valid() -> None:
+    for one in items(list(TASKS), 60):
+        record = Record(0, 0, 0, 1, 1, 1, text=forms.answer(one), finish_reason="stop")
+        assert forms.judge("json", one, record)[:3] == (True, True, True), one
+
+
 def test_forms_that_a_test_can_not_have_are_refused_before_anything_is_asked(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -150,6 +156,8 @@ def test_a_call_is_valid_by_its_arguments_and_right_by_its_answer() -> None:
         return forms.judge("tool", one, record)[:3]
 
     answer = json.dumps({"answer": one.value})
+    cut = Record(0, 0, 0, 1, 1, 1, text="92", finish_reason="length")
+    assert forms.judge("json", one, cut)[:3] == (False, False, False)
     assert judged(ToolCall("give_answer", answer)) == (True, True, True)
     assert judged(ToolCall("other", answer)) == (True, False, False)
     assert judged(ToolCall("give_answer", '{"answer": "1"}')) == (True, False, False)
