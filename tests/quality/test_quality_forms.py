@@ -126,6 +126,12 @@ def test_a_comparison_has_each_of_the_three_figures(
     assert rows["count, valid"].endswith("worse")
 
 
+def test_every_right_answer_is_valid() -> None:
+    for one in items(list(TASKS), 60):
+        record = Record(0, 0, 0, 1, 1, 1, text=forms.answer(one), finish_reason="stop")
+        assert forms.judge("json", one, record)[:3] == (True, True, True), one
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -135,12 +141,6 @@ def test_a_comparison_has_each_of_the_three_figures(
         (["--answer-form", "tool", "--num-fewshot", "2"], "takes no examples"),
     ],
 )
-def test_every_right_answer_is_valid() -> None:
-    for one in items(list(TASKS), 60):
-        record = Record(0, 0, 0, 1, 1, 1, text=forms.answer(one), finish_reason="stop")
-        assert forms.judge("json", one, record)[:3] == (True, True, True), one
-
-
 def test_forms_that_a_test_can_not_have_are_refused_before_anything_is_asked(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
