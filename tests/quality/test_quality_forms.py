@@ -126,6 +126,12 @@ def test_a_comparison_has_each_of_the_three_figures(
     assert rows["count, valid"].endswith("worse")
 
 
+def test_every_right_answer_is_valid() -> None:
+    for one in items(list(TASKS), 60):
+        record = Record(0, 0, 0, 1, 1, 1, text=forms.answer(one), finish_reason="stop")
+        assert forms.judge("json", one, record)[:3] == (True, True, True), one
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -150,6 +156,8 @@ def test_a_call_is_valid_by_its_arguments_and_right_by_its_answer() -> None:
         return forms.judge("tool", one, record)[:3]
 
     answer = json.dumps({"answer": one.value})
+    cut = Record(0, 0, 0, 1, 1, 1, text="92", finish_reason="length")
+    assert forms.judge("json", one, cut)[:3] == (False, False, False)
     assert judged(ToolCall("give_answer", answer)) == (True, True, True)
     assert judged(ToolCall("other", answer)) == (True, False, False)
     assert judged(ToolCall("give_answer", '{"answer": "1"}')) == (True, False, False)

@@ -3,9 +3,11 @@
 Prompts have the lengths that were asked for, by the server's own counts.
 """
 
+import contextlib
 import json
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -65,33 +67,29 @@ def test_llama_cpp_goes_on_with_its_own_answers_in_each_api(
 
 
 @contextmanager
-def _llama(log: Path, *words: str) -> Iterator[str]:
+def _llama(path: Path, *words: str) -> Iterator[str]:
     """Serve by the embedded llama.cpp, without its cache of prompts, whose tokens its metrics don't count."""
     port = free_port()
-    command = [sys.executable, "-m", "dyno", "engines", "start", "llamacpp"]
-    with (
-        log.open("wb") as out,
-        subprocess.Popen(
-            [*command, "--port", str(port), "--no-cache-prompt", *words],
-            stdout=out,
-            stderr=out,
-        ) as process,
-    ):
+    command = [sys.executable, "-P", "-m", "dyno.engines.embedded", "--model", str(path)]
+    command += ["--port", str(port), "--metrics", "--no-cache-prompt", *words]
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
         try:
-            _wait_for(log, process)
+            _wait_for(f"http://127.0.0.1:{port}", process)
             yield f"http://127.0.0.1:{port}"
         finally:
             process.terminate()
 
 
-def _wait_for(log: Path, process: subprocess.Popen[bytes]) -> None:
-    """Wait until dyno has reported the server as ready: its own first request has been counted then."""
+def _wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.poll() is None:
-        if "listens at" in log.read_text():
+        with contextlib.suppress(OSError):
+            urllib.request.urlopen(f"{url}/health", timeout=5).close()
             return
         time.sleep(0.1)
-    pytest.fail(f"llama.cpp did not start: {log.read_text()}")
+    pytest.fail("llama.cpp did not start")
 
 
 def _counted(url: str) -> dict[str, float]:
@@ -130,7 +128,7 @@ def _by_both(
 def test_llama_cpp_counts_the_tokens_of_each_api_of_text_as_dyno_does(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with _llama(tmp_path / "log") as url:
+    with _llama(model.build("F16")) as url:
         for backend in ("openai", "openai-chat", "openai-responses", "anthropic"):
             words = ["--backend", backend, "--temperature", "0", *_SHORT]
             dyno, server = _by_both(url, tmp_path, capsys, words)
@@ -144,7 +142,7 @@ def test_llama_cpp_embeds_with_the_counts_of_its_metrics(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["--backend", "openai-embeddings", "--random-input-len", "30"]
-    with _llama(tmp_path / "log", "--embeddings", "--pooling", "mean") as url:
+    with _llama(model.build("F16"), "--embeddings", "--pooling", "mean") as url:
         dyno, server = _by_both(url, tmp_path, capsys, [*words, "--random-batch-size", "2"])
     assert dyno == server == [6 * 2 * 30, 0]
 
@@ -156,10 +154,31 @@ def test_llama_cpp_ranks_with_the_counts_of_its_metrics(
     gguf_files.write_reranker(made)
     words = ["--backend", "vllm-rerank", "--dataset-name", "random-rerank"]
     words += ["--random-input-len", "42", "--random-batch-size", "3"]
-    with _llama(tmp_path / "log", "--model", str(made), "--rerank") as url:
+    with _llama(made, "--rerank") as url:
         dyno, server = _by_both(url, tmp_path, capsys, words)
     # query and document have 40 tokens together, with the separators
     assert dyno == server == [6 * 3 * 40, 0]
+
+
+def test_a_reranker_is_started_without_a_load(tmp_path: Path) -> None:
+    made = tmp_path / "reranker.gguf"
+    gguf_files.write_reranker(made)
+    command = [sys.executable, "-m", "dyno", "engines", "start", "llamacpp", "--rerank"]
+    command += ["--model", str(made), "--port", str(free_port())]
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        watch = threading.Timer(60, process.kill)  # it waited for the end of a text
+        watch.start()
+        said = []
+        for line in process.stderr:
+            said.append(line)
+            if "listens at" in line:
+                break
+        watch.cancel()
+        process.terminate()
+    assert "listens at" in said[-1], said
 
 
 @pytest.mark.parametrize("backend", ["openai-chat", "openai-responses", "anthropic"])

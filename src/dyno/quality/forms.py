@@ -14,6 +14,7 @@ from dyno.workload.tasks import Item
 MAX_TOKENS = 128  # a call has more around its answer
 _TOOL = "give_answer"
 _NOTHING = object()
+_MOST, _LONGEST, _MOST_ITEMS = 99_999, 120, 10  # above every right answer
 
 
 class JudgedForm(NamedTuple):
@@ -56,7 +57,8 @@ def judge(form: AnswerForm, one: Item, record: Record) -> JudgedForm:
     wanted = expected(body(form, one)) or Expected("schema", _schema(one))
     problem = _checker().problem(wanted, record)
     content = _content(form, record)
-    is_json = content is not _NOTHING
+    # a number that was cut is still one
+    is_json = content is not _NOTHING and not (problem and problem.kind == "cut")
     return JudgedForm(
         parsed=is_json,
         valid=problem is None,
@@ -88,9 +90,12 @@ def _schema(one: Item) -> dict[str, Any]:
 
 
 def _type(value: int | str | list[int | str]) -> dict[str, Any]:
+    """Return the schema of an answer. It has an end: a model that only writes what it must would else write on."""
     if isinstance(value, list):
-        return {"type": "array", "items": _type(value[0])}
-    return {"type": "integer" if isinstance(value, int) else "string"}
+        return {"type": "array", "items": _type(value[0]), "maxItems": _MOST_ITEMS}
+    if isinstance(value, int):
+        return {"type": "integer", "minimum": 0, "maximum": _MOST}
+    return {"type": "string", "maxLength": _LONGEST}
 
 
 @functools.cache

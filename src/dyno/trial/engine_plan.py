@@ -172,7 +172,7 @@ class EnginePlan:
     @property
     def protocol(self) -> WireProtocol:
         """Return the protocol of the requests that test the engine."""
-        return protocol_of(self.api or self.kind.backend)
+        return protocol_of(self.api or self.kind.backend_of(self.spec))
 
     @property
     def stored(self) -> EngineSpec:

@@ -344,6 +344,10 @@ class EngineKind:
         """Return the name of the served model where none is given."""
         return spec.model or ""
 
+    def backend_of(self, spec: EngineSpec) -> str:
+        """Return the protocol of load/protocols that a server of this setting speaks."""
+        return self.backend
+
     def implied(self, spec: EngineSpec, program: Program) -> dict[str, Any]:
         """Return fields of TargetFacts that follow from the setting, for a server that doesn't report them."""
         return {"prefix_caching": spec.prefix_caching}

@@ -478,6 +478,15 @@ class LlamaCpp(EngineKind):
     def default_name(self, spec: EngineSpec) -> str:
         return Path(spec.model or "").name
 
+    def backend_of(self, spec: EngineSpec) -> str:
+        flags = {arg.partition("=")[0].replace("_", "-") for arg in spec.args}
+        if flags & {"--rerank", "--reranking"}:
+            return "vllm-rerank"
+        # a model of vectors never ends a text
+        return (
+            "openai-embeddings" if flags & {"--embedding", "--embeddings"} else self.backend
+        )
+
     def implied(self, spec: EngineSpec, program: Program) -> dict[str, Any]:
         reuses = not program.embedded or valued(spec.args, "--cache-reuse") is not None
         on = reuses if spec.prefix_caching is None else spec.prefix_caching
