@@ -49,9 +49,11 @@ class Rules:
     slower: float = 0.0  # by that share steps become longer over a minute
     halt_ms: float = 0.0  # the server does nothing for so long (a collection), …
     halt_every_ms: float = 1000.0  # … that often on average
+    halts: int = 1_000_000  # at most
     neighbour: float = 0.0  # steps are longer by that share in every other second
     drafted: int = 0  # tokens that a step may add to a stream's own one
     drafted_together: bool = True  # in one chunk
+    events_of_steps: bool = False  # what leaves the engine at one moment is one chunk
     multistep: int = 1  # tokens leave the engine so many at a time
     tick_ms: float = 0.0  # requests are admitted at multiples of that
     cached: float = 0.0  # this share of the prompts is in a cache, all but a tenth
@@ -115,6 +117,7 @@ class Scheduler:
         self._lane = 0
         self._tick = -1  # of the last admission
         self._halt_at = self._next_halt(0.0)
+        self._halted = 0
         self._swapped = 0  # tokens, in this step
         # of the last step: the share of its time that is a stall, and for whom
         self._stalled = 0.0
@@ -174,6 +177,9 @@ class Scheduler:
         if end < self._halt_at:
             return 0.0
         self._halt_at = self._next_halt(end + self.rules.halt_ms)
+        self._halted += 1
+        if self._halted >= self.rules.halts:
+            self._halt_at = float("inf")
         return self.rules.halt_ms
 
     def step(self, now: float) -> float | None:
@@ -370,8 +376,7 @@ def simulate(rules: Rules, load: Load, claims: Sequence[str] = ()) -> Simulated:
     """`claims`: what the server reports of each request: queue, prefill, decode."""
     done = _Simulation(rules, load).run()
     preempted = sum(job.preemptions for job in done)
-    facts = rules.cached_reported, rules.drafted_together
-    records = [record_of(job, claims, *facts) for job in done]
+    records = [record_of(job, claims, rules) for job in done]
     return Simulated(records, done, preempted)
 
 
@@ -545,12 +550,8 @@ def _times(job: Job) -> None:
     t["decode"] += job.made[-1] - job.made[0] - t["decode"] - t["stall"] - t["preemption"]
 
 
-def record_of(
-    job: Job,
-    claims: Sequence[str],
-    with_cached: bool = True,
-    one_chunk_a_step: bool = False,
-) -> Record:
+def record_of(job: Job, claims: Sequence[str], rules: Rules | None = None) -> Record:
+    rules = rules or Rules()
     t = job.truth
     said = {
         "queue": t["queue"],
@@ -558,7 +559,9 @@ def record_of(
         "decode": job.made[-1] - job.made[0],
     }
     chunks = job.seen
-    if one_chunk_a_step:
+    if rules.events_of_steps:
+        chunks = sorted(set(job.seen))
+    elif rules.drafted_together:
         chunks = [
             seen
             for n, seen in enumerate(job.seen)
@@ -574,7 +577,7 @@ def record_of(
         prompt_tokens=job.prompt,
         output_tokens_wanted=job.output,
         output_tokens=job.output,
-        cached_tokens=job.cached if job.cached and with_cached else None,
+        cached_tokens=job.cached if job.cached and rules.cached_reported else None,
         first_tokens=1,
         tokens_by="usage",
         connecting_ns=round(job.connecting * MS),

@@ -56,7 +56,7 @@ SCHEDULERS: dict[str, Callable[[random.Random], dict[str, object]]] = {
     },
     "a cache of prompts": lambda rng: {"cached": rng.random(), "cached_reported": rng.random() < 0.5},
     "drafted tokens": lambda rng: {"drafted": rng.randint(1, 4), "drafted_together": rng.random() < 0.5},
-    "several steps at a time": lambda rng: {"multistep": rng.randint(2, 8)},
+    "several steps at a time": lambda rng: {"multistep": rng.randint(2, 8), "events_of_steps": rng.random() < 0.5},
     "admission at ticks": lambda rng: {"tick_ms": rng.choice([20.0, 50.0, 100.0])},
     "two to four workers": lambda rng: {"workers": rng.randint(2, 4)},
 }  # fmt: skip
@@ -65,6 +65,7 @@ HAZARDS: dict[str, Callable[[random.Random], dict[str, object]]] = {
     "steps grow with contexts": lambda rng: {"context_ms": rng.uniform(0.2, 2.0)},
     "a machine that slows down": lambda rng: {"slower": rng.uniform(0.2, 3.0)},
     "halts": lambda rng: {"halt_ms": rng.uniform(50, 400), "halt_every_ms": rng.uniform(500, 4000)},
+    "one freeze": lambda rng: {"halt_ms": rng.uniform(1000, 5000), "halt_every_ms": 3000, "halts": 1},
     "a noisy neighbour": lambda rng: {"neighbour": rng.uniform(0.1, 0.6)},
     "a slow front end": lambda rng: {"front_ms": rng.uniform(1, 8), "front_token_ms": rng.uniform(0, 0.02)},
     "a front end that blocks": lambda rng: {

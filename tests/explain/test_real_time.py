@@ -62,7 +62,7 @@ def times_of(run: Run, server: dict[str, dict[str, float]]) -> dict[str, float]:
     client = run.client()
     assert client is not None
     prompts = [request.prompt for request in run.requests()]
-    out = dict.fromkeys(("client_wait", "connection", "network", "queue", "prefill_above", "decode_above",
+    out = dict.fromkeys(("client_wait", "connection", "front_end", "queue", "prefill_above", "decode_above",
                          "stall", "preemption", "first_delivery", "later_delivery"), 0.0)  # fmt: skip
     for r in run.records():
         t = server[str(prompts[r.index])]
@@ -72,7 +72,7 @@ def times_of(run: Run, server: dict[str, dict[str, float]]) -> dict[str, float]:
         )
         out["client_wait"] += (r.sent_ns - r.due_ns - r.connecting_ns) / 1e6
         out["connection"] += r.connecting_ns / 1e6
-        out["network"] += t["arrived"] - sent
+        out["front_end"] += t["arrived"] - sent
         out["queue"] += t["queue"]
         out["prefill_above"] += t["prefill"]
         out["first_delivery"] += first - t["first"]

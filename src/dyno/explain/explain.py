@@ -6,10 +6,9 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from dyno.explain.alike import groups
 from dyno.explain.bounds import HardwareBound
 from dyno.explain.columns import NONE, Columns, columns
-from dyno.explain.events import Happenings
+from dyno.explain.events import Happenings, groups
 from dyno.explain.split import CLAIM_SLACK, PartColumn, Split, split, title_of
 from dyno.facts.explanation import Explanation, Part, PartSource
 from dyno.facts.record import ClientFacts, Record

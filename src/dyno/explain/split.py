@@ -24,7 +24,7 @@ _MOST_PAUSES, _PAUSES_BESIDE = (
     2,
     3,
 )  # for each preemption that the server counts, and besides
-_UNSURE = 0.005  # of the latency: stalls may always be wrong by as much
+_UNSURE = 0.005  # of the latency: stalls and pauses may always be wrong by as much
 _NO_PART = 0.005  # of the latency: a part of nothing, with bounds under that, is left out
 # A server's times that exceed what was measured by more are not used.
 CLAIM_SLACK = 0.02
@@ -216,6 +216,10 @@ class _Requests(NamedTuple):
         return latency
 
     @property
+    def _unsure(self) -> int:
+        return 0 if self.d.alone else round(_UNSURE * float(self.latency.sum()))
+
+    @property
     def _steps_unseen(self) -> bool:
         return self.d.unknown in ("apart", "groups")
 
@@ -273,12 +277,14 @@ class _Requests(NamedTuple):
             least = _capped(whole[self.rows], left, "decode", self.notes)
             parts.append(_by_bound("decode_bound", least, self.bound.decode_about))
             left, decode = left - least, ("decode_above",)
-        pauses = _pauses(self.d, self.rows, left)
+        pauses = _pauses(self.d, self.rows, left, self._unsure)
         if self._are_preemptions(pauses, preemptions):
             parts.append(pauses)
             return [
                 *parts,
-                *self._stalls_and_decode(left - pauses.value, (decode, delivery)),
+                *self._stalls_and_decode(
+                    left - pauses.value, (decode, delivery), by=pauses
+                ),
             ]
         if not _counts(pauses, self.latency):
             return [*parts, *self._stalls_and_decode(left, (decode, delivery))]
@@ -314,23 +320,24 @@ class _Requests(NamedTuple):
         left: np.ndarray,
         names: tuple[tuple[str, ...], tuple[str, ...]],
         pauses: np.ndarray | None = None,
+        by: PartColumn | None = None,
     ) -> list[PartColumn]:
         """Return stalls, and decoding with what can't be separated from it; one part where stalls can't be. `pauses`:
-        that may be anything."""
+        that may be anything. `by`: a part that was taken out, with its bounds."""
         decode, others = names
         slack = self.c.last_slack[self.rows]
         hidden = self._hidden() + (0 if pauses is None else pauses)
-        unsure = 0 if self.d.alone else round(_UNSURE * float(self.latency.sum()))
-        stall = _stall(self.d, self.rows, left, hidden, unsure)
+        stall = _stall(self.d, self.rows, left, hidden, self._unsure)
+        less, more = (0, 0) if by is None else _about_its_sum(by)
         about = "from the first token to the last, without the parts above"
         paused = pauses is not None and pauses.sum() >= _FEW_PAUSES * self.latency.sum()
         if paused or self._steps_unseen or not _narrow(stall, self.latency):
             why = "paused" if paused else self.d.unknown
             self.notes.append(_NO_STALLS.format(_WHY[why]))
             covers = (*decode, "stall", *others)
-            return [
-                PartColumn(covers, ("calculated",), about, left, left - slack, left + slack)
-            ]
+            low, high, whole = left - slack, left + slack, int(left.sum())
+            total = None if by is None else (whole - more, whole + less)
+            return [PartColumn(covers, ("calculated",), about, left, low, high, total)]
         least, most = stall.sums
         whole = int(left.sum())
         sources: tuple[PartSource, ...] = ("calculated",) if most else ("measured",)
@@ -341,7 +348,7 @@ class _Requests(NamedTuple):
             left - stall.value,
             left - stall.high - slack,
             left - stall.low + slack,
-            (whole - most, whole - least),
+            (whole - most - more, whole - least + less),
         )
         return [stall, rest]
 
@@ -381,15 +388,22 @@ def _network(trips: Sequence[int], left: np.ndarray) -> tuple[PartColumn, np.nda
     return part, left - likely
 
 
-def _pauses(d: Disturbance, rows: np.ndarray, left: np.ndarray) -> PartColumn:
+def _about_its_sum(part: PartColumn) -> tuple[int, int]:
+    """Return how much smaller and how much larger a part may be."""
+    low, high = part.sums
+    whole = int(part.value.sum())
+    return whole - low, high - whole
+
+
+def _pauses(d: Disturbance, rows: np.ndarray, left: np.ndarray, unsure: int) -> PartColumn:
     value, low, high = (
         np.minimum(np.rint(column[rows]).astype(np.int64), left)
         for column in (d.pause, d.pause_low, d.pause_high)
     )
     about = "gaps in which the other streams progressed, and this one did not catch up"
-    return PartColumn(
-        ("preemption",), ("measured",), about, value, np.minimum(low, value), high
-    )
+    low = np.minimum(low, value)
+    total = max(int(low.sum()) - unsure, 0), int(high.sum()) + unsure
+    return PartColumn(("preemption",), ("measured",), about, value, low, high, total)
 
 
 def _counts(pauses: PartColumn, latency: np.ndarray) -> bool:

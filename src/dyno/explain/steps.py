@@ -228,10 +228,11 @@ def _drift(
     floor = np.where(inside | (np.abs(floor - 1) <= _KNOWN_WITHIN), 1.0, floor)
     # A machine that became slower or faster may have done so before and after, too.
     further = float(np.ptp(ratio[known])) if known.any() else 0.0
-    shortest = np.minimum(floor, 1)
+    # Where all gaps are longer, steps may be so much longer, or prompts may hide that they are as much shorter.
+    least = np.minimum(floor, 1 / np.maximum(floor, _LEAST_RATIO))
     return _Drift(
-        ratio=np.where(inside, ratio, shortest),
-        least=np.where(inside, ratio, np.maximum(shortest - further, 0)),
+        ratio=np.where(inside, ratio, np.minimum(floor, 1)),
+        least=np.where(inside, ratio, np.maximum(least - further, 0)),
         most=np.where(inside, ratio, np.maximum(floor, 1) + further),
         error=_ERRORS * error,
     )
@@ -292,7 +293,9 @@ def _halts(
     typical = float(gaps.length[hit & (excess > step)].mean())
     unseen = float(np.exp(min(rate * typical, _MOST_UNSEEN)))
     count = (halts + _ERRORS * (error + unseen)) * times - float(share.sum())
-    most = float(among[: max(round(count), 0)].sum())
+    # One halt is always possible, for all streams.
+    count = max(count, float(gaps.streams[hit].mean()))
+    most = float(among[: round(count)].sum())
     # Steps have the shorter ones in their mean.
     beyond = np.maximum(gaps.length - _OUTLIER * step, 0)[seen] / gaps.streams[seen]
     likely = float((beyond * each).sum()) * times - float(beyond.sum())
