@@ -13,7 +13,7 @@ from dyno.cli import progress as line
 from dyno.cli.progress import Rates
 from dyno.clock import now_ns
 from dyno.facts.load import LoadSpec
-from dyno.load.progress import Progress
+from dyno.load.progress import FollowedResponse, Progress
 from dyno.load.slices import joined
 from dyno.units import NS_PER_S, seconds
 
@@ -146,6 +146,16 @@ def test_several_tokens_in_an_event_are_counted_once_a_usage_has_shown_it(
     off = shown.off(server, driven.client.start_ns, ended=2)
     assert len(off) >= 5
     assert few(off), sorted(off)
+
+
+def test_a_usage_that_is_cut_between_two_reads_is_found() -> None:
+    response = FollowedResponse()
+    usage = b'data: {"choices":[],"usage":{"completion_tokens":18}}\n\n'
+    reads = [b'data: {"text":" a"}\n\n'] * 9
+    reads += [usage[:40], usage[40:51], usage[51:], b"data: [DONE]\n\n"]
+    for read in reads:
+        response.add(read)
+    assert response.tokens() == 18
 
 
 def test_without_a_usage_an_event_counts_as_a_token(scripted: Serve) -> None:

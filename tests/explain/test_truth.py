@@ -21,6 +21,7 @@ from kinds import (
     some_late,
     wrong_parts,
 )
+from matrix import sampled
 from schedulers import Load, Rules, Simulated, simulate, true_part
 
 LONG = (500, 2000)
@@ -79,9 +80,7 @@ def simulated(mix: str, claims: tuple[str, ...] = ()) -> Simulated:
     return simulate(*MIXES[mix], claims)
 
 
-@pytest.mark.parametrize("counted", [False, True], ids=["", "preemptions counted"])
-@pytest.mark.parametrize("claims", CLAIMS, ids="-".join)
-@pytest.mark.parametrize("mix", MIXES)
+@sampled(mix=MIXES, claims=CLAIMS, counted=[False, True])
 def test_each_part_is_true_or_within_bounds(
     mix: str, claims: tuple[str, ...], counted: bool
 ) -> None:

@@ -8,6 +8,7 @@ RECENT = 64  # times of first bytes that the live figure is of
 FOLLOWED = 4  # responses at a time, for the live rate: their reads are looked into
 _USAGE_KEYS = (b'"completion_tokens":', b'"generated_tokens":', b'"tokens_predicted":')
 _EVENT = b"data:"
+_LAST_READS = 4  # of a response: its usage is in one of them
 _FADE_PER_TICK = 0.95
 _FADE_PER_RESPONSE = 0.98
 # events of a response without a token: role, finish reason, usage, end mark …
@@ -39,17 +40,21 @@ class Progress(msgspec.Struct):
 class FollowedResponse:
     """A response whose events are counted, read by read."""
 
-    __slots__ = ("bytes", "events", "noted_bytes", "noted_events", "tokens")
+    __slots__ = ("bytes", "events", "last", "noted_bytes", "noted_events")
 
     def __init__(self) -> None:
         self.bytes = self.events = 0
         self.noted_bytes = self.noted_events = 0  # at the last tick
-        self.tokens = 0  # by its usage; 0: none yet
+        self.last: deque[bytes] = deque(maxlen=_LAST_READS)
 
     def add(self, data: bytes) -> None:
         self.bytes += len(data)
         self.events += data.count(_EVENT)
-        self.tokens = reported_tokens(data) or self.tokens
+        self.last.append(data)
+
+    def tokens(self) -> int:
+        """Return how many it has by its usage; 0: none was found."""
+        return reported_tokens(b"".join(self.last))
 
 
 class TokenPace:
@@ -81,10 +86,10 @@ class TokenPace:
             return
         self._take_in(response)
         self._following.discard(response)
-        if whole and response.tokens:
+        if whole and (tokens := response.tokens()):
             self._ended = self._ended * _FADE_PER_RESPONSE + 1
             self._ended_events = self._ended_events * _FADE_PER_RESPONSE + response.events
-            self._ended_tokens = self._ended_tokens * _FADE_PER_RESPONSE + response.tokens
+            self._ended_tokens = self._ended_tokens * _FADE_PER_RESPONSE + tokens
 
     def note(self, progress: Progress) -> None:
         """Update the estimate. Called ten times a second."""
@@ -132,7 +137,7 @@ class Stop:
 
 
 def reported_tokens(data: bytes) -> int:
-    """Return the token count in a read, without decoding it: for the live figure only."""
+    """Return the last token count in these bytes, without decoding them: for the live figure only."""
     for key in _USAGE_KEYS:
         start = data.rfind(key) + len(key)
         if start >= len(key):

@@ -51,7 +51,7 @@ from dyno.probe.telemetry import sampler
 from dyno.probe.telemetry.sampler import Sampler
 from dyno.remote import on_ray
 from dyno.remote.engine import HeldFleet
-from dyno.signals import lent
+from dyno.signals import interrupt, lent
 from dyno.store.run import Manifest, Run, create, sent_before
 from dyno.trial import answers, correctness, processes
 from dyno.trial.engine_plan import EnginePlan
@@ -228,10 +228,15 @@ def _gate(ahead: processes.Ahead | None) -> Callable[[], int]:
 
 
 def _stop_profiler(session: Session, trial: TrialSpec) -> None:
-    """Wait until the trace is written. A failure costs the trace, not the measurement."""
-    session.watcher.phase("Stopping the engine's profiler")
+    """Wait until the trace is written. A failure, or who won't wait, costs the trace and not the measurement."""
+    session.watcher.phase(
+        "Stopping the engine's profiler; it writes its trace. Ctrl-C: don't wait for it"
+    )
     try:
-        session.profile(trial.target, begin=False)
+        with lent((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), interrupt):
+            session.profile(trial.target, begin=False)
+    except KeyboardInterrupt:
+        session.watcher.phase("The engine may still write its trace")
     except TargetError as e:
         session.watcher.phase(str(e))
 
