@@ -1,8 +1,11 @@
 """What vLLM's client can do beside its load: probes, a profiler, names of requests, template variables, pictures."""
 
 import json
+import os
 import re
 import shutil
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,9 @@ import pytest
 from conftest import StartFake
 from dyno.cli.main import main
 from dyno.engines.model import FOLDER
+from dyno.facts.target import TargetSpec
 from dyno.store.run import Run
+from dyno.trial.session import Session
 
 pytestmark = pytest.mark.real  # starts processes, uses sockets or takes seconds
 
@@ -125,6 +130,23 @@ def test_the_profiler_runs_during_the_load_alone(
     assert server.log()["profiles"] == [["/start_profile", 3], ["/stop_profile", 9]]
     findings = json.loads(capsys.readouterr().out)["dyno"]["findings"]
     assert "load.profiled" in {f["code"] for f in findings}
+
+
+def test_ctrl_c_while_the_trace_is_written_keeps_the_measurement(
+    fake: StartFake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = fake(first_ms=1, gap_ms=1, profiler=True)
+
+    def wait_long(session: Session, spec: TargetSpec, begin: bool) -> None:
+        if not begin:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(60)
+
+    monkeypatch.setattr(Session, "profile", wait_long)
+    serve(server.base_url, "--max-concurrency 2 --num-prompts 6 --profile --json")
+    out, err = capsys.readouterr()
+    assert json.loads(out)["completed"] == 6
+    assert "The engine may still write its trace" in err
 
 
 def test_a_server_without_a_profiler_is_said_before_the_load(
