@@ -205,7 +205,7 @@ class FormTally:
         wins = float((below + upto).sum()) / 2
         pairs = len(own) * len(free)
         error = (pairs * (len(own) + len(free) + 1) / 12) ** 0.5
-        return (wins - pairs / 2) / error
+        return float((wins - pairs / 2) / error)
 
     def _median(self, name: str, prescribed: bool) -> float | None:
         times = self._times.get((name, prescribed))
