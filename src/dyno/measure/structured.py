@@ -1,7 +1,6 @@
 """Answers held to the form that their requests prescribe: valid by JSON schema, and calls of tools that exist, with
 arguments of the right types."""
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -205,8 +204,8 @@ class FormTally:
         below, upto = (np.searchsorted(ordered, own, side) for side in ("left", "right"))
         wins = float((below + upto).sum()) / 2
         pairs = len(own) * len(free)
-        error = math.sqrt(pairs * (len(own) + len(free) + 1) / 12)
-        return (wins - pairs / 2) / error
+        error = (pairs * (len(own) + len(free) + 1) / 12) ** 0.5
+        return float((wins - pairs / 2) / error)
 
     def _median(self, name: str, prescribed: bool) -> float | None:
         times = self._times.get((name, prescribed))
