@@ -10,12 +10,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from dyno.explain.columns import Columns
-from dyno.explain.gaps import StreamGaps, find_gaps
+from dyno.explain.gaps import StreamGaps, find_gaps, in_groups, is_little, together
 from dyno.explain.steps import LONG, Steps, StepsThen, settled_steps, steps_then
-from dyno.explain.together import Unseen, in_groups, is_little, together
 
 _UNSEEN = 1.1  # pauses of less than two steps aren't seen
-Unknown = Literal["", "few"] | Unseen
+Unknown = Literal["", "few", "groups", "apart"]
 
 
 _BY_ROW = (

@@ -29,6 +29,8 @@ _ROUNDS = 5
 # line, for that share of them.
 _VARY, _NEAR, _MOSTLY = 0.5, 0.3, 0.7
 _LEAST_RATIO = 0.1
+_IN_LONG = 0.7
+_UNKNOWN = 0.15  # of a step: by so much it may differ where none was seen
 _MOST_UNSEEN = 3.0  # e-fold
 _SHORTEST = 0.05  # quantile of gaps
 
@@ -227,7 +229,10 @@ def _drift(
     floor = _floor(relative, quiet, hit, window, count)
     floor = np.where(inside | (np.abs(floor - 1) <= _KNOWN_WITHIN), 1.0, floor)
     # A machine that became slower or faster may have done so before and after, too.
-    further = float(np.ptp(ratio[known])) if known.any() else 0.0
+    change = float(np.ptp(ratio[known])) if known.any() else 0.0
+    further = np.where(
+        _have_steps(relative, hit, window, count), change, max(change, _UNKNOWN)
+    )
     # Where all gaps are longer, steps may be so much longer, or prompts may hide that they are as much shorter.
     least = np.minimum(floor, 1 / np.maximum(floor, _LEAST_RATIO))
     return _Drift(
@@ -236,6 +241,18 @@ def _drift(
         most=np.where(inside, ratio, np.maximum(floor, 1) + further),
         error=_ERRORS * error,
     )
+
+
+def _have_steps(
+    relative: np.ndarray, hit: np.ndarray, window: np.ndarray, count: int
+) -> np.ndarray:
+    """Return which windows have steps without a prompt among their gaps: then most of the excess is in a few long ones.
+    Where each step has some, the shortest gaps are no plain steps."""
+    excess = np.where(hit, np.maximum(relative - 1, 0), 0)
+    every = np.bincount(window, excess, count)
+    long = np.bincount(window, np.where(relative > LONG, excess, 0), count)
+    few: np.ndarray = long >= _IN_LONG * every
+    return few
 
 
 def _local(
