@@ -1,9 +1,10 @@
 """What a chunk costs dyno, beside a bare reader in C on the same machine in the same run.
 
 The reader (bench/reader.c) opens the same connections to the same fake engine, reads and drops. Each figure is CPU time
-of the client alone. `wire`: while the load runs. `in all`: with decoding, records and figures. `result after`: from the
-last byte to the result. The Rust clients of vLLM and SGLang run under the same load where `make bench-peers` installed
-them; theirs is the whole command.
+of the client alone. `prompt`: the reader with real-time priority, which the wire asks for, too. It is woken for each
+chunk, where the other one waits for a core and then finds several. `wire`: while the load runs. `in all`: with
+decoding, records and figures. `result after`: from the last byte to the result. The Rust clients of vLLM and SGLang run
+under the same load where `make bench-peers` installed them; theirs is the whole command.
 
     python bench/speed.py                    64, 256, 1,024 and 10,000 streams
     python bench/speed.py --pairs 5          also without decoding while the load runs, in turn
@@ -49,7 +50,7 @@ SPOOL_MB = 500  # for 10,000,000 chunks
 MANY = Shape(streams=10_000, rounds=2, chunks=20, first_ms=1000, gap_ms=100)
 FILES_BESIDE = 100  # open files besides the connections
 _HEAD = (
-    f"{'streams':>7} {'chunks/s':>9} {'C reader':>9} {'chunks a read':>13} {'wire':>6} {'in all':>7} "
+    f"{'streams':>7} {'chunks/s':>9} {'C reader':>9} {'chunks a read':>13} {'prompt':>7} {'wire':>6} {'in all':>7} "
     f"{'wire / C':>9} {'result after':>13} {'unseen':>7} {'MB':>5}"
 )
 
@@ -59,6 +60,7 @@ class Read(NamedTuple):
 
     us_per_chunk: float
     chunks_per_read: float
+    prompt_us: float | None  # per chunk, with real-time priority; None: not allowed here
 
 
 def main() -> int:
@@ -122,17 +124,30 @@ def _compiled(folder: Path) -> Path | None:
 
 
 def _read(reader: Path, shape: Shape, folder: Path) -> Read:
+    ordinary = _run_reader(reader, shape, folder)
+    if ordinary is None:
+        raise SystemExit("The reader in C failed.")
+    prompt = _run_reader(reader, shape, folder, "prompt")
+    cpu_s, reads = ordinary
+    chunks = shape.streams * shape.rounds * shape.chunks
+    prompt_us = None if prompt is None else prompt[0] / chunks * 1e6
+    return Read(cpu_s / chunks * 1e6, chunks / reads, prompt_us)
+
+
+def _run_reader(
+    reader: Path, shape: Shape, folder: Path, *more: str
+) -> tuple[float, float] | None:
+    """Return its CPU seconds and reads. None: it failed, or may not have the priority that it asked for."""
     spec = FakeSpec(first_ms=shape.first_ms, gap_ms=shape.gap_ms)
     requests = shape.streams * shape.rounds
     with Fake.start(spec, folder / "fake.log") as fake:
         url = Url(fake.base_url)
-        command = [str(reader), str(url.port), str(shape.streams), str(requests)]
-        done = subprocess.run(
-            command, input=_request(shape), stdout=subprocess.PIPE, check=True
-        )
+        command = [str(reader), str(url.port), str(shape.streams), str(requests), *more]
+        done = subprocess.run(command, input=_request(shape), stdout=subprocess.PIPE)
+    if done.returncode:
+        return None
     cpu_s, reads, _, _ = map(float, done.stdout.split())
-    chunks = requests * shape.chunks
-    return Read(cpu_s / chunks * 1e6, chunks / reads)
+    return cpu_s, reads
 
 
 def _request(shape: Shape) -> bytes:
@@ -200,6 +215,7 @@ def _row(shape: Shape, read: Read | None, ahead: bool = True) -> dict[str, float
         f"{shape.streams:>7,} {row['chunks_per_s']:>9,.0f} "
         f"{format(read.us_per_chunk, '.1f') if read else '-':>9} "
         f"{format(read.chunks_per_read, '.2f') if read else '-':>13} "
+        f"{format(read.prompt_us, '.1f') if read and read.prompt_us else '-':>7} "
         f"{row['wire_us']:>6.1f} {row['cpu_us']:>7.1f} "
         f"{format(times, '.2f') if times else '-':>9} {row['result_s']:>11.2f} s "
         f"{row['unseen']:>7.2%} {row['mb']:>5.0f}{'' if ahead else '  decoded after the load'}",
