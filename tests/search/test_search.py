@@ -26,7 +26,12 @@ from dyno.units import NS_PER_MS, NS_PER_S
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 from every_server import server  # type: ignore[import-not-found]
 from find import find  # type: ignore[import-not-found]
-from servers import UnlimitedLoad, requests_of  # type: ignore[import-not-found]
+from servers import (  # type: ignore[import-not-found]
+    FailingLoad,
+    Server,
+    UnlimitedLoad,
+    requests_of,
+)
 
 P90 = Limit("ttft", 500.0, "p90")
 
@@ -407,6 +412,21 @@ def test_the_answer_is_right_where_one_answer_of_200_or_of_five_is_invalid() -> 
         assert few.every and few.low == 64
         many = find(server("20 % invalid above 12"), seed)
         assert many.low <= 12.5 <= many.high and many.high / many.low < 1.5
+
+
+@pytest.mark.parametrize("target", ["failed:0.05", "invalid:0.05"])
+def test_a_share_that_jumps_is_answered_though_the_crossing_is_at_a_load_that_was_tried(
+    target: str,
+) -> None:
+    """The crossing is the logarithm of a load and back, which may be a little more or less than that load."""
+
+    def load(level: float, rng: np.random.Generator, begins_s: float) -> Any:
+        return FailingLoad(int(level), 0.2 if level > 8 else 0.005, rng)
+
+    model = Server("jumps", target, "concurrency", 1, 64, 8.5, load)
+    for seed in range(12):
+        found = find(model, seed, budget_s=80.0)
+        assert found.answered and found.low <= 8.5 <= found.high
 
 
 def test_a_mean_is_judged_by_its_error() -> None:

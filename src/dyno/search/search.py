@@ -88,6 +88,7 @@ _UNEVEN = (1.0, 1.4, 0.8)  # lengths of probes: not in step with what the server
 _LONG_S, _LONG_SHARE = 6.0, 0.02
 _OPEN_S, _OPEN_MOST_S = 8.0, 20.0  # the same in an open loop: a queue takes its time
 _SLACK_S = 0.05
+_ROUNDING = 1e-9  # of a load, by its logarithm and back
 _NEARBY = 1.0  # log of a load over another
 # of the first long probe; of a short search, these shares
 _LOOK_S, _LOOK_SHARE, _OPEN_LOOK_SHARE = 30.0, 0.125, 0.09
@@ -1033,10 +1034,14 @@ class Search:
 
     def _side(self, below: bool) -> list[float]:
         """Return the loads that were tried on a side of the crossing."""
+        return [x for x in self._levels if self._is_below(x) == below]
+
+    def _is_below(self, level: float) -> bool:
+        """Return whether a load is below the crossing. One that the crossing is at has the side of its margin."""
         crossing = self.crossing()
-        if below:
-            return [x for x in self._levels if x < crossing]
-        return [x for x in self._levels if x > crossing]
+        if math.isclose(level, crossing, rel_tol=_ROUNDING):
+            return self.margin(level) < 0
+        return level < crossing
 
     def _end(self, below: bool, distance: float) -> float:
         """Return the load at this distance from the crossing, or one that was tried near it."""
