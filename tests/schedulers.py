@@ -565,7 +565,7 @@ def record_of(job: Job, claims: Sequence[str], rules: Rules | None = None) -> Re
         chunks = [
             seen
             for n, seen in enumerate(job.seen)
-            if job.made[n] != job.made[n - 1] or not n
+            if n + 1 == len(job.made) or job.made[n] != job.made[n + 1]
         ]
     times = {f"server_{name}_ns": round(said[name] * MS) for name in claims}
     return Record(

@@ -30,9 +30,9 @@ def _later(r: Record, times: int, by: int) -> Record:
 
 
 def seconds(records: list[Record]) -> float:
-    """Return the time on the processor, which others on the same cores don't lengthen much: the best of three."""
+    """Return the time on the processor, which others on the same cores don't lengthen much: the better of two."""
     best = float("inf")
-    for _ in range(3):
+    for _ in range(2):
         begin = time.process_time()
         explain(records, RunContext("run"))
         best = min(best, time.process_time() - begin)

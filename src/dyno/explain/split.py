@@ -300,13 +300,14 @@ class _Requests(NamedTuple):
         believed = bool(preemptions) and counted and not self._steps_unseen
         return believed and _counts(pauses, self.latency) and _narrow(pauses, self.latency)
 
-    def _hidden(self) -> np.ndarray:
-        """Return the server's decoding that no gap shows: it says that it took longer than the tokens to arrive."""
+    def _off(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return by how much gaps are shorter and longer than the decoding that the server reports: what is delivered
+        otherwise than it was made hides stalls, or looks like some."""
         seen: np.ndarray = (self.c.last - self.c.first)[self.rows]
         if self.claims.decode is None or self.d.alone:
-            return np.zeros_like(seen)
-        hidden: np.ndarray = np.maximum(self.claims.decode - seen, 0)
-        return hidden
+            return np.zeros_like(seen), np.zeros_like(seen)
+        off = self.claims.decode - seen
+        return np.maximum(off, 0), np.maximum(-off, 0)
 
     def _later_delivery(self, delivered: np.ndarray) -> PartColumn:
         slack = self.c.last_slack[self.rows]
@@ -326,8 +327,9 @@ class _Requests(NamedTuple):
         that may be anything. `by`: a part that was taken out, with its bounds."""
         decode, others = names
         slack = self.c.last_slack[self.rows]
-        hidden = self._hidden() + (0 if pauses is None else pauses)
-        stall = _stall(self.d, self.rows, left, hidden, self._unsure)
+        hidden, delivered = self._off()
+        hidden = hidden + (0 if pauses is None else pauses)
+        stall = _stall(self.d, self.rows, left, (hidden, delivered), self._unsure)
         less, more = (0, 0) if by is None else _about_its_sum(by)
         about = "from the first token to the last, without the parts above"
         paused = pauses is not None and pauses.sum() >= _FEW_PAUSES * self.latency.sum()
@@ -412,18 +414,24 @@ def _counts(pauses: PartColumn, latency: np.ndarray) -> bool:
 
 
 def _stall(
-    d: Disturbance, rows: np.ndarray, left: np.ndarray, hidden: np.ndarray, unsure: int
+    d: Disturbance,
+    rows: np.ndarray,
+    left: np.ndarray,
+    off: tuple[np.ndarray, np.ndarray],
+    unsure: int,
 ) -> PartColumn:
-    """`hidden`: time that may be stalls, too. `unsure`: by so much the sum may always be wrong."""
+    """`off`: time that may be stalls, too, and time that may be none. `unsure`: by so much the sum may always be
+    wrong."""
+    hidden, delivered = off
     value, low, high = (
         np.minimum(np.rint(column[rows]).astype(np.int64), left)
         for column in (d.stall, d.stall_low, d.stall_high)
     )
-    high = np.minimum(high + hidden, left)
+    low, high = np.maximum(low - delivered, 0), np.minimum(high + hidden, left)
     total = int(value.sum())
     least, most = (round(bound) for bound in d.stall_total)
     most += int(hidden.sum())
-    least, most = least - unsure, most + unsure
+    least, most = least - int(delivered.sum()) - unsure, most + unsure
     about = "gaps while another prompt was open, as far as they are longer than gaps without one"
     bounds = max(min(least, total), 0), max(min(most, int(left.sum())), total)
     return PartColumn(
