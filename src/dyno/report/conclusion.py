@@ -98,7 +98,7 @@ def conclude(
     # has the scores in words of its own
     if quality := list(front_sentences(entries, judge.differ)):
         all_contests = [c for c in all_contests if c.metric != "score"]
-    lead = lead_over_reference(entries, judge.differ) if quality else None
+    lead = lead_over_reference(entries, judge.differ)
     judged = [judge(contest, contest.ranked[1]) for contest in all_contests]
     unanswered = list(_unanswered(given, all_contests, limits))
     main = _main(judged)

@@ -312,7 +312,7 @@ class Finder:
         forms = answers.forms(trial, requests)
         if not forms.each:
             raise UsageError(
-                f"{setting_name('--target')} has invalid, but no request prescribes the form of its answer, as a JSON "
+                "The target limits invalid answers, but no request prescribes the form of its answer, as a JSON "
                 "schema or tools do. Use the data set structured-output, or response_format or tools in "
                 f"{setting_name('--extra-body')}."
             )
