@@ -1,7 +1,12 @@
 """Stalls: by how much gaps are longer while another request waits for its first token; and pauses.
 
 A gap is quiet if no other request waited for its first token during it. Quiet gaps show how long a step takes
-(`steps`). By how much the other gaps are longer is the stall, within bounds of all that may have made them so long.
+(`Steps`). By how much the other gaps are longer is the stall, within bounds of all that may have made them so long.
+
+All gaps of a run share what is wrong with its steps. A step is known where quiet gaps lie among the others in time.
+Where they lie at one end alone (an overload ends with some), the shortest of the other gaps must be like the shortest
+quiet ones: else the machine may have changed. A halt of the server is like a stall: quiet time says how many there may
+be.
 """
 
 from collections.abc import Sequence
@@ -11,7 +16,341 @@ import numpy as np
 
 from dyno.explain.columns import Columns
 from dyno.explain.gaps import StreamGaps, find_gaps, in_groups, is_little, together
-from dyno.explain.steps import LONG, Steps, StepsThen, settled_steps, steps_then
+
+# ---- how long a step takes ----
+
+STEPS = 10  # quiet steps that make a figure of how long one takes
+# A step's length is known to that share: contexts grow, clocks change.
+_KNOWN_WITHIN = 0.05
+_ERRORS = 3  # standard errors: all gaps of a run share one step's error
+_OUTLIER = 4  # times the median: longer quiet gaps count as that long
+_MISSING = 0.2  # of a step: by so much at most they are corrected
+LONG = 1.5  # times the median: such quiet gaps may be stalls that were seen late
+# How long after a wait gaps are quiet, in quiet gaps: so long that up to _FAR times later they are no shorter.
+_MARGINS = (1, 4, 16, 64)
+_FAR = 4
+_WINDOW = 40  # steps of one window, at least
+_WINDOWS = 16
+_ROUNDS = 5
+# Prompts whose tokens vary by that share of their mean explain the excess of a gap if it is that near to a straight
+# line, for that share of them.
+_VARY, _NEAR, _MOSTLY = 0.5, 0.3, 0.7
+_LEAST_RATIO = 0.1
+_IN_LONG = 0.7
+_UNKNOWN = 0.15  # of a step: by so much it may differ where none was seen
+_MOST_UNSEEN = 3.0  # e-fold
+_SHORTEST = 0.05  # quantile of gaps
+
+
+class Steps(NamedTuple):
+    """How long a step takes, by the number of streams; and bounds of that."""
+
+    streams: np.ndarray  # increasing
+    mean: np.ndarray
+    median: np.ndarray
+    error: np.ndarray
+    noise: float  # standard deviation of a quiet step, as a share of its length
+
+    def bounds(self, streams: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the length of a step with so many streams: at least, likely and at most."""
+        inside = np.clip(streams, self.streams[0], self.streams[-1])
+        known = np.interp(inside, self.streams, self.mean)
+        error = np.maximum(
+            np.interp(inside, self.streams, self.error), _KNOWN_WITHIN * known
+        )
+        # Beyond the streams that were seen: between a step of the same length and one in proportion.
+        far = known * np.maximum(streams, 1) / np.maximum(inside, 1)
+        low = np.minimum(known, far) - error
+        high = np.maximum(known, far) + error
+        likely = known + self._slope() * (streams - inside)
+        return np.maximum(low, 0), np.clip(likely, low, high), high
+
+    def usual(self, streams: np.ndarray) -> np.ndarray:
+        usual: np.ndarray = np.interp(streams, self.streams, self.median)
+        return usual
+
+    def _slope(self) -> float:
+        """Return by how much a further stream prolongs a step."""
+        if len(self.streams) < 2:
+            return 0.0
+        return max(float(np.polyfit(self.streams, self.mean, 1)[0]), 0.0)
+
+
+# ---- quiet steps ----
+
+
+def settled_steps(gaps: StreamGaps, rate: float) -> tuple[Steps | None, np.ndarray]:
+    """Return the steps, and which gaps are quiet: so long after the last wait that its end shows in no gap any more. A
+    stream that is delivered late shows it late."""
+    quiet = ~gaps.waiting & ~gaps.paused
+    unit = float(gaps.length[quiet].mean()) if quiet.any() else 0.0
+    for times in _MARGINS:
+        mine = quiet & (gaps.since >= times * unit)
+        far = quiet & (gaps.since >= _FAR * times * unit)
+        steps = quiet_steps(gaps.only(far), rate)
+        if steps is None:
+            return quiet_steps(gaps.only(mine), rate), mine
+        near = gaps.only(mine & ~far)
+        likely = float((near.chunks * steps.bounds(near.streams)[1]).sum())
+        if float(near.length.sum()) <= (1 + _KNOWN_WITHIN) * max(likely, 1.0):
+            return quiet_steps(gaps.only(mine), rate), mine
+    return None, quiet
+
+
+def quiet_steps(gaps: StreamGaps, rate: float) -> Steps | None:
+    """Return how long steps take, by these gaps. None: too few. `rate`: at which waits begin."""
+    # Streams of one step have one gap: as many of them as there are streams make a step.
+    parts = gaps.chunks / gaps.streams
+    if not len(parts) or float(parts.sum()) < STEPS:
+        return None
+    order = np.argsort(gaps.streams, kind="stable")
+    gaps, parts = gaps.only(order), parts[order]
+    groups = _groups(gaps.streams, np.cumsum(parts))
+    each = gaps.length / gaps.chunks
+    weight = np.bincount(groups, gaps.chunks)
+    median = np.array([np.median(part) for part in _pieces(each, groups)])
+    clipped = np.minimum(each, _OUTLIER * median[groups])
+    mean = np.bincount(groups, clipped * gaps.chunks) / weight
+    square = np.bincount(groups, gaps.chunks * (clipped - mean[groups]) ** 2) / weight
+    spread = np.sqrt(square)
+    # The longer a gap, the likelier a wait begins in it: of gaps that vary, the quiet ones are too short on average.
+    number = np.bincount(groups)
+    whole = np.bincount(groups, gaps.length) / number
+    variance = np.bincount(groups, (gaps.length - whole[groups]) ** 2) / number
+    missing = np.minimum(rate * variance * number / weight, _MISSING * mean)
+    mean = mean + missing
+    return Steps(
+        streams=np.bincount(groups, gaps.streams) / np.bincount(groups),
+        mean=mean,
+        median=median,
+        error=missing
+        + _ERRORS * spread / np.sqrt(np.maximum(np.bincount(groups, parts), 1)),
+        noise=float((spread / np.maximum(mean, 1)).mean()),
+    )
+
+
+def _groups(streams: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    """Return groups of neighbours with STEPS steps or more; all with one number of streams are in one. `steps`: up to
+    each gap."""
+    groups = np.minimum(steps // STEPS, max(steps[-1] // STEPS - 1, 0))
+    begins = np.concatenate([[True], np.diff(streams) > 0])
+    groups = groups[np.flatnonzero(begins)][np.cumsum(begins) - 1]
+    return np.unique(groups, return_inverse=True)[1]
+
+
+def _pieces(values: np.ndarray, groups: np.ndarray) -> list[np.ndarray]:
+    return np.split(values, np.flatnonzero(np.diff(groups)) + 1)
+
+
+# ---- steps at the time of a gap ----
+
+
+class StepsThen(NamedTuple):
+    """How long each gap would have been without the others; and what that leaves open of the sum of stalls, ns."""
+
+    low: np.ndarray
+    likely: np.ndarray
+    high: np.ndarray
+    chance: float  # both ways: of windows, each with its own error
+    halts: float  # of the server, that are likely among the gaps
+    halts_most: float
+
+
+def steps_then(
+    gaps: StreamGaps, which: tuple[np.ndarray, np.ndarray], steps: Steps, rate: float
+) -> StepsThen:
+    """`which`: quiet gaps, and those that may have stalls. `rate`: at which waits begin."""
+    quiet, hit = which
+    window, count = _windows(gaps, hit)
+    # Fewer streams at the end of a load, on a machine that slows down: neither is known without the other.
+    drift = None
+    for _ in range(_ROUNDS):
+        if drift is not None:
+            steps = _without(drift, gaps, quiet, window, rate) or steps
+        low, likely, high = (gaps.chunks * each for each in steps.bounds(gaps.streams))
+        drift = _drift(gaps, which, likely, window, count)
+    assert drift is not None
+    weight = np.bincount(window, np.where(hit, likely, 0), count)
+    chance = float(np.sqrt(((drift.error * weight) ** 2).sum()))
+    then = likely * drift.ratio[window]
+    halts, halts_most = _halts(gaps, which, then, rate)
+    return StepsThen(
+        low * drift.least[window],
+        then,
+        high * drift.most[window],
+        chance,
+        halts,
+        halts_most,
+    )
+
+
+def _without(
+    drift: "_Drift", gaps: StreamGaps, quiet: np.ndarray, window: np.ndarray, rate: float
+) -> Steps | None:
+    """Return the steps as if all windows had been like the mean one."""
+    length = gaps.length / np.maximum(drift.ratio[window], _LEAST_RATIO)
+    even = gaps._replace(begin=gaps.end - length.astype(np.int64))
+    return quiet_steps(even.only(quiet), rate)
+
+
+def _windows(gaps: StreamGaps, hit: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return the window of each gap: stretches of time with as many steps that may have stalls."""
+    steps = np.where(hit, gaps.chunks / gaps.streams, 0)
+    count = int(np.clip(steps.sum() // _WINDOW, 1, _WINDOWS))
+    order = np.argsort(gaps.end, kind="stable")
+    done = np.cumsum(steps[order]) / max(float(steps.sum()), 1.0)
+    window = np.empty(len(order), dtype=np.int64)
+    window[order] = np.minimum((done * count).astype(np.int64), count - 1)
+    return window, count
+
+
+class _Drift(NamedTuple):
+    """By window: how long steps were, of what all quiet ones say."""
+
+    ratio: np.ndarray
+    least: np.ndarray
+    most: np.ndarray
+    error: np.ndarray
+
+
+def _drift(
+    gaps: StreamGaps,
+    which: tuple[np.ndarray, np.ndarray],
+    likely: np.ndarray,
+    window: np.ndarray,
+    count: int,
+) -> _Drift:
+    quiet, hit = which
+    relative = gaps.length / np.maximum(likely, 1)
+    known, ratio, squared = _local(gaps, quiet, relative, window, count)
+    between = 0.0
+    if known.sum() > 1:
+        between = max(float(ratio[known].var(ddof=1) - squared[known].mean()), 0.0)
+    trust = between / np.maximum(between + squared, 1e-12)
+    places = np.flatnonzero(known)
+    inside = np.zeros(count, dtype=bool)
+    if len(places):
+        inside[places[0] : places[-1] + 1] = True
+    error = np.where(known, np.sqrt(trust * squared), np.where(inside, np.sqrt(between), 0))
+    ratio = np.where(known, 1 + trust * (ratio - 1), 1.0)
+    floor = _floor(relative, quiet, hit, window, count)
+    floor = np.where(inside | (np.abs(floor - 1) <= _KNOWN_WITHIN), 1.0, floor)
+    # A machine that became slower or faster may have done so before and after, too.
+    change = float(np.ptp(ratio[known])) if known.any() else 0.0
+    further = np.where(
+        _have_steps(relative, hit, window, count), change, max(change, _UNKNOWN)
+    )
+    # Where all gaps are longer, steps may be so much longer, or prompts may hide that they are as much shorter.
+    least = np.minimum(floor, 1 / np.maximum(floor, _LEAST_RATIO))
+    return _Drift(
+        ratio=np.where(inside, ratio, np.minimum(floor, 1)),
+        least=np.where(inside, ratio, np.maximum(least - further, 0)),
+        most=np.where(inside, ratio, np.maximum(floor, 1) + further),
+        error=_ERRORS * error,
+    )
+
+
+def _have_steps(
+    relative: np.ndarray, hit: np.ndarray, window: np.ndarray, count: int
+) -> np.ndarray:
+    """Return which windows have steps without a prompt among their gaps: then most of the excess is in a few long ones.
+    Where each step has some, the shortest gaps are no plain steps."""
+    excess = np.where(hit, np.maximum(relative - 1, 0), 0)
+    every = np.bincount(window, excess, count)
+    long = np.bincount(window, np.where(relative > LONG, excess, 0), count)
+    few: np.ndarray = long >= _IN_LONG * every
+    return few
+
+
+def _local(
+    gaps: StreamGaps,
+    quiet: np.ndarray,
+    relative: np.ndarray,
+    window: np.ndarray,
+    count: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return which windows have quiet steps, their mean length, and its squared error."""
+    mine = np.minimum(relative[quiet], _OUTLIER)
+    where, parts = window[quiet], (gaps.chunks / gaps.streams)[quiet]
+    steps = np.bincount(where, parts, count)
+    known = steps >= STEPS
+    whole = np.maximum(steps, 1e-9)
+    ratio = np.bincount(where, parts * mine, count) / whole
+    spread = np.bincount(where, parts * (mine - ratio[where]) ** 2, count) / whole
+    return known, np.where(known, ratio, 1.0), spread / np.maximum(steps, 1)
+
+
+def _floor(
+    relative: np.ndarray, quiet: np.ndarray, hit: np.ndarray, window: np.ndarray, count: int
+) -> np.ndarray:
+    """Return by window how long the shortest gaps are that may have stalls, of the shortest quiet ones."""
+    floor = np.ones(count)
+    if not quiet.any():
+        return floor
+    shortest = max(float(np.quantile(relative[quiet], _SHORTEST)), 1e-9)
+    for place in range(count):
+        mine = relative[hit & (window == place)]
+        if len(mine):
+            floor[place] = float(np.quantile(mine, _SHORTEST)) / shortest
+    return floor
+
+
+def _halts(
+    gaps: StreamGaps, which: tuple[np.ndarray, np.ndarray], step: np.ndarray, rate: float
+) -> tuple[float, float]:
+    """Return how much of the excess are halts, which are as likely while a prompt is open as in quiet time: likely, and
+    at most."""
+    quiet, hit = which
+    excess = gaps.length - step
+    unexplained = np.maximum(excess - _by_prompts(gaps, hit, excess), 0)
+    among = np.sort(unexplained[hit & (excess > step)])[::-1]
+    quiet_ns = float((gaps.length / gaps.streams)[quiet].sum())
+    if not len(among) or not quiet_ns:
+        return 0.0, 0.0
+    seen = quiet & (excess > step)
+    # The longer one is, the likelier a prompt comes meanwhile: for each that stays quiet there are so many.
+    each = np.exp(np.minimum(rate * gaps.length[seen], _MOST_UNSEEN))
+    share = (gaps.chunks / gaps.streams)[seen]
+    halts = float((share * each).sum())
+    times = 1 + float(gaps.length[hit].sum()) / quiet_ns
+    error = float(np.sqrt((share * each**2).sum()))
+    typical = float(gaps.length[hit & (excess > step)].mean())
+    unseen = float(np.exp(min(rate * typical, _MOST_UNSEEN)))
+    count = (halts + _ERRORS * (error + unseen)) * times - float(share.sum())
+    # One halt is always possible, for all streams.
+    count = max(count, float(gaps.streams[hit].mean()))
+    most = float(among[: round(count)].sum())
+    # Steps have the shorter ones in their mean.
+    beyond = np.maximum(gaps.length - _OUTLIER * step, 0)[seen] / gaps.streams[seen]
+    likely = float((beyond * each).sum()) * times - float(beyond.sum())
+    return min(max(likely, 0.0), most), most
+
+
+def _by_prompts(gaps: StreamGaps, hit: np.ndarray, excess: np.ndarray) -> np.ndarray:
+    """Return the excess that the prompts done in a gap explain: where it grows with their tokens for most of them, by a
+    straight line."""
+    nothing = np.zeros(len(excess))
+    mine = hit & (gaps.prompts > 0)
+    if mine.sum() < STEPS:
+        return nothing
+    line = np.zeros(2)
+    for _ in range(_ROUNDS):
+        x, y = gaps.prompts[mine], excess[mine]
+        if np.ptp(x) < _VARY * x.mean():
+            return nothing
+        line = np.polyfit(x, y, 1)
+        off = np.abs(excess - np.polyval(line, gaps.prompts))
+        limit = 2 * float(np.median(off[mine]))
+        mine = hit & (gaps.prompts > 0) & (off <= limit)
+        if mine.sum() < STEPS:
+            return nothing
+    said = np.where(gaps.prompts > 0, np.polyval(line, gaps.prompts), 0)
+    every = hit & (gaps.prompts > 0)
+    near = np.abs(excess - said)[every] <= _NEAR * np.maximum(said[every], 0)
+    return np.maximum(said, 0) if near.mean() >= _MOSTLY and line[0] > 0 else nothing
+
+
+# ---- what is beyond a step ----
 
 _UNSEEN = 1.1  # pauses of less than two steps aren't seen
 Unknown = Literal["", "few", "groups", "apart"]
