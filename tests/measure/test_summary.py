@@ -1467,7 +1467,9 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
     (answers.constrained, evidence({"structured": FORMS}), None, None),
     (
         answers.constrained,
-        evidence({"structured": msgspec.structs.replace(FORMS, tpot_ms=20.0)}),
+        evidence(
+            {"structured": msgspec.structs.replace(FORMS, tpot_ms=20.0, tpot_slower=5.0)}
+        ),
         "answers.constrained",
         "note",
     ),

@@ -217,6 +217,7 @@ def test_a_limit_of_invalid_answers_needs_requests_that_prescribe_a_form(
     assert "no request prescribes the form of its answer" in capsys.readouterr().err
 
 
+@pytest.mark.engines
 def test_the_answer_ends_with_the_command_that_measures_it_again(
     fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -275,10 +275,10 @@ def _serving(rows: Sequence[_TrialLine]) -> _Columns:
         )
     if any(_accepted(row) is not None for row in rows):
         figures.append(_ACCEPTED._replace(keep=True))
-    return [
-        *figures,
-        _DURATION,
-    ], "tok/s: output tokens over the whole run. Latencies in ms, from sending."
+    about = "Latencies in ms, from sending."
+    if OUTPUTS[0] in _speeds(entries):
+        about = f"tok/s: output tokens over the whole run. {about}"
+    return [*figures, _DURATION], about
 
 
 def _answers(rows: Sequence[_TrialLine]) -> list[FindAnswer]:

@@ -366,6 +366,9 @@ class RunTables:
         for table, named in _EXPLAINED.items():
             self._insert(table, {name: kind for name, (kind, _) in named.items()}, [])
         self._sizes: dict[str, int] = {}
+        self._complete = set(
+            _MAY_BE_CUT
+        )  # tables whose files aren't looked at for a cut line
         self._long = {table: self._files(folders, table) for table in _LONG}
         for table, paths in self._long.items():
             self._view(table, paths, _OBJECT)
@@ -483,19 +486,36 @@ class RunTables:
         name, readable = _LONG[table], []
         for path in (folder / name for folder in folders if (folder / name).exists()):
             try:
-                damage = _damage(path, may_be_cut=table in _MAY_BE_CUT)
+                with opened(path) as file:
+                    begins = file.read(_BEGINS)
             except OSError as e:
                 self.unreadable.append(f"{path} can't be read: {e.strerror}.")
                 continue
-            if damage:
-                self.unreadable.append(f"{path} is damaged: {damage}.")
+            # as a machine that lost its power leaves a file; DuckDB does not always mind them
+            if b"\0" in begins:
+                self.unreadable.append(
+                    f"{path} is damaged: it has bytes of zero instead of text."
+                )
             else:
                 readable.append(path)
         return readable
 
+    def _leave_out_cut(self, table: str) -> None:
+        """Leave out the files whose last line ends in the middle, once a query asks for them: DuckDB does not always
+        mind them."""
+        if table in self._complete:
+            return
+        self._complete.add(table)
+        cut = [path for path in self._long[table] if _is_cut(path)]
+        self._long[table] = [path for path in self._long[table] if path not in cut]
+        for path in cut:
+            self.unreadable.append(f"{path} is damaged: its last line is cut.")
+
     def _fit(self, tables: list[str]) -> None:
         """Allow as much room as these files need, and no more threads than there is room for: DuckDB takes twice the
         longest line for each thread."""
+        for table in tables:
+            self._leave_out_cut(table)
         longest = {
             table: max((_longest_line(path) for path in self._long[table]), default=0)
             for table in tables
@@ -911,23 +931,18 @@ def _lines(
     )
 
 
-def _damage(path: Path, may_be_cut: bool) -> str:
-    """Say what is wrong with a file, where DuckDB does not always mind: bytes of zero, as a machine that lost its power
-    leaves them, and a last line that ends in the middle. '': nothing."""
+def _is_cut(path: Path) -> bool:
+    """Return whether a file's last line ends in the middle."""
     with opened(path) as file:
-        if b"\0" in file.read(_BEGINS):
-            return "it has bytes of zero instead of text"
-        if may_be_cut:
-            return ""
         file.seek(max(file.seek(0, os.SEEK_END) - _ENDS, 0))
         before, newline, last = file.read().rpartition(b"\n")
     if not last or (not newline and len(before + last) == _ENDS):
-        return ""
+        return False
     try:
         msgspec.json.decode(last)
     except msgspec.DecodeError:
-        return "its last line is cut"
-    return ""
+        return True
+    return False
 
 
 def _longest_line(path: Path) -> int:

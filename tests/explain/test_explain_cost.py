@@ -3,10 +3,13 @@
 import time
 
 import msgspec
+import pytest
 
 from dyno.explain.explain import RunContext, explain
 from dyno.facts.record import Record
 from schedulers import Load, Rules, simulate
+
+pytestmark = pytest.mark.nightly
 
 MOST_S = 5.0
 
