@@ -338,6 +338,18 @@ def requests(count: int, output_tokens: int = 4, prompt: str = "a b c") -> list[
     return [Request(prompt, len(prompt.split()), output_tokens)] * count
 
 
+def ends_ms(result: dict[str, Any], key: str) -> tuple[float, float]:
+    """Return a latency of a result file, 'mean_ttft_ms', twice; or its bounds, where a busy client knew no more."""
+    if result[key] is not None:
+        return result[key], result[key]
+    name, _, stem = key.removesuffix("_ms").partition("_")
+    of = {"probe": "probe_"}.get(name, "")
+    if of:
+        name, _, stem = stem.partition("_")
+    low, high = result["dyno"]["bounds"][of + stem][name.removeprefix("p")]
+    return low, high
+
+
 def drive(
     base_urls: str | Sequence[str],
     wanted: Sequence[Request],

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from conftest import StartFake
+from conftest import StartFake, ends_ms
 from dyno.cli.main import main
 from dyno.workload import pictures
 
@@ -48,7 +48,7 @@ def test_an_api_of_text_has_all_latencies_and_the_servers_counts(
     assert result["completed"] == 8
     assert result["total_output_tokens"] == 8 * 6
     assert result["total_input_tokens"] == 8 * 20
-    assert result["mean_ttft_ms"] > 0 and result["mean_itl_ms"] > 0
+    assert ends_ms(result, "mean_ttft_ms")[1] > 0 and ends_ms(result, "mean_itl_ms")[1] > 0
     assert result["dyno"]["tokens_by"] == {"usage": 8}
 
 
@@ -62,7 +62,7 @@ def test_an_answer_in_one_piece_has_an_end_and_no_first_token(
     result = measured(fake(gap_ms=3).base_url, tmp_path, capsys, *words)
     assert result["completed"] == 8
     assert result["total_output_tokens"] == 8 * 6
-    assert result["mean_e2el_ms"] >= 5 + 5 * 3
+    assert ends_ms(result, "mean_e2el_ms")[1] >= 5 + 5 * 3
     assert result["mean_ttft_ms"] is None
     assert result["mean_tpot_ms"] is None
     assert result["mean_itl_ms"] is None
@@ -110,7 +110,8 @@ def test_a_model_without_text_is_measured_in_inputs(
     assert result["total_input_tokens"] == 24 * 20
     assert result["total_output_tokens"] == 0
     assert result["input_sequence_throughput"] == pytest.approx(24 / result["duration"])
-    assert result["mean_ttft_ms"] is None and result["mean_e2el_ms"] > 0
+    assert result["mean_ttft_ms"] is None
+    assert ends_ms(result, "mean_e2el_ms")[1] > 0
 
 
 @pytest.mark.parametrize("backend", ["vllm-rerank", "vllm-score"])
@@ -466,7 +467,8 @@ def test_a_template_describes_an_endpoint_that_dyno_does_not_know(
     words = ("--backend", "json", "--request-template", str(path), *SHORT)
     result = measured(fake(gap_ms=3).base_url, tmp_path, capsys, *words)
     assert (result["total_input_tokens"], result["total_output_tokens"]) == (160, 48)
-    assert result["mean_itl_ms"] == pytest.approx(3, rel=0.5)
+    shortest, longest = ends_ms(result, "mean_itl_ms")
+    assert shortest < 4.5 and longest > 2.9
     assert result["dyno"]["finish_reasons"] == {"length": 8}
 
 

@@ -4,7 +4,7 @@ import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -15,6 +15,7 @@ from dyno.clock import now_ns
 from dyno.facts.load import LoadSpec
 from dyno.load.progress import FollowedResponse, Progress
 from dyno.load.slices import joined
+from dyno.load.wire import TICK_NS
 from dyno.units import NS_PER_S, seconds
 
 pytestmark = pytest.mark.real  # starts processes, uses sockets or takes seconds
@@ -30,7 +31,7 @@ class SteadyServer:
     def __init__(
         self, scripted: Serve, gap_s: float, bundle: int = 1, usage: bool = True
     ) -> None:
-        self.sent: list[tuple[int, int]] = []  # when, tokens
+        self.sent: list[tuple[int, int]] = []  # a write begins, it is done
         self._gap_s, self._bundle, self._usage = gap_s, bundle, usage
         self._lock = threading.Lock()
         self.base_url = scripted(self._talk).base_url
@@ -43,12 +44,13 @@ class SteadyServer:
             for _ in range(count // self._bundle):
                 due += self._gap_s
                 time.sleep(max(due - time.monotonic(), 0))
+                begun_ns = now_ns()
                 self._event(
                     sock,
                     b'{"choices":[{"index":0,"text":"%s"}]}' % (b" tok" * self._bundle),
                 )
                 with self._lock:
-                    self.sent.append((now_ns(), self._bundle))
+                    self.sent.append((begun_ns, now_ns()))
             self._event(
                 sock, b'{"choices":[{"index":0,"text":"","finish_reason":"length"}]}'
             )
@@ -67,10 +69,25 @@ class SteadyServer:
             time.sleep(0.002)  # a read of its own
         sock.sendall(b"%x\r\ndata: %s\n\n\r\n" % (len(data) + 8, data))
 
-    def rate(self, from_ns: int, to_ns: int) -> float:
-        times = [at for at, _ in sorted(self.sent)]
-        tokens = (bisect_right(times, to_ns) - bisect_right(times, from_ns)) * self._bundle
-        return tokens / ((to_ns - from_ns) / NS_PER_S)
+    def rates(self, begin: "Tick", end: "Tick") -> tuple[float, float]:
+        """Return the least and the most that may have arrived a second: between two looks of a client that may have
+        read what was sent while it slept, or not yet."""
+        begun, done = sorted(at for at, _ in self.sent), sorted(at for _, at in self.sent)
+        least = bisect_right(done, end.at_ns - end.late_ns) - bisect_right(
+            begun, begin.at_ns
+        )
+        most = bisect_right(begun, end.at_ns) - bisect_right(
+            done, begin.at_ns - begin.late_ns
+        )
+        span_s = (end.at_ns - begin.at_ns) / NS_PER_S
+        return least * self._bundle / span_s, most * self._bundle / span_s
+
+
+class Tick(NamedTuple):
+    at_ns: int
+    late_ns: (
+        int  # how much longer than a tick's length no look was taken: 0 on a quiet machine
+    )
 
 
 class Shown:
@@ -93,11 +110,18 @@ class Shown:
         self, server: SteadyServer, start_ns: int, after_s: float = 1.0, ended: int = 0
     ) -> list[float]:
         """Return by what share each value is off the server's own rate in the same window."""
-        return [
-            shown / server.rate(start_ns + begin, start_ns + end) - 1
-            for begin, end, shown, done in self.values
-            if seconds(end) > after_s and done >= ended
-        ]
+        late_ns, before = {0: 0}, 0
+        for _, at, _, _ in self.values:
+            late_ns[at] = max(at - before - 2 * TICK_NS, 0)
+            before = at
+        shares = []
+        for begin, end, shown, done in self.values:
+            if seconds(end) > after_s and done >= ended:
+                ticks = (Tick(start_ns + at, late_ns[at]) for at in (begin, end))
+                least, most = server.rates(*ticks)
+                inside = min(max(shown, least), most)
+                shares.append(shown / inside - 1 if inside else shown)
+        return shares
 
 
 def few(off: list[float]) -> bool:

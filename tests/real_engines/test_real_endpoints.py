@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import gguf_files
+from conftest import ends_ms
 from dyno.cli.main import main
 from dyno.engines import model
 from dyno.engines.environment import installed
@@ -50,8 +51,9 @@ def test_llama_cpp_speaks_each_api_of_text(
     assert result["dyno"]["tokens_by"] == {"usage": 6}
     # a chat template's marks come on top
     assert 6 * 40 < result["total_input_tokens"] < 6 * 60
-    assert (result["mean_ttft_ms"] is None) == bool(form)
-    assert result["mean_e2el_ms"] > 0
+    known = result["mean_ttft_ms"] is not None or "ttft" in result["dyno"]["bounds"]
+    assert known != bool(form)
+    assert ends_ms(result, "mean_e2el_ms")[1] > 0
 
 
 @pytest.mark.parametrize("backend", ["openai-responses", "anthropic"])

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from conftest import StartFake
+from conftest import StartFake, ends_ms
 from dyno.cli.main import main
 from dyno.engines.model import FOLDER
 from dyno.facts.target import TargetSpec
@@ -63,7 +63,8 @@ def test_probes_are_sent_beside_the_load_and_are_in_no_figure_of_it(
     # Two requests in flight take 120 ms: 6 rounds are 0.7 s, so some 14 probes, on a busy machine perhaps fewer.
     done = result["probe_completed"]
     assert 5 <= done <= len(probes) and result["probe_failed"] == 0
-    assert 40 <= result["probe_median_e2el_ms"] <= result["probe_max_e2el_ms"]
+    lowest, middle = ends_ms(result, "probe_median_e2el_ms")
+    assert middle >= 39 and lowest <= ends_ms(result, "probe_max_e2el_ms")[1]
     assert result["dyno"]["sent"] == 12
     stored = run()
     assert not stored.probe_path.exists()  # its figures are kept
@@ -82,7 +83,7 @@ def test_a_probe_waits_for_no_slot_of_the_load(
     )
     result = json.loads(capsys.readouterr().out)
     assert result["probe_completed"] >= 5
-    assert result["probe_median_e2el_ms"] < 400
+    assert ends_ms(result, "probe_median_e2el_ms")[0] < 400
 
 
 def test_the_block_has_vllm_s_lines_about_probes(

@@ -199,6 +199,12 @@ def _probes(probes: ProbeSummary | None) -> dict[str, Any]:
     }
 
 
+def _bounds_of_probes(probes: ProbeSummary | None) -> dict[str, Any]:
+    if probes is None or not probes.e2el.bounds:
+        return {}
+    return {"probe_e2el": probes.e2el.bounds}
+
+
 def _speculation(telemetry: TelemetrySummary | None) -> dict[str, Any]:
     """Return vLLM's keys of speculative decoding; none where nothing was drafted."""
     if telemetry is None or telemetry.acceptance is None:
@@ -252,6 +258,7 @@ def _served(
         "bounds": {
             **s.bounds,
             **{name: d.bounds for name, d in s.latencies.items() if d.bounds},
+            **_bounds_of_probes(s.probes),
         },
         "freezes": msgspec.to_builtins(s.freezes),
         "unfrozen": msgspec.to_builtins(s.unfrozen),
