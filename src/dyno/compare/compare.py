@@ -23,6 +23,7 @@ from dyno.facts.comparison import (
 )
 from dyno.facts.finding import Finding, verdict, worst_first
 from dyno.facts.imported import Row, RowKind, Scalar
+from dyno.facts.load import PACING
 from dyno.facts.metric import STEMS, THROUGHPUTS, better, latency
 from dyno.measure.estimate import ALLOWED, NARROW, estimates, value_of
 from dyno.measure.greedy import agreement
@@ -43,8 +44,6 @@ _DEFAULTS: dict[RowKind, tuple[str, ...]] = {
     "micro": ("speed",),
     "quality": ("score",),
 }
-# settings of a load that fix the throughput
-_FIXING = ("rate", "session_rate", "speedup", "--rate-schedule")
 _PERHAPS: dict[Word, Word] = {
     "higher": "perhaps higher",
     "lower": "perhaps lower",
@@ -495,7 +494,7 @@ def _least_sure(known: Sequence[tuple[float, bool]], count: int) -> dict[bool, f
 def _first_asked(pairing: Pairing) -> str:
     """Return the figure that a comparison at this load asks for first: the throughput, where the load doesn't fix it.
     '': none comes before the others."""
-    if pairing.kind != "serve" or any(name in pairing.load for name in _FIXING):
+    if pairing.kind != "serve" or any(name in pairing.load for name in PACING):
         return ""
     return next((d.metric for d in pairing.differences if d.metric in THROUGHPUTS), "")
 

@@ -1,7 +1,7 @@
 """Where the time went: records and what a server says of its times → parts that add up to the latency.
 
-`columns` has the records as arrays; `gaps` the time between tokens, and whether it shows an engine's steps; `steps`
-says how long these are without other prompts, `stalls` by how much they are longer; `bounds` is the least that the
-hardware allows; `split` puts the parts together, and `explain` adds up a run; `difference` compares two sides; `events`
-finds what happened around a slow request.
+`columns` has the records as arrays; `gaps` the time between tokens, and whether it shows an engine's steps; `stalls`
+says how long these are without other prompts, and by how much they are longer; `bounds` is the least that the hardware
+allows; `split` puts the parts together, and `explain` adds up a run; `difference` compares two sides; `events` finds
+what happened around a slow request.
 """

@@ -27,7 +27,7 @@ _IN_GROUPS = 0.1  # of the chunks, that came together with others of their strea
 # too late to say what was waiting when they were made. A smaller excess than _LITTLE of the time shows neither.
 _TOGETHER_AT_LEAST = 0.6
 _LITTLE = 0.02
-_LONG = 1.5  # times its steps: such a gap waited
+LONG = 1.5  # times its steps: such a gap waited, or shows late that the server did
 # Chunks of one step arrive together, and then there is silence: of the way from chance (0) to one moment (1).
 _SILENCE_AT_LEAST = 0.5
 _LOOKED_AT = 2000  # gaps
@@ -306,7 +306,7 @@ def is_little(excess: float, length: np.ndarray) -> bool:
 def wait_together(gaps: StreamGaps, hit: np.ndarray, excess: np.ndarray) -> bool:
     """Return whether the streams of a gap that is longer than its steps waited, too."""
     length = gaps.length
-    long = excess > (_LONG - 1) * (length - excess)
+    long = excess > (LONG - 1) * (length - excess)
     chosen = hit & long & (gaps.streams > 1)
     whole = float(excess[chosen].sum())
     if is_little(whole, length):

@@ -20,10 +20,8 @@ WIDEST = 0.15  # of the latency: a part whose bounds are farther apart is joined
 # Of the latency: pauses that are none, and pauses that leave stalls unknown where they are no preemptions.
 _NO_PAUSES = 0.005
 _FEW_PAUSES = 0.02
-_MOST_PAUSES, _PAUSES_BESIDE = (
-    2,
-    3,
-)  # for each preemption that the server counts, and besides
+# for each preemption that the server counts, and besides
+_MOST_PAUSES, _PAUSES_BESIDE = 2, 3
 _UNSURE = 0.005  # of the latency: stalls and pauses may always be wrong by as much
 _NO_PART = 0.005  # of the latency: a part of nothing, with bounds under that, is left out
 # A server's times that exceed what was measured by more are not used.

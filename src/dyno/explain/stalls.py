@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from dyno.explain.columns import Columns
-from dyno.explain.gaps import StreamGaps, find_gaps, in_groups, is_little, together
+from dyno.explain.gaps import LONG, StreamGaps, find_gaps, in_groups, is_little, together
 
 # ---- how long a step takes ----
 
@@ -25,7 +25,6 @@ _KNOWN_WITHIN = 0.05
 _ERRORS = 3  # standard errors: all gaps of a run share one step's error
 _OUTLIER = 4  # times the median: longer quiet gaps count as that long
 _MISSING = 0.2  # of a step: by so much at most they are corrected
-LONG = 1.5  # times the median: such quiet gaps may be stalls that were seen late
 # How long after a wait gaps are quiet, in quiet gaps: so long that up to _FAR times later they are no shorter.
 _MARGINS = (1, 4, 16, 64)
 _FAR = 4

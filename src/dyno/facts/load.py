@@ -293,6 +293,9 @@ LEVELS = (
     "speedup",
     "batch_size",
 )  # what a sweep raises, in this order of preference
+RATES = ("rate", "session_rate")
+# settings by which the load fixes the throughput, whatever the server could do
+PACING = (*RATES, "speedup", "--rate-schedule")
 # a load that changes has no level
 SCHEDULES = ("--concurrency-schedule", "--rate-schedule")
 # How much was asked at once. requests: how many were sent, where nothing else is known of the load.

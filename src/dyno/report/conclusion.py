@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -98,7 +99,7 @@ def conclude(
     # has the scores in words of its own
     if quality := list(front_sentences(entries, judge.differ)):
         all_contests = [c for c in all_contests if c.metric != "score"]
-    lead = lead_over_reference(entries, judge.differ)
+    lead = partial(lead_over_reference, entries, judge.differ)
     judged = [judge(contest, contest.ranked[1]) for contest in all_contests]
     unanswered = list(_unanswered(given, all_contests, limits))
     main = _main(judged)
@@ -148,14 +149,13 @@ def _of_speeds(
     answer: list[str],
     main: Judged | None,
     quality: Sequence[str],
-    lead: tuple[Entry, Entry] | None,
+    lead: Callable[[], tuple[Entry, Entry] | None],
 ) -> list[str]:
     """Return the contest's sentences, unless those about quality say as much: that speeds can't be separated, or how
-    far the first is ahead of the second."""
+    far the first is ahead of the second. `lead`: whose speeds they compare."""
     if not quality or main is None or main.difference is None:
         return answer
-    known = lead is not None and lead == (main.leader, main.other)
-    if known and len(main.contest.entries) == 2:
+    if len(main.contest.entries) == 2 and lead() == (main.leader, main.other):
         return []
     return answer if main.leads else []
 

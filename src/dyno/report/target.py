@@ -13,7 +13,7 @@ import msgspec
 
 from dyno.facts.entry import Entry, Number
 from dyno.facts.limits import SHARES, Limit
-from dyno.facts.load import COUNTED, Load
+from dyno.facts.load import COUNTED, RATES, Load
 from dyno.facts.metric import THROUGHPUTS, TOKEN_THROUGHPUTS, better, words
 from dyno.facts.metric import latency as parts
 from dyno.facts.report import Best
@@ -466,7 +466,7 @@ def _contest(
     speed = _shared_figure(able, THROUGHPUTS)
     if speed is not None:
         contest = _by_speed(kind, about, able, axis, speed, within_target)
-        if axis not in ("rate", "session_rate") or contest.lead() >= ALIKE:
+        if axis not in RATES or contest.lead() >= ALIKE:
             return contest
     # Where all serve what is offered, or none has a speed, who answers sooner leads: at the highest load that all have.
     wait = _shared_figure(able, WAITS)

@@ -109,7 +109,7 @@ class Run:
         self.probe_path = path / "probes.spool"  # of requests beside the load
         self.engine_path = path / "engine.json"
         self.client_path = path / "client.json"
-        # of `vllm bench forward --output-json`, if somebody put it here
+        # of `vllm bench forward --output-json`, where the user has put it
         self.forward_path = path / "forward.json"
         # written by the sampler; absent in runs of older versions
         self.telemetry_path = path / "telemetry.jsonl"

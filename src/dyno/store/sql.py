@@ -205,7 +205,7 @@ _LONG = {
     "iterations": "iterations.jsonl",
     "telemetry": "telemetry.jsonl",
 }
-# its last line is left out then
+# tables whose files may end in the middle of a line: that line is left out
 _MAY_BE_CUT = ("telemetry",)
 _RECORDS: dict[str, tuple[type, str]] = {
     "requests": (Record, _REQUESTS),
@@ -366,9 +366,8 @@ class RunTables:
         for table, named in _EXPLAINED.items():
             self._insert(table, {name: kind for name, (kind, _) in named.items()}, [])
         self._sizes: dict[str, int] = {}
-        self._complete = set(
-            _MAY_BE_CUT
-        )  # tables whose files aren't looked at for a cut line
+        # tables whose files need not be looked at (again) for a cut line
+        self._complete = {*_MAY_BE_CUT}
         self._long = {table: self._files(folders, table) for table in _LONG}
         for table, paths in self._long.items():
             self._view(table, paths, _OBJECT)
@@ -502,7 +501,7 @@ class RunTables:
 
     def _leave_out_cut(self, table: str) -> None:
         """Leave out the files whose last line ends in the middle, once a query asks for them: DuckDB does not always
-        mind them."""
+        refuse them."""
         if table in self._complete:
             return
         self._complete.add(table)

@@ -8,7 +8,7 @@ import altair as alt
 import msgspec
 
 from dyno.facts.entry import Entry, Number
-from dyno.facts.load import AXES, KEYS, LOADS, Load
+from dyno.facts.load import AXES, KEYS, LOADS, RATES, Load
 from dyno.facts.metric import metric
 from dyno.facts.report import Chart
 from dyno.report.charts import base, vega
@@ -80,9 +80,7 @@ def throughput(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     if not any(e.load.get("depth") for e in micro):
         micro = [_without_length(e) for e in micro]
     yield from against(SPEED, micro, look, ["context"])
-    yield from against(
-        SERVED, [e for e in entries if e.kind == "serve"], look, ["rate", "session_rate"]
-    )
+    yield from against(SERVED, [e for e in entries if e.kind == "serve"], look, RATES)
 
 
 def _without_length(micro: Entry) -> Entry:
