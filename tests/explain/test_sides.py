@@ -115,6 +115,19 @@ def test_a_histogram_that_does_not_fit_is_not_used(
     assert sum(p.total_ns for p in e.parts) == e.latency_ns
 
 
+def test_the_engines_count_of_its_steps_is_printed_and_used_for_no_part() -> None:
+    run = simulate(Rules(slots=8), Load(concurrency=24))
+    engines = [EngineTelemetry(0, 5, steps=n, step_tokens=4 * n) for n in (1000, 500)]
+    telemetry = TelemetrySummary(0.2, 1.0, 0.0, 0.2, engines=engines)
+    silent, counted = (
+        explain(run.records, RunContext("run", telemetry=t)).explanation
+        for t in (None, telemetry)
+    )
+    (note,) = [text for text in counted.notes if text not in silent.notes]
+    assert "1,500 steps with 4.00 tokens each" in note
+    assert counted.parts == silent.parts
+
+
 def test_times_of_each_answer_go_before_histograms() -> None:
     e = with_histogram(2.0, 200, ALL)[0].explanation
     assert [p.covers for p in e.parts] == [p.covers for p in e.request_parts]

@@ -69,6 +69,8 @@ def test_the_metrics_of_a_real_vllm_are_read() -> None:
         "prefill_s": 1669.8154882920376,
         "decode_s": 12220.24598402299,
         "timed_requests": 4837.0,
+        "steps": 7679.0,
+        "step_tokens": 3093877.0,
     }
 
 

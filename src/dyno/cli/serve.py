@@ -714,8 +714,10 @@ def target(o: argparse.Namespace) -> tuple[TargetSpec, dict[str, str]]:
     ):
         raise UsageError(vocabulary.sentence(mistake))
     backend = o.endpoint_type or o.backend or "openai"
-    path = _template(o, backend).get("path") or PROTOCOLS[backend].path
-    endpoint = o.endpoint or path
+    protocol, described = PROTOCOLS[backend], _template(o, backend).get("path")
+    streamed = flags.values(o, TrialSpec).get("stream", True)
+    path = protocol.path if streamed else protocol.path_in_one_piece
+    endpoint = o.endpoint or described or path
     base_url, *more_urls = _urls(o, endpoint)
     headers = request_headers(flags.pairs(o.header, "--header"))
     check_plain(endpoint, f"--endpoint {endpoint!r}")

@@ -51,6 +51,7 @@ def known() -> Known:
         backends=Derived(KINDS, attrgetter("backend")),
         starts=Derived(KINDS, attrgetter("starts")),
         paths=Derived(PROTOCOLS, attrgetter("path")),
+        whole_paths=Derived(PROTOCOLS, attrgetter("path_in_one_piece")),
         fields=Derived(PROTOCOLS, attrgetter("fields")),
         prompts_needed=prompts_needed,
         recipe_problem=steps.problem,

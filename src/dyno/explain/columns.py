@@ -17,7 +17,8 @@ class Columns(NamedTuple):
 
     number: np.ndarray  # of the request in its workload
     engine: np.ndarray  # of several, each with an address of its own
-    completed: np.ndarray  # with at least one chunk: these are explained
+    completed: np.ndarray  # with at least one chunk, or in one piece: these are explained
+    in_one_piece: np.ndarray
     failed: np.ndarray
     due: np.ndarray
     sent: np.ndarray
@@ -36,6 +37,7 @@ class Columns(NamedTuple):
     queue: np.ndarray  # as the server reports it, or NONE
     prefill: np.ndarray
     decode: np.ndarray
+    work: np.ndarray  # prefill and decode
     times: np.ndarray  # of all chunks
     starts: np.ndarray  # the first chunk of each request in `times`
     counts: np.ndarray  # chunks of each request
@@ -66,20 +68,22 @@ def columns(records: Iterable[Record]) -> Columns:
     width = len(Columns._fields) - 1
     table = np.array(rows, dtype=np.int64).reshape(-1, width).T
     values = dict(zip((f for f in Columns._fields if f != "times"), table, strict=True))
-    for name in ("completed", "failed"):
+    for name in ("completed", "in_one_piece", "failed"):
         values[name] = values[name].astype(bool)
     return Columns(**values, times=np.array(times, dtype=np.int64))
 
 
 def _row(r: Record) -> tuple[int, ...]:
-    first = timing.first(r) or timing.Span(r.end_ns, r.end_ns)
-    last = timing.last(r) or first
+    whole = r.answered_ns is not None
+    last = timing.last(r) or timing.Span(r.end_ns, r.end_ns)
+    first = timing.first(r) or last
     tokens = r.output_tokens or len(r.chunk_ns)
-    claims = (r.server_queue_ns, r.server_prefill_ns, r.server_decode_ns)
+    claims = (r.server_queue_ns, r.server_prefill_ns, r.server_decode_ns, r.server_work_ns)
     return (
         r.index,
         r.replica,
-        r.error is None and len(r.chunk_ns) > 0,
+        r.error is None and (whole or len(r.chunk_ns) > 0),
+        whole,
         r.error is not None,
         r.due_ns,
         r.sent_ns,

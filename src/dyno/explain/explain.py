@@ -13,6 +13,7 @@ from dyno.explain.split import CLAIM_SLACK, PartColumn, Split, split, title_of
 from dyno.facts.explanation import Explanation, Part, PartSource
 from dyno.facts.record import ClientFacts, Record
 from dyno.facts.telemetry import EngineTelemetry, Sample, TelemetrySummary
+from dyno.numbers import number
 from dyno.units import NS_PER_MS, NS_PER_S
 
 _COUNTS_DIFFER = 0.01  # of a histogram's requests and those of the load
@@ -57,7 +58,7 @@ def without_claims(each: Explained) -> Explained:
             msgspec.structs.replace(e, timed_requests=None) for e in telemetry.engines
         ]
         telemetry = msgspec.structs.replace(telemetry, engines=engines)
-    c = c._replace(queue=silent, prefill=silent, decode=silent)
+    c = c._replace(queue=silent, prefill=silent, decode=silent, work=silent)
     return _explained(c, each.context._replace(telemetry=telemetry))
 
 
@@ -71,6 +72,7 @@ def _explained(c: Columns, context: RunContext) -> Explained:
     each = totals(parts.parts, parts.latency)
     engines = telemetry.engines if telemetry is not None else []
     ended = int(c.completed.sum())
+    notes += _counted_steps(telemetry)
     tail = happenings.slowest()
     explanation = Explanation(
         run=context.run,
@@ -87,6 +89,17 @@ def _explained(c: Columns, context: RunContext) -> Explained:
         notes=notes,
     )
     return Explained(explanation, c, parts, happenings, context)
+
+
+def _counted_steps(telemetry: TelemetrySummary | None) -> list[str]:
+    """Return the engine's own count of its steps, beside which the time between tokens can be read."""
+    steps = telemetry.total("steps") if telemetry is not None else None
+    each = telemetry.ratio("step_tokens", "steps") if telemetry is not None else None
+    if steps is None or each is None:
+        return []
+    return [
+        f"The engine counts {round(steps):,} steps with {number(each, digits=3)} tokens each, of prompts and answers."
+    ]
 
 
 # ---- all requests together, and what the server reports of all of them ----

@@ -102,6 +102,10 @@ _TO_THE_FIRST = (
     "prefill_above",
     "first_delivery",
 )
+# What a server's times of an answer in one piece are made of, and all that comes after the first token.
+_DECODE = ("decode_bound", "decode_above", "stall", "preemption")
+_WORK = ("prefill_bound", "prefill_above", *_DECODE)
+_AFTER = (*_DECODE, "later_delivery")
 _NO_STALLS = "Stalls by other prefills can't be separated from decoding: {}."
 _WHY = {
     "few": "too few gaps without a waiting prompt show how long a step takes",
@@ -118,6 +122,7 @@ class _Claims(NamedTuple):
     queue: np.ndarray | None
     prefill: np.ndarray | None
     decode: np.ndarray | None
+    work: np.ndarray | None  # prefill and decode together
 
 
 def split(
@@ -140,8 +145,7 @@ def split(
                 "client_wait", (c.sent - c.due - c.connecting)[rows], "from due to sent"
             ),
             _exact("connection", c.connecting[rows], "opening a connection"),
-            *requests.before_first(round_trips_ns),
-            *requests.after_first(preemptions),
+            *requests.server_parts(round_trips_ns, preemptions),
         ]
     )
     latency = requests.latency
@@ -171,7 +175,7 @@ def _claims(c: Columns, rows: np.ndarray, notes: list[str]) -> _Claims:
     """Return the server's times where all answers have them and they fit what was measured."""
     before = (c.first - c.sent)[rows]
     whole = (c.last - c.sent)[rows]
-    every = {"queue": c.queue[rows], "prefill": c.prefill[rows], "decode": c.decode[rows]}
+    every = {name: getattr(c, name)[rows] for name in _Claims._fields}
     named = {name: values for name, values in every.items() if (values != NONE).any()}
     missing = [name for name, values in named.items() if (values == NONE).any()]
     if missing:
@@ -183,6 +187,7 @@ def _claims(c: Columns, rows: np.ndarray, notes: list[str]) -> _Claims:
     # A first token that is delivered late leaves less than the server's decoding until the last one arrives.
     limits = {"queue": (first, before), "prefill": (first, before)}
     limits["decode"] = first + claims.get("decode", 0), whole
+    limits["work"] = claims.get("queue", 0) + claims.get("work", 0), whole
     for name in [*claims]:
         said, measured = limits[name]
         beyond = said > measured * (1 + CLAIM_SLACK) + _CLAIM_SLACK_NS
@@ -192,7 +197,7 @@ def _claims(c: Columns, rows: np.ndarray, notes: list[str]) -> _Claims:
                 f"The server's time of {name} is longer than what was measured in {percent(float(beyond.mean()))} of "
                 "the answers: it is not used."
             )
-    return _Claims(*(claims.get(name) for name in ("queue", "prefill", "decode")))
+    return _Claims(*map(claims.get, _Claims._fields))
 
 
 # ---- the parts of the server's time ----
@@ -221,25 +226,61 @@ class _Requests(NamedTuple):
     def _steps_unseen(self) -> bool:
         return self.d.unknown in ("apart", "groups")
 
+    def server_parts(
+        self, round_trips_ns: Sequence[int], preemptions: int | None
+    ) -> list[PartColumn]:
+        """Return the parts from sending to the last token."""
+        if len(self.rows) and self.c.in_one_piece[self.rows].all():
+            return self.in_one_piece(round_trips_ns)
+        return [*self.before_first(round_trips_ns), *self.after_first(preemptions)]
+
+    def in_one_piece(self, round_trips_ns: Sequence[int]) -> list[PartColumn]:
+        """Return the parts from sending to an answer that has no first token: what the server says, and what it
+        leaves."""
+        parts, left = self._queue_and_prefill((self.c.last - self.c.sent)[self.rows])
+        for claim, atoms in ((self.claims.decode, _DECODE), (self.claims.work, _WORK)):
+            if claim is not None:
+                part = _claimed_beside(claim, atoms, parts)
+                parts.append(part)
+                left = left - part.value
+        # embeddings and scores: nothing is decoded
+        after = _AFTER if self.c.output[self.rows].any() else _AFTER[-1:]
+        about = "from sent to the answer, without the parts above"
+        exact = np.zeros_like(left)
+        return self._with_rest(
+            parts, left, round_trips_ns, (*_TO_THE_FIRST, *after), about, exact
+        )
+
     def before_first(self, round_trips_ns: Sequence[int]) -> list[PartColumn]:
         """Return the parts from sending to the first token."""
-        claims = self.claims
-        left = (self.c.first - self.c.sent)[self.rows]
-        parts: list[PartColumn] = []
-        if claims.queue is not None:
-            parts.append(_claimed(("queue",), claims.queue))
-            left = left - claims.queue
-        prefill, left = self._prefill(left)
-        parts += prefill
-        left = np.maximum(left, 0)
-        if round_trips_ns and claims.queue is not None:
-            trip, left = _network(round_trips_ns, left)
-            parts.append(trip)
-        covered = {atom for part in parts for atom in part.covers}
-        covers = tuple(atom for atom in _TO_THE_FIRST if atom not in covered)
-        sources: tuple[PartSource, ...] = ("calculated",) if parts else ("measured",)
+        parts, left = self._queue_and_prefill((self.c.first - self.c.sent)[self.rows])
         about = "from sent to the first token, without the parts above"
         slack = self.c.first_slack[self.rows]
+        return self._with_rest(parts, left, round_trips_ns, _TO_THE_FIRST, about, slack)
+
+    def _queue_and_prefill(self, left: np.ndarray) -> tuple[list[PartColumn], np.ndarray]:
+        queue = self.claims.queue
+        parts = [] if queue is None else [_claimed(("queue",), queue)]
+        prefill, left = self._prefill(left if queue is None else left - queue)
+        return [*parts, *prefill], left
+
+    def _with_rest(
+        self,
+        parts: list[PartColumn],
+        left: np.ndarray,
+        round_trips_ns: Sequence[int],
+        atoms: Sequence[str],
+        about: str,
+        slack: np.ndarray,
+    ) -> list[PartColumn]:
+        """Return the parts with the way there and back, and one of all atoms that they leave."""
+        sources: tuple[PartSource, ...] = ("calculated",) if parts else ("measured",)
+        left = np.maximum(left, 0)
+        if round_trips_ns and self.claims.queue is not None:
+            trip, left = _network(round_trips_ns, left)
+            parts = [*parts, trip]
+        covered = {atom for part in parts for atom in part.covers}
+        covers = tuple(atom for atom in atoms if atom not in covered)
         low = np.maximum(left - slack, 0)
         return [*parts, PartColumn(covers, sources, about, left, low, left + slack)]
 
@@ -356,6 +397,15 @@ class _Requests(NamedTuple):
 def _claimed(atoms: Sequence[str], value: np.ndarray) -> PartColumn:
     about = "the server says so in each answer"
     return PartColumn(tuple(atoms), ("claimed",), about, value, value, value)
+
+
+def _claimed_beside(
+    claim: np.ndarray, atoms: Sequence[str], parts: Sequence[PartColumn]
+) -> PartColumn:
+    """Return what the server says of these atoms, without those that have a part already."""
+    known = {atom for part in parts for atom in part.covers}
+    inside = sum(p.value for p in parts if {*p.covers} <= {*atoms})
+    return _claimed([a for a in atoms if a not in known], np.maximum(claim - inside, 0))
 
 
 def _by_bound(atom: str, value: np.ndarray, about: str) -> PartColumn:

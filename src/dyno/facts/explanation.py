@@ -102,9 +102,9 @@ class Explanation(msgspec.Struct, frozen=True):
 
     run: str
     title: str
-    requests: int  # that are explained: completed, with at least one chunk
+    requests: int  # that are explained: completed, with at least one chunk, or in one piece
     failed: int
-    left_out: int  # completed without a chunk
+    left_out: int  # completed without any chunk
     output_tokens: int
     latency_ns: int  # of all of them, from due to the last token
     parts: list[Part]  # the rest is the last one

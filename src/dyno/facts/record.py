@@ -110,6 +110,10 @@ class Record(msgspec.Struct):
     server_decode_ns: Annotated[
         int | None, "time from the first token to the last, as the server reports it"
     ] = None
+    server_work_ns: Annotated[
+        int | None,
+        "time from the queue's end to the last token, where the server reports no more than that",
+    ] = None
     reasoning: bool = False  # some of the text came as reasoning
     answer_from: Annotated[
         int | None, "first chunk (from 0) with text of the answer, where there is reasoning"

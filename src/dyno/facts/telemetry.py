@@ -107,6 +107,8 @@ class EngineTelemetry(msgspec.Struct, frozen=True):
     prefill_s: float | None = None
     decode_s: float | None = None
     timed_requests: int | None = None  # how many they are
+    steps: int | None = None  # of the model, each for all requests at once
+    step_tokens: int | None = None  # in these, of prompts and of answers
     restarted: bool = False  # a counter went back: then none is given
 
 

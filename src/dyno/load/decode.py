@@ -19,6 +19,7 @@ from dyno.load.exchanges import (
     RawExchange,
 )
 from dyno.load.protocols import StreamReading, WireProtocol
+from dyno.load.protocols.base import times_of_head
 from dyno.load.spool import READ_BYTES, Frame
 
 NAME_MAX = 300  # of a name that a server gives
@@ -210,6 +211,7 @@ def _read_object(
         )
         return
     reading = protocol.read_whole(body)
+    reading.times = reading.times or times_of_head(raw[: head.length])
     _, times, _ = exchange.columns()
     record.answered_ns = int(times[-1]) - zero_ns
     record.text = "".join(reading.texts)
@@ -278,6 +280,7 @@ def _note_counts(reading: StreamReading, record: Record) -> None:
         record.server_queue_ns = reading.times.queue_ns
         record.server_prefill_ns = reading.times.prefill_ns
         record.server_decode_ns = reading.times.decode_ns
+        record.server_work_ns = reading.times.work_ns
     record.tokens_by = None if reading.output_tokens is None else "usage"
     record.finish_reason = reading.finish_reason and reading.finish_reason[:NAME_MAX]
     record.done = reading.done

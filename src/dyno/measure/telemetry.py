@@ -328,7 +328,7 @@ def _host(samples: list[Sample], window: Window) -> HostTelemetry:
 
 COUNTED = (
     "preemptions", "prefix_queried_tokens", "prefix_hit_tokens", "output_tokens", "drafted_tokens", "accepted_tokens",
-    "drafts", "timed_requests",
+    "drafts", "timed_requests", "steps", "step_tokens",
 )  # fmt: skip
 TIMED = ("queue_s", "prefill_s", "decode_s")  # counted in seconds
 

@@ -48,6 +48,7 @@ class Known(NamedTuple):
     backends: Mapping[str, str]  # engine kind → its backend
     starts: Mapping[str, bool]  # engine kind → whether dyno starts it
     paths: Mapping[str, str]  # backend → its route
+    whole_paths: Mapping[str, str]  # … for answers in one piece
     fields: Mapping[str, frozenset[str] | None]  # backend → the fields it takes; None: any
     prompts_needed: Callable[[LoadSpec, WorkloadSpec], int | None]
     # the key of a model that is wrong, and why
@@ -70,7 +71,9 @@ class Trials:
         }
         if weights := self._weights(values, sections):
             values["engine"]["weights"] = weights
-        engine, target = self._engine(values["engine"], sections["engine"])
+        streamed = values["trial"].get("stream", True)
+        paths = self.known.paths if streamed else self.known.whole_paths
+        engine, target = self._engine(values["engine"], sections["engine"], paths)
         cells = values["workload"]
         cells.setdefault("dataset", DEFAULT_OF_CLASSES if cells.get("classes") else DEFAULT)
         dataset = DATASETS.get(cells["dataset"], _UNKNOWN)
@@ -153,7 +156,7 @@ class Trials:
         return value
 
     def _engine(
-        self, cells: dict[str, Any], section: Section
+        self, cells: dict[str, Any], section: Section, paths: Mapping[str, str]
     ) -> tuple[EngineSpec | None, TargetSpec | None]:
         kind = self._kind(cells, section)
         if kind is None:
@@ -163,14 +166,12 @@ class Trials:
             urls = [urls]
         cells.pop("api_key_env", None)
         backend = cells.pop("backend", self.known.backends[kind])
-        if backend not in self.known.paths:
-            self.doc.unknown(
-                section.paths["backend"], backend, list(self.known.paths), "backend"
-            )
+        if backend not in paths:
+            self.doc.unknown(section.paths["backend"], backend, list(paths), "backend")
             return None, None
         if not self._check_urls(urls, kind, section):
             return None, None
-        endpoint = cells.pop("endpoint", self.known.paths[backend])
+        endpoint = cells.pop("endpoint", paths[backend])
         try:
             check_plain(endpoint, "it")
         except UsageError as e:

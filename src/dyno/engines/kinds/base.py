@@ -33,6 +33,8 @@ SERVER_METRICS = (
     "prefix_queried_tokens", "prefix_hit_tokens", "output_tokens", "drafts", "drafted_tokens", "accepted_tokens",
     # sums over the requests that have ended, and their number
     "queue_s", "prefill_s", "decode_s", "timed_requests",
+    # of its model, each for all requests at once, and the tokens in them: of prompts and of answers
+    "steps", "step_tokens",
 )  # fmt: skip
 TORCH_CACHES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
 # in torch's words

@@ -395,6 +395,8 @@ class Vllm(EngineKind):
         "prefill_s": ("vllm:request_prefill_time_seconds_sum",),
         "decode_s": ("vllm:request_decode_time_seconds_sum",),
         "timed_requests": ("vllm:request_queue_time_seconds_count",),
+        "steps": ("vllm:iteration_tokens_total_count",),
+        "step_tokens": ("vllm:iteration_tokens_total_sum",),
         "drafts": ("vllm:spec_decode_num_drafts_total",),
         "drafted_tokens": ("vllm:spec_decode_num_draft_tokens_total",),
         "accepted_tokens": ("vllm:spec_decode_num_accepted_tokens_total",),

@@ -24,6 +24,7 @@ from dyno.load.protocols.pooling import (
     Score,
 )
 from dyno.load.protocols.responses import Responses
+from dyno.load.protocols.sglang import Generate
 from dyno.load.protocols.template import Template
 from dyno.load.protocols.tgi import GenerateStream
 from dyno.plugins import Registry
@@ -36,6 +37,7 @@ _OWN: dict[str, WireProtocol] = {
     "anthropic": Messages(),
     "openai-audio": Transcriptions(),
     "tgi": GenerateStream(),
+    "sglang": Generate(),
     "llama.cpp": Completion(),
     "transformers": TransformersCompletions(),
     "openai-embeddings": Embeddings(),

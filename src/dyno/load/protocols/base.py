@@ -39,6 +39,7 @@ class ServerTimes(msgspec.Struct, frozen=True, gc=False):
     queue_ns: int | None = None  # before it began to work on it
     prefill_ns: int | None = None  # from there to the first token
     decode_ns: int | None = None  # from the first token to the last
+    work_ns: int | None = None  # prefill and decode, where they aren't told apart
 
 
 _LONGEST_MS = 1e9  # of a time that a server reports: eleven days
@@ -49,6 +50,19 @@ def reported_ns(milliseconds: Any) -> int | None:
     if type(milliseconds) not in (int, float) or not 0 <= milliseconds <= _LONGEST_MS:
         return None
     return round(float(milliseconds) * NS_PER_MS)
+
+
+# TGI's, with answers in one piece: whole milliseconds, rounded down.
+_HEADER_OF_TIME = re.compile(rb"(?im)^x-(queue|inference)-time: *(\d{1,9})\r$")
+
+
+def times_of_head(head: bytes) -> ServerTimes | None:
+    """Return what the headers of an answer say of the server's time; None: nothing."""
+    said = {name.lower(): int(value) for name, value in _HEADER_OF_TIME.findall(head)}
+    if not said:
+        return None
+    queue, work = (said.get(name) for name in (b"queue", b"inference"))
+    return ServerTimes(queue_ns=reported_ns(queue), work_ns=reported_ns(work))
 
 
 class StreamReading(msgspec.Struct):
@@ -134,6 +148,7 @@ class WireProtocol:
     output: Output = "text"
     streams = True  # answers are streams of events; False: one JSON object
     whole = False  # … where the request asks for it
+    whole_path: str | None = None  # of those, where it is another one
     batched = False  # several texts in a request
     prompted = True  # a text is all that a request needs
     media: frozenset[str] = frozenset()  # image, audio, video: what a request may hold
@@ -149,6 +164,10 @@ class WireProtocol:
     def body(self, request: Request, asked: Asked) -> dict[str, Any]:
         """Return the fields of a request."""
         raise NotImplementedError
+
+    @property
+    def path_in_one_piece(self) -> str:
+        return self.whole_path or self.path
 
     def translated(self, body: dict[str, Any]) -> dict[str, Any]:
         """Return a body with tools and a response format of OpenAI's chat in this API's form."""
@@ -189,13 +208,14 @@ class InOnePiece(WireProtocol):
             if not name.startswith("_") and name not in _OF_STREAMS:
                 setattr(self, name, getattr(protocol, name))
         self.streams = False
+        self.path = protocol.path_in_one_piece
         self._protocol = protocol
 
     def body(self, request: Request, asked: Asked) -> dict[str, Any]:
         return self._protocol.body(request, msgspec.structs.replace(asked, stream=False))
 
 
-_OF_STREAMS = ("body", "request", "read", "read_plain", "text_key")
+_OF_STREAMS = ("body", "path_in_one_piece", "request", "read", "read_plain", "text_key")
 
 
 _FINISH: dict[str | None, str | None] = {

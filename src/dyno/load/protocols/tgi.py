@@ -10,7 +10,9 @@ from dyno.load.protocols.base import (
     WireProtocol,
     decoded,
     finish,
+    note_one_text,
     note_text,
+    read_object,
     settle_silent,
 )
 from dyno.workload.request import Request
@@ -34,11 +36,21 @@ class _TokenEvent(msgspec.Struct, gc=False):
     error: Any = None
 
 
+class _WholeText(msgspec.Struct, gc=False):
+    """What /generate sends."""
+
+    generated_text: str = ""
+    details: _Details | None = None
+    error: Any = None
+
+
 _decode = msgspec.json.Decoder(_TokenEvent).decode
+_decode_answer = msgspec.json.Decoder(_WholeText).decode
 
 
 class GenerateStream(WireProtocol):
     path = "/generate_stream"
+    whole, whole_path = True, "/generate"
     # TGI 3.3's GenerateParameters. It ignores every other name without a word, so dyno refuses them.
     fields = frozenset(
         (
@@ -59,7 +71,7 @@ class GenerateStream(WireProtocol):
             **asked.extra_body,
         }
         # stream: for --endpoint /
-        return {"inputs": request.prompt, "parameters": parameters, "stream": True}
+        return {"inputs": request.prompt, "parameters": parameters, "stream": asked.stream}
 
     def read(self, events: list[tuple[int, bytes]]) -> StreamReading:
         reading = StreamReading([], [])
@@ -70,13 +82,26 @@ class GenerateStream(WireProtocol):
             if event.generated_text is not None:
                 reading.done = True
             if event.details is not None:
-                finish(reading, event.details.finish_reason)
-                reading.output_tokens = event.details.generated_tokens
-                reading.prompt_tokens = event.details.input_length
+                _note_details(reading, event.details)
                 reading.done = True  # TGI closes with the event that carries the details
         if reading.error is None:
             settle_silent(reading, None)
         return reading
+
+    def read_whole(self, body: bytes) -> StreamReading:
+        reading = StreamReading([], [])
+        body = body.strip().removeprefix(b"[").removesuffix(b"]")  # at /, in a list
+        if (answer := read_object(body, _decode_answer, reading)) is not None:
+            note_one_text(reading, answer.generated_text)
+            if answer.details is not None:
+                _note_details(reading, answer.details)
+        return reading
+
+
+def _note_details(reading: StreamReading, details: _Details) -> None:
+    finish(reading, details.finish_reason)
+    reading.output_tokens = details.generated_tokens
+    reading.prompt_tokens = details.input_length
 
 
 def _sampling(given: dict[str, Any]) -> dict[str, Any]:

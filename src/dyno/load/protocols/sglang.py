@@ -1,0 +1,138 @@
+"""SGLang's own /generate. Its answers say how long a request waited, if the server runs with --enable-metrics.
+
+Made after the sources of SGLang 0.5.23; no SGLang server was run.
+"""
+
+from typing import Any
+
+import msgspec
+
+from dyno.load.protocols.base import (
+    Asked,
+    ServerTimes,
+    StreamReading,
+    WireProtocol,
+    decoded,
+    finish,
+    note_one_text,
+    note_text,
+    read_object,
+    reported_ns,
+    settle_silent,
+    tokens_between,
+)
+from dyno.workload.request import Request
+
+
+class _Meta(msgspec.Struct, gc=False):
+    finish_reason: Any = None  # an object: {"type": "length", "length": 16}
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None  # so far
+    cached_tokens: int | None = None
+    # seconds, and seconds since 1970; all but the last only with --enable-metrics
+    queue_time: Any = None
+    forward_entry_time: Any = None
+    prefill_finished_time: Any = None
+    first_token_latency: Any = None
+    e2e_latency: Any = None
+
+
+class _TextSoFar(msgspec.Struct, gc=False):
+    text: str | None = (
+        None  # so far, or the new text alone: with --incremental-streaming-output
+    )
+    output_ids: list[int] | None = None  # likewise
+    meta_info: _Meta | None = None
+    error: Any = None
+
+
+_decode = msgspec.json.Decoder(_TextSoFar).decode
+_NAMES = {"seed": "sampling_seed"}  # of sampling values that SGLang calls otherwise
+
+
+class Generate(WireProtocol):
+    path = "/generate"
+    takes_token_ids = True
+    whole = True
+    token_event = 1
+
+    def body(self, request: Request, asked: Asked) -> dict[str, Any]:
+        extra = dict(asked.extra_body)
+        sampling = {_NAMES.get(name, name): value for name, value in asked.sampling.items()}
+        sampling["max_new_tokens"] = request.output_tokens
+        if asked.ignore_eos:
+            sampling["ignore_eos"] = True
+        sampling |= extra.pop("sampling_params", {})
+        prompt = "text" if isinstance(request.prompt, str) else "input_ids"
+        body = {prompt: request.prompt, "sampling_params": sampling, "stream": asked.stream}
+        return {**body, **extra}
+
+    def read(self, events: list[tuple[int, bytes]]) -> StreamReading:
+        reading = StreamReading([], [])
+        so_far = _SoFar()
+        tokens_at: dict[int, int] = {}
+        for end, event in decoded(events, _decode, reading):
+            meta = event.meta_info or _Meta()
+            note_text(reading, end, so_far.new_text(event, meta))
+            if meta.completion_tokens is not None:
+                tokens_at[end] = meta.completion_tokens
+            _note_meta(reading, meta)
+        if reading.error is None:
+            settle_silent(reading, None)
+        reading.chunk_tokens = tokens_between(reading.chunk_ends, tokens_at)
+        return reading
+
+    def read_whole(self, body: bytes) -> StreamReading:
+        reading = StreamReading([], [])
+        if (answer := read_object(body, _decode, reading)) is not None:
+            note_one_text(reading, answer.text or "")
+            _note_meta(reading, answer.meta_info or _Meta())
+        return reading
+
+
+class _SoFar:
+    """Tells a text so far from a new piece of one: a server sends the one or the other, in all events of a stream."""
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._grows: bool | None = None  # None: not known yet
+
+    def new_text(self, event: _TextSoFar, meta: _Meta) -> str:
+        text, before = event.text or "", self._text
+        if self._grows is None and before:
+            self._grows = self._is_so_far(event, meta)
+        if not self._grows:
+            self._text += text
+            return text
+        # A letter that was cut may have changed: then all that is new counts.
+        self._text = text
+        return text.removeprefix(before) if text.startswith(before) else text
+
+    def _is_so_far(self, event: _TextSoFar, meta: _Meta) -> bool:
+        if event.output_ids is not None and meta.completion_tokens is not None:
+            return len(event.output_ids) == meta.completion_tokens
+        return (event.text or "").startswith(self._text)
+
+
+def _note_meta(reading: StreamReading, meta: _Meta) -> None:
+    reading.prompt_tokens = meta.prompt_tokens
+    reading.cached_tokens = meta.cached_tokens
+    reading.output_tokens = meta.completion_tokens
+    reading.times = _times(meta) or reading.times
+    if meta.finish_reason is not None:
+        finish(reading, meta.finish_reason)
+
+
+def _times(meta: _Meta) -> ServerTimes | None:
+    times = ServerTimes(
+        queue_ns=_between(0, meta.queue_time),
+        prefill_ns=_between(meta.forward_entry_time, meta.prefill_finished_time),
+        decode_ns=_between(meta.first_token_latency, meta.e2e_latency),
+    )
+    return None if times == ServerTimes() else times
+
+
+def _between(begin: Any, end: Any) -> int | None:
+    """Return the ns between two of the server's times, which are seconds; None: it doesn't say one of them."""
+    numbers = all(type(value) in (int, float) for value in (begin, end))
+    return reported_ns(1000 * (end - begin)) if numbers else None
