@@ -316,6 +316,33 @@ def _turn(request: pytest.FixtureRequest) -> Iterator[None]:
             yield
 
 
+ExpectDecided = Callable[[bool], None]
+
+
+@pytest.fixture
+def expect_decided() -> ExpectDecided:
+    """`expect_decided(is_decided)`: a search beside programs that take the cores may stay undecided. Then the test ends
+    there, and says why. Where the cores were free, it fails."""
+    began = _core_times()
+
+    def expect(is_decided: bool) -> None:
+        if is_decided:
+            return
+        passed = [now - before for now, before in zip(_core_times(), began, strict=True)]
+        whole, idle, stolen = max(sum(passed), 1), passed[3] + passed[4], passed[7]
+        used, taken = 1 - idle / whole, stolen / whole
+        words = f"undecided: {used:.0%} of the cores' time was used, {taken:.0%} by other machines"
+        assert used > 0.5 or taken > 0.05, words
+        pytest.skip(words)
+
+    return expect
+
+
+def _core_times() -> list[int]:
+    """Return the ticks of all cores: user, nice, system, idle, waiting, two kinds of interrupts, stolen."""
+    return [int(word) for word in Path("/proc/stat").read_text().split()[1:9]]
+
+
 @pytest.fixture(scope="module")
 def no_collector() -> Iterator[None]:
     """For syntax trees of the whole source: their 600,000 nodes have no cycles, but would be searched for some."""

@@ -37,6 +37,7 @@ from dyno.measure.statistics import _IN_TAIL, quantile, samples_needed
 from dyno.option import declared, fields
 from dyno.store.sql import TABLES, RunTables
 from dyno.study.cells import CELLS, FIND, MODEL, hints
+from dyno.study.trials import OWN_DEFAULTS
 from dyno.transport import Transport
 from dyno.workload.datasets import DATASETS
 from dyno.workload.spec import WorkloadSpec
@@ -213,6 +214,7 @@ def study_keys(section: str) -> str:
         help_text = option.help or (field.option.help if field else None) or ""
         flag = option.flags.split()[0] if option.flags else ""
         default = "" if field is None else _default(field.default)
+        default = OWN_DEFAULTS.get(key, default)
         if named := _NAMED_DEFAULT.search(help_text):
             help_text, default = help_text[: named.start()], default or prose(named[1])
         rows.append([code(key), _type(kind), default, prose(help_text), code(flag)])

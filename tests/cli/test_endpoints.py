@@ -165,7 +165,7 @@ def test_texts_in_a_batch_are_refused_by_an_api_of_text(
     [
         (["--no-streaming", "--goodput", "ttft:5"], "have no first token"),
         (["--backend", "openai-embeddings", "--goodput", "tpot:5"], "have no first token"),
-        (["--backend", "tgi", "--no-streaming"], "has only streams"),
+        (["--backend", "transformers", "--no-streaming"], "has only streams"),
         (["--backend", "json"], "belong together"),
     ],
 )

@@ -101,3 +101,14 @@ def test_guidellms_kinds_and_their_fields_exist() -> None:
             assert kind is None or kind in kinds, code
             fields = {name for name, _ in pairs} - {"kind"}
             assert fields <= set(kinds[kind] if kind else every), code
+
+
+def test_flags_that_are_said_to_have_no_effect_are_ignored() -> None:
+    own = _flags_of("dyno bench serve")
+    named = [
+        flag
+        for row in _rows("vllm bench")
+        if row[1].startswith("accepted, without effect")
+        for flag in _flags(row[0])
+    ]
+    assert named and [flag for flag in named if own[flag] != "_Ignored"] == []

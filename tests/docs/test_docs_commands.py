@@ -18,7 +18,9 @@ from typing import NamedTuple
 
 import pytest
 
-from conftest import turn
+from conftest import ExpectDecided, turn
+from dyno.cli.main import main
+from dyno.engines import model
 from dyno.engines.port import free_port
 from listings import DOCS, RUN, Listing, listings, name
 from reference import ROOT
@@ -214,14 +216,21 @@ def test_a_quoted_message_may_differ_in_numbers_only() -> None:
 
 
 @pytest.mark.docs
-def test_the_github_workflow_stops_a_slower_change(
-    tmp_path: Path, workers_folder: Path
+@pytest.mark.parametrize(
+    ("head_gap_ms", "expected"), [(40, 3), (2, 0)], ids=["20 times slower", "the same"]
+)
+def test_the_github_workflow_stops_a_slower_change_and_no_other(
+    head_gap_ms: int,
+    expected: int,
+    tmp_path: Path,
+    workers_folder: Path,
+    expect_decided: ExpectDecided,
 ) -> None:
-    """Its steps, with a head that needs 20 times as long for a token."""
+    """Its steps, with a head that needs so long for a token."""
     workflow = (ROOT / "docs/ci/dyno.yml").read_text()
     steps = re.findall(r"run: \|\n((?: {10}.*\n)+)", workflow)
     port = str(free_port())
-    for side, gap_ms in (("base", 2), ("head", 40)):
+    for side, gap_ms in (("base", 2), ("head", head_gap_ms)):
         (tmp_path / side).mkdir()
         serve = tmp_path / side / "serve.sh"
         serve.write_text(
@@ -241,5 +250,33 @@ def test_the_github_workflow_stops_a_slower_change(
             done.append(process.wait(180))
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
-    assert done == [0, 3], (tmp_path / "step.log").read_text()
+    expect_decided(done[-1] != 4)
+    assert done == [0, expected], (tmp_path / "step.log").read_text()
     assert (tmp_path / "dyno-report.html").exists()
+
+
+@pytest.mark.docs
+def test_the_study_of_two_gguf_files_is_run_and_compared_as_its_page_says(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    workers_folder: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """With two files of dyno's own model, and a smaller load."""
+    page = (ROOT / "docs/studies.md").read_text().partition("## Compare GGUF files")[2]
+    study = page.partition('title="gguf.toml"\n')[2].partition("```")[0]
+    files = {"Q8_0": "Q4_0", "Q4_K_M": "F16"}  # types that dyno makes of its own model
+    for named, made in files.items():
+        shutil.copy(model.build(made), tmp_path / f"x-{named}.gguf")
+    small = study.replace("/models/", f"{tmp_path}/").replace("[1, 4]", "[2]")
+    small = small.replace("= 256", "= 32").replace("= 64", "= 8")
+    small = small.replace("[quality]", "[quality]\nlimit = 6")
+    (tmp_path / "gguf.toml").write_text(small)
+    monkeypatch.chdir(tmp_path)
+    with turn(workers_folder, alone=False):
+        assert main(["run", "gguf.toml", "--any-rig", "--no-report"]) in (0, 3)
+    compare = page.partition("\ndyno compare ")[2].partition("\n")[0].split()
+    capsys.readouterr()
+    assert main(["compare", *compare]) in (0, 3)
+    out = capsys.readouterr().out
+    assert "quantization Q4_0 / F16" in out and "all 5 tasks" in out

@@ -23,6 +23,7 @@ SOURCE = ROOT / "src" / "dyno"
 DENIAL = re.compile(
     r"not supported|HTTP/1\.1|no images|single-turn|one client process|downloads nothing|downloads no "
     r"|dyno (?:does not|doesn't|can't|cannot) (?:read|send|fetch|quantize|download|support|load|apply|wait|compare)"
+    r"|dyno always (?:streams|sends|reads)"
     r"|(?:addresses|proxies|code|logs of coding assistants|pictures|\*\.pth`) are (?:refused|not read)"
     r"|dyno refuses `|doesn't read `|only \d is supported|gets no chat template|not by a unix socket|gives? no images",
     re.I,

@@ -1,13 +1,16 @@
 """Parts against engines that know where each request's time went. None of these schedulers is known to dyno."""
 
+import dataclasses
 import functools
 
+import msgspec
 import numpy as np
 import pytest
 
 from dyno.explain.columns import columns
 from dyno.explain.explain import totals
 from dyno.explain.split import PartColumn, split
+from dyno.facts.record import Record
 from kinds import (
     ALL,
     CLAIMS,
@@ -125,6 +128,34 @@ def test_parts_add_up_to_the_latency_to_the_nanosecond(
     assert (sum(p.value for p in s.parts) == s.latency).all()
     measured = sum(r.chunk_ns[-1] - r.due_ns for r in run.records)
     assert sum(p.total_ns for p in totals(s.parts, s.latency)) == measured
+
+
+def seen_every(ms: float, record: Record) -> Record:
+    """Return the record of a client that looks at its sockets this often."""
+    looks = [-(-at // round(ms * 1e6)) * round(ms * 1e6) for at in record.chunk_ns]
+    since = [look - round(ms * 1e6) for look in looks]
+    late = [max(s, record.sent_ns) for s in since]
+    chunks = list(range(len(looks)))
+    return msgspec.structs.replace(
+        record,
+        chunk_ns=looks,
+        end_ns=looks[-1],
+        unseen=chunks,
+        unseen_since_ns=late,
+    )
+
+
+@pytest.mark.parametrize("mix", ["overload at a rate", "a low load", "bursts"])
+def test_what_the_server_says_holds_where_a_busy_client_looked_late(mix: str) -> None:
+    run = simulated(mix, ALL)
+    late = dataclasses.replace(run, records=[seen_every(120, r) for r in run.records])
+    s = explained(late)
+    assert not any("longer than what was measured" in note for note in s.notes)
+    queue = next(p for p in s.parts if p.covers == ("queue",))
+    assert queue.value.sum() / 1e6 == pytest.approx(run.truth(["queue"]), rel=1e-6)
+    assert not wrong_parts(late, s)
+    rest = s.parts[-1]
+    assert abs(int(rest.value.sum())) < 0.001 * int(s.latency.sum())
 
 
 def test_queue_and_prefill_are_one_part_unless_the_server_separates_them() -> None:

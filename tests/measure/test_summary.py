@@ -990,6 +990,15 @@ RIG_OF_TWO = Rig("Linux", "6", "aarch64", "Arm", 2)
 UP = EngineFacts("vllm", "0.32.0", [], 30.0)
 
 
+def beside_a_gpu(args: list[str] | None = None, **facts: Any) -> Evidence:
+    """A run of an engine that dyno started on a machine with a GPU."""
+    return evidence(
+        trial={"engine": EngineSpec("llamacpp", model="m", args=args or [])},
+        engine=msgspec.structs.replace(UP, **facts),
+        rig=rig_of(),
+    )
+
+
 def quantized(quantize: str | None, served: str) -> Evidence:
     """A run of a model that dyno quantized."""
     engine = msgspec.structs.replace(
@@ -1353,6 +1362,43 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
         "engine.memory_held",
         "doubt",
     ),
+    (engine.accelerator_unused, beside_a_gpu(), None, None),
+    (
+        engine.accelerator_unused,
+        beside_a_gpu(embedded=True),
+        "engine.accelerator_unused",
+        "doubt",
+    ),
+    (engine.accelerator_unused, beside_a_gpu(["-ngl", "0"], embedded=True), None, None),
+    (
+        engine.accelerator_unused,
+        beside_a_gpu(["-ngl", "99"], embedded=True),
+        "engine.accelerator_unused",
+        "doubt",
+    ),
+    (
+        engine.accelerator_unused,
+        beside_a_gpu(memory_before_bytes={0: 2**30}, memory_loaded_bytes={0: 2**30}),
+        "engine.accelerator_unused",
+        "doubt",
+    ),
+    (
+        engine.accelerator_unused,
+        beside_a_gpu(memory_before_bytes={0: 0}, memory_loaded_bytes={0: 2**30}),
+        None,
+        None,
+    ),
+    (
+        engine.accelerator_unused,
+        beside_a_gpu(
+            program="the environment vllm-0.32.0-cpu",
+            memory_before_bytes={0: 0},
+            memory_loaded_bytes={0: 0},
+        ),
+        None,
+        None,
+    ),
+    (engine.accelerator_unused, evidence(engine=UP), None, None),
     (engine.generic_build, evidence(engine=UP), None, None),
     (
         engine.generic_build,

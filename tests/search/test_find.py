@@ -1,6 +1,7 @@
 """`dyno find` against the fake engine, whose capacity is known."""
 
 import json
+import math
 import re
 import signal
 import subprocess
@@ -13,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from conftest import StartFake
+from conftest import ExpectDecided, StartFake
 from dyno.cli.main import main
 from dyno.facts.entry import Cost
 from dyno.facts.find import FindAnswer, FindSpec, LimitFigure, ProbeFacts
@@ -53,7 +54,10 @@ def answer(folder: Path) -> FindAnswer:
 
 @pytest.mark.engines  # slow
 def test_the_interval_holds_the_capacity_of_the_server(
-    fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fake: StartFake,
+    expect_decided: ExpectDecided,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     # TTFT is 40 ms up to 4 requests at once, then 10 ms for each: 8 at once are the most within 80 ms, and the median
     # shows it with few requests.
@@ -70,17 +74,19 @@ def test_the_interval_holds_the_capacity_of_the_server(
         "60",
         "--json",
     ]
-    assert main(find(url, tmp_path, *flags, "--price", "machine=2")) == 0
+    code = main(find(url, tmp_path, *flags, "--price", "machine=2"))
     out, err = capsys.readouterr()
     found = json.loads(out)
+    assert (found["low"] or 0) <= 8.5 <= (found["high"] or math.inf)
+    expect_decided(code == 0 and found["ended"] == "narrow")
     assert re.search(
         r"about \d+ (s|min) to \d+ (s|min): \d+ to \d+ probes; at most 60 s \(--budget\)",
         err,
     ), err
     assert len(re.findall(r"About .* left", err)) == 1
-    assert found["low"] <= 8.5 <= found["high"] and found["high"] / found["low"] < 2
+    assert found["high"] / found["low"] < 2
     stored = answer(tmp_path)
-    assert stored.ended == "narrow" and stored.limited_by[0] == "median TTFT ≤ 85 ms"
+    assert stored.limited_by[0] == "median TTFT ≤ 85 ms"
     text = "\n".join(lines(stored))
     assert (
         f"concurrency {found['low']:g} (95 % interval:" in text
@@ -106,40 +112,21 @@ def test_the_interval_holds_the_capacity_of_the_server(
 
 @pytest.mark.engines
 def test_a_target_that_no_load_meets_and_one_that_every_load_meets(
-    fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fake: StartFake,
+    expect_decided: ExpectDecided,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     url = fake(first_ms=30.0).base_url
-    assert (
-        main(
-            find(
-                url,
-                tmp_path / "none",
-                "--target",
-                "ttft_p50:10",
-                "--from",
-                "4",
-                "--budget",
-                "40",
-            )
-        )
-        == 0
-    )
+    none = ["--target", "ttft_p50:10", "--from", "4", "--budget", "40"]
+    code = main(find(url, tmp_path / "none", *none))
+    assert answer(tmp_path / "none").low is None
+    expect_decided(code == 0)
     assert "no load meets it, not even concurrency 4." in capsys.readouterr().out
-    assert (
-        main(
-            find(
-                url,
-                tmp_path / "all",
-                "--target",
-                "ttft_p50:1000",
-                "--to",
-                "4",
-                "--price",
-                "B999=2",
-            )
-        )
-        == 0
-    )
+    every = ["--target", "ttft_p50:1000", "--to", "4", "--price", "B999=2"]
+    code = main(find(url, tmp_path / "all", *every))
+    assert answer(tmp_path / "all").high is None
+    expect_decided(code == 0)
     out, err = capsys.readouterr()
     assert (
         "every load up to concurrency 4 meets it. Raise --to." in out
@@ -149,13 +136,17 @@ def test_a_target_that_no_load_meets_and_one_that_every_load_meets(
 
 @pytest.mark.engines
 def test_aborted_answers_miss_a_target_without_failures(
-    fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fake: StartFake,
+    expect_decided: ExpectDecided,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     url = fake(faults={"abort": 2}).base_url
-    assert (
-        main(find(url, tmp_path, "--target", "failed:0", "--from", "4", "--budget", "40"))
-        == 0
+    code = main(
+        find(url, tmp_path, "--target", "failed:0", "--from", "4", "--budget", "40")
     )
+    assert answer(tmp_path).low is None
+    expect_decided(code == 0)
     assert "no load meets it, not even concurrency 4" in capsys.readouterr().out
 
 
@@ -173,16 +164,18 @@ def test_a_server_that_dies_half_way_leaves_what_was_learnt(
 
 @pytest.mark.engines  # slow
 def test_a_cliff_is_named(
-    fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fake: StartFake,
+    expect_decided: ExpectDecided,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     url = fake(first_ms=20.0, cliff=6, noise=0.1).base_url
-    assert (
-        main(
-            find(url, tmp_path, "--target", "ttft_p50:100", "--to", "32", "--budget", "60")
-        )
-        == 0
+    code = main(
+        find(url, tmp_path, "--target", "ttft_p50:100", "--to", "32", "--budget", "60")
     )
     found = answer(tmp_path)
+    assert (found.low or 0) <= 6 < (found.high or math.inf)
+    expect_decided(code == 0 and found.ended == "narrow")
     assert found.low == 6 and found.high in (7, 8)
     assert "a cliff: median TTFT jumps to" in capsys.readouterr().out
 
@@ -346,7 +339,10 @@ def test_an_answer_that_isnt_one_says_what_to_do(
 
 @pytest.mark.engines  # slow
 def test_a_queue_that_grows_ends_a_probe_and_is_named(
-    fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fake: StartFake,
+    expect_decided: ExpectDecided,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     url = fake(first_ms=50.0, slots=2).base_url  # about 40 requests/s
     flags = [
@@ -361,7 +357,9 @@ def test_a_queue_that_grows_ends_a_probe_and_is_named(
         "--budget",
         "30",
     ]
-    assert main(find(url, tmp_path, *flags)) == 0  # no load meets it
+    code = main(find(url, tmp_path, *flags))  # no load meets it
+    assert answer(tmp_path).low is None
+    expect_decided(code == 0)
     assert any(
         probe.queue_grew and probe.outcome == "misses" for probe in answer(tmp_path).probes
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import ExpectDecided
 from dyno.cli.main import main
 from dyno.conduct.study_plan import read
 from dyno.errors import UsageError
@@ -84,18 +85,20 @@ def test_mistakes_are_named_with_their_line(
 
 @pytest.mark.engines  # slow
 def test_a_study_shows_the_highest_load_of_each_setting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    expect_decided: ExpectDecided,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("s.toml").write_text(STUDY)
     assert main(["run", "s.toml", "--any-rig"]) in (0, 3)
     out = capsys.readouterr().out
-    assert (
-        "Highest load with median TTFT ≤ 62 ms, no failed request." in out
-        and "Limited by median TTFT" in out
-    )
+    assert "Highest load with median TTFT ≤ 62 ms, no failed request." in out
     runs = [Run(path) for path in sorted(Path("runs/s/trials").iterdir())]
     answers = [run.result().find for run in runs]
+    expect_decided(all(a and a.decided for a in answers))
+    assert "Limited by median TTFT" in out
     lows = sorted(a.low or 0 for a in answers if a)
     highs = sorted(a.high or 0 for a in answers if a)
     assert lows[0] <= 4.1 <= highs[0] and lows[1] <= 12.4 <= highs[1], (lows, highs)

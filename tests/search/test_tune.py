@@ -717,7 +717,7 @@ def test_without_optuna_the_message_says_how_to_get_it(
         )
         == 2
     )
-    assert "pip install 'llm-dyno[tune]'" in capsys.readouterr().err
+    assert "pip install '.[tune]'" in capsys.readouterr().err
     assert not list(tmp_path.glob("runs/*"))  # before anything is measured
 
 

@@ -744,6 +744,14 @@ CHECKS = (
             "The engine probably doesn't read it, so the run had the default. Correct the name, or remove it."),
     }, run=engine.misspelt),
     Check({
+        "engine.accelerator_unused": ("doubt",
+            "dyno started an engine on a machine with accelerators, and it used none: it is dyno's own llama.cpp, "
+            "or a build without CUDA, HIP or Vulkan.",
+            "Put a llama-server built for the accelerator on PATH, name it with --engine-binary, or install one: "
+            "dyno engines install llamacpp --by source --variant cuda. To measure the processor, say so: -ngl 0 for "
+            "llama.cpp, the variant cpu of other engines."),
+    }, run=engine.accelerator_unused),
+    Check({
         "engine.generic_build": ("note",
             "llama.cpp on the CPU was built without instructions that this processor has, like the embedded one.",
             "A build for this machine is several times faster, most of all with quantized weights. Give one with "

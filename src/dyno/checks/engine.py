@@ -138,6 +138,10 @@ _REMARKS: dict[About, tuple[str, Level, str]] = {
 }
 _QUOTED = 3  # lines
 _EAGER = ("--enforce-eager", "--disable-cuda-graph")
+_HOLDS_BYTES = 64 * 2**20  # of an accelerator: an engine that uses it holds more
+_FOR_PROCESSOR = re.compile(
+    r"(^| )((-ngl|--gpu-layers|--n-gpu-layers)[ =]0|--device[ =](none|cpu))( |$)|[-+]cpu\b"
+)
 _LAYERS = ("-ngl", "--gpu-layers", "--n-gpu-layers")
 
 
@@ -193,6 +197,24 @@ def generic_build(e: Circumstances) -> Iterator[Finding]:
         unused = ", ".join(e.engine.unused_instructions)
         text = f"This llama.cpp is built for any processor and doesn't use this one's {unused}."
         yield note("engine.generic_build", text)
+
+
+def accelerator_unused(e: Circumstances) -> Iterator[Finding]:
+    """The engine that dyno started ran on the processor, beside accelerators that nobody left out."""
+    engine, spec = e.engine, e.trial.engine
+    if engine is None or engine.kind == "fake" or e.rig is None or not e.rig.accelerators:
+        return
+    asked = " ".join([*(spec.args if spec is not None else []), engine.program])
+    if _FOR_PROCESSOR.search(asked):
+        return
+    before, loaded = engine.memory_before_bytes, engine.memory_loaded_bytes
+    grown = [loaded[index] - before[index] for index in before.keys() & loaded.keys()]
+    if engine.embedded or (grown and max(grown) < _HOLDS_BYTES):
+        names = ", ".join(dict.fromkeys(a.name for a in e.rig.accelerators))
+        yield doubt(
+            "engine.accelerator_unused",
+            f"The engine ran on the processor, although this machine has {names}.",
+        )
 
 
 def variables_withheld(e: Circumstances) -> Iterator[Finding]:

@@ -47,6 +47,26 @@ class Columns(NamedTuple):
         """Return the rows of the requests that are explained."""
         return np.flatnonzero(self.completed)
 
+    def within_claims(self) -> "Columns":
+        """Return the columns without what the server rules out: a token that a busy client saw late arrived after the
+        server's work on it."""
+        zero = np.zeros_like(self.sent)
+        queue, prefill, decode, work = (
+            np.where(claim == NONE, zero, claim)
+            for claim in (self.queue, self.prefill, self.decode, self.work)
+        )
+        first, first_slack = _not_before(
+            self.sent + queue + prefill, self.first, self.first_slack
+        )
+        last, last_slack = _not_before(
+            self.sent + queue + np.maximum(prefill + decode, work),
+            self.last,
+            self.last_slack,
+        )
+        return self._replace(
+            first=first, first_slack=first_slack, last=last, last_slack=last_slack
+        )
+
     def only(self, rows: np.ndarray) -> "Columns":
         """Return these rows, with their chunks."""
         counts = self.counts[rows]
@@ -57,6 +77,16 @@ class Columns(NamedTuple):
         }
         columns["starts"] = starts
         return Columns(**columns, times=self.times[place])
+
+
+def _not_before(
+    least: np.ndarray, middle: np.ndarray, slack: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the middle and half the width of bounds whose lower end is at least `least`, and at most the upper one."""
+    high = middle + slack
+    low = np.clip(least, middle - slack, high)
+    narrower = (high - low) // 2
+    return high - narrower, narrower
 
 
 def columns(records: Iterable[Record]) -> Columns:
@@ -70,7 +100,7 @@ def columns(records: Iterable[Record]) -> Columns:
     values = dict(zip((f for f in Columns._fields if f != "times"), table, strict=True))
     for name in ("completed", "in_one_piece", "failed"):
         values[name] = values[name].astype(bool)
-    return Columns(**values, times=np.array(times, dtype=np.int64))
+    return Columns(**values, times=np.array(times, dtype=np.int64)).within_claims()
 
 
 def _row(r: Record) -> tuple[int, ...]:

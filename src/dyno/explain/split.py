@@ -173,8 +173,8 @@ def _exact(atom: str, value: np.ndarray, about: str) -> PartColumn:
 
 def _claims(c: Columns, rows: np.ndarray, notes: list[str]) -> _Claims:
     """Return the server's times where all answers have them and they fit what was measured."""
-    before = (c.first - c.sent)[rows]
-    whole = (c.last - c.sent)[rows]
+    before = (c.first + c.first_slack - c.sent)[rows]
+    whole = (c.last + c.last_slack - c.sent)[rows]
     every = {name: getattr(c, name)[rows] for name in _Claims._fields}
     named = {name: values for name, values in every.items() if (values != NONE).any()}
     missing = [name for name, values in named.items() if (values == NONE).any()]

@@ -442,6 +442,7 @@ class EngineFacts(msgspec.Struct, frozen=True):
     # exported variables that the container did not get, and why
     withheld: dict[str, str] = {}
     program: str = ""  # where it was found, in words
+    embedded: bool = False  # it comes with dyno, and uses the processor alone
     preparations: list[Preparation] = []  # outside ready_s
     stop_s: float | None = None  # None: not stopped yet
     memory_held_bytes: int = 0  # of the accelerators, that was not given back

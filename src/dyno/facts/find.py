@@ -260,9 +260,15 @@ class FindAnswer(msgspec.Struct, frozen=True):
     @property
     def decided(self) -> bool:
         """Return whether both ends are shown, or every load or none was shown to meet the target."""
-        if self.ended in ("every load meets", "no load meets"):
+        if self.ended == "every load meets" or self.none_meets:
             return True
         return self.low is not None and self.high is not None
+
+    @property
+    def none_meets(self) -> bool:
+        """Return whether the lowest load was shown to miss the target."""
+        lowest = self.spec.range[0]
+        return self.ended == "no load meets" or (self.low is None and self.high == lowest)
 
     @property
     def verdict(self) -> Verdict:

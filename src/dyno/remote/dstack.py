@@ -470,7 +470,7 @@ def _dstack() -> Any:
         from dstack._internal.utils import ssh
     except ImportError as e:
         raise RigError(
-            f"A rig with `dstack` needs the package dstack ({e}). Install it: pip install 'llm-dyno[dstack]'."
+            f"A rig with `dstack` needs the package dstack ({e}). In a clone of dyno: pip install '.[dstack]'."
         ) from None
     return SimpleNamespace(
         Client=api.Client,

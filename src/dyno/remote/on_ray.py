@@ -265,7 +265,7 @@ def check(spec: ClientSpec) -> None:
         return
     if importlib.util.find_spec("ray") is None:
         raise UsageError(
-            f"{setting_name('--on')} ray needs Ray. Install it: pip install 'llm-dyno[ray]'."
+            f"{setting_name('--on')} ray needs Ray. In a clone of dyno: pip install '.[ray]'."
         )
     address = spec.ray_address
     if address in (None, "auto"):

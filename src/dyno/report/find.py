@@ -140,7 +140,7 @@ def headline(answer: FindAnswer) -> str:
     low, high = answer.low, answer.high
     if answer.ended == "every load meets" and low is not None:
         return f"every load up to {level_words(answer, low)} meets it. Raise --to."
-    if answer.ended == "no load meets" or (low is None and high == answer.spec.range[0]):
+    if answer.none_meets:
         return _no_load(answer)
     if not answer.probes:
         return "not known: no probe was completed."

@@ -48,7 +48,7 @@ class Proposer:
             from optuna.storages.journal import JournalFileBackend
         except ImportError:
             raise UsageError(
-                "`dyno tune` needs Optuna, which isn't installed: pip install 'llm-dyno[tune]'."
+                "`dyno tune` needs Optuna, which isn't installed. In a clone of dyno: pip install '.[tune]'."
             ) from None
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._states = optuna.trial.TrialState

@@ -33,6 +33,13 @@ _DURATION_PROMPTS = 1000
 _SAMPLING = {"temperature": 0.0}
 _PERCENTILES = [50.0, 90.0, 95.0, 99.0]
 _WARMUPS = 8  # where no concurrency says better
+# Keys whose default in a study is another one than that of `dyno bench serve`, in words.
+OWN_DEFAULTS = {
+    "num_prompts": "none: give it, `requests_per_stream` or `duration_s`",
+    "num_warmups": f"the concurrency; with a rate {_WARMUPS}",
+    "percentiles": f"`{_PERCENTILES}`",
+    "sampling": f"temperature {_SAMPLING['temperature']:g}",
+}
 _COUNTS = ("num_prompts", "num_sessions", "requests_per_stream", "duration_s")
 # breaks no rule
 _UNKNOWN = Dataset(name="", about="", make="", traits=DatasetTraits(times=True))

@@ -68,6 +68,7 @@ class Life:
             version=plan.program.version,
             launches=[public(launch) for launch in plan.launches],
             program=plan.program.where,
+            embedded=plan.program.embedded,
             withheld=plan.withheld,
             memory_before_bytes=memory_used(plan),
             nice=room(plan).nice,
