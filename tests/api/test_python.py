@@ -264,7 +264,7 @@ def test_a_notebooks_tables_show_others_text_as_text(
 def test_a_search_returns_its_interval(fake: StartFake, tmp_path: Path) -> None:
     found = dyno.find(
         ["ttft_p50:60s", "failed:0"],
-        base_url=fake(first_ms=2, gap_ms=1).base_url,
+        base_url=fake(first_ms=60, gap_ms=10).base_url,
         most=2,
         budget=10,
         runs=tmp_path,

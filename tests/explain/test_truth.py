@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 
 import msgspec
 import numpy as np
@@ -83,10 +84,14 @@ def simulated(mix: str, claims: tuple[str, ...] = ()) -> Simulated:
     return simulate(*MIXES[mix], claims)
 
 
-@sampled(mix=MIXES, claims=CLAIMS, counted=[False, True])
+SAID = [*itertools.product(CLAIMS, [False, True])]  # of each request, and of preemptions
+
+
+@sampled(mix=MIXES, said=SAID)
 def test_each_part_is_true_or_within_bounds(
-    mix: str, claims: tuple[str, ...], counted: bool
+    mix: str, said: tuple[tuple[str, ...], bool]
 ) -> None:
+    claims, counted = said
     run = simulated(mix, claims)
     s = explained(run, counted)
     assert len(s.parts) > 1, "no part"
@@ -118,8 +123,7 @@ def _right(part: PartColumn, truth: np.ndarray) -> np.ndarray:
     return right
 
 
-@pytest.mark.parametrize("claims", [(), ALL], ids="-".join)
-@pytest.mark.parametrize("mix", MIXES)
+@sampled(mix=MIXES, claims=[(), ALL])
 def test_parts_add_up_to_the_latency_to_the_nanosecond(
     mix: str, claims: tuple[str, ...]
 ) -> None:

@@ -87,7 +87,10 @@ class Load:
         self._writer.close()
 
 
-@pytest.fixture(params=[False, True], ids=["usual", "clock set"])
+@pytest.fixture(
+    params=[False, pytest.param(True, marks=pytest.mark.nightly)],
+    ids=["usual", "clock set"],
+)
 def load(tmp_path: Path, request: pytest.FixtureRequest) -> Load:
     return Load(tmp_path / "exchanges.spool", request.param)
 
