@@ -329,12 +329,22 @@ def judged_by(target: str, records: Sequence[Record]) -> tuple[str, float | None
 def test_a_limit_between_the_two_figures_is_missed(scripted: Scripting) -> None:
     """vLLM's figure would meet it: it takes the first chunk for one token."""
     measured = measure(scripted, [spoken(4, 4)], says="each", count=48, concurrency=8)
-    own, vllms = measured.summary.true_tpot, measured.summary.tpot
-    assert own.median and vllms.median and own.median == pytest.approx(7 / 4 * vllms.median)
-    for limit, outcome in ((1.3 * vllms.median, "misses"), (10 * own.median, "meets")):
-        judged, value = judged_by(f"tpot_p50:{limit}", measured.records)
-        assert judged == outcome
-        assert value == pytest.approx(own.median, rel=0.5)
+    low, high = medians(measured.summary.true_tpot)
+    vllms = medians(measured.summary.tpot)
+    assert (low, high) == pytest.approx((7 / 4 * vllms[0], 7 / 4 * vllms[1]))
+    limit = 1.3 * vllms[1]
+    between = limit < low  # unless a busy client knows the figures within wide bounds only
+    missed, value = judged_by(f"tpot_p50:{limit}", measured.records)
+    assert missed == "misses" if between else missed != "meets"
+    assert 0.5 * low < value < 1.5 * high
+    assert judged_by(f"tpot_p50:{10 * high}", measured.records)[0] == "meets"
+
+
+def medians(latency: Latency) -> tuple[float, float]:
+    """Return the median twice; or its bounds, where a busy client knew no more."""
+    if latency.median is None:
+        return latency.bounds["median"]
+    return latency.median, latency.median
 
 
 def test_a_search_decides_nothing_between_the_bounds(scripted: Scripting) -> None:

@@ -184,7 +184,7 @@ def test_without_the_package_one_sentence_says_how_to_get_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "dstack", None)
     with pytest.raises(
-        RigError, match=r"needs the package dstack .*pip install 'llm-dyno\[dstack\]'"
+        RigError, match=r"needs the package dstack .*pip install '\.\[dstack\]'"
     ):
         dstack.DstackRig("dyno-x", DstackSpec(), tmp_path)
 

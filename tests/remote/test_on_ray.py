@@ -272,7 +272,7 @@ def test_a_loopback_url_is_refused_on_another_node(
 
 def test_ray_that_is_missing_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(on_ray.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"pip install 'llm-dyno\[ray\]'"):
+    with pytest.raises(UsageError, match=r"pip install '\.\[ray\]'"):
         on_ray.check(ClientSpec(on="ray"))
     on_ray.check(ClientSpec())
 

@@ -271,14 +271,11 @@ def results(word: str, folder: Path, study: bool) -> list[Result]:
     if study:
         assert len(table) == len(found)  # a row of the table is an entry of the page
         for shown in table:
-            fits = [
-                r
-                for r in found
-                if "table" not in r.surfaces
-                and not differing({**r.surfaces, "table": shown})
-            ]
-            assert fits, f"No entry has the figures of this row: {shown}"
-            fits[0].surfaces["table"] = shown
+            open_ = [r for r in found if "table" not in r.surfaces]
+            wrong = [differing({**r.surfaces, "table": shown}) for r in open_]
+            nearest = min(wrong, key=len)
+            assert not nearest, f"No entry has the figures of this row: {nearest}"
+            open_[wrong.index(nearest)].surfaces["table"] = shown
     return found
 
 
