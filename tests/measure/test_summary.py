@@ -1399,6 +1399,14 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
         None,
     ),
     (engine.accelerator_unused, evidence(engine=UP), None, None),
+    (
+        engine.accelerator_unused,
+        msgspec.structs.replace(
+            beside_a_gpu(embedded=True), target=TargetFacts("dyno-5m-F16")
+        ),
+        None,
+        None,
+    ),
     (engine.generic_build, evidence(engine=UP), None, None),
     (
         engine.generic_build,
