@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import msgspec
 
 from dyno.checks.evidence import Circumstances, Evidence, OfflineEvidence
-from dyno.engines import model as own_model
 from dyno.facts.engine import About
 from dyno.facts.finding import Finding, Level, doubt, note, void
+from dyno.facts.model import OWN_MODEL
 from dyno.facts.summary import Summary
 from dyno.measure.agreement import contradicted, differences, same_quantization, unverified
 from dyno.numbers import human_bytes, number
@@ -205,7 +205,7 @@ def accelerator_unused(e: Circumstances) -> Iterator[Finding]:
     engine, spec = e.engine, e.trial.engine
     if engine is None or engine.kind == "fake" or e.rig is None or not e.rig.accelerators:
         return
-    if e.target.model.startswith(own_model.NAME):  # to try dyno: too small for a GPU
+    if e.target.model.startswith(OWN_MODEL):  # to try dyno: too small for a GPU
         return
     asked = " ".join([*(spec.args if spec is not None else []), engine.program])
     if _FOR_PROCESSOR.search(asked):

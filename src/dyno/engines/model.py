@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from dyno.errors import EngineError, UsageError
+from dyno.facts.model import OWN_MODEL
 from dyno.option import setting_name
 
-NAME = "dyno-5m"
+NAME = OWN_MODEL
 DRAFT = f"{NAME}-draft"  # its draft for speculative decoding, with the same tokenizer
 FOLDER = Path(__file__).parent / NAME
 FOLDERS = {NAME: FOLDER, DRAFT: FOLDER / "draft"}

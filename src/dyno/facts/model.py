@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 import msgspec
 
+OWN_MODEL = "dyno-5m"  # that comes with dyno
+
 
 class ModelShape(msgspec.Struct, frozen=True):
     path: str
