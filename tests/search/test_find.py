@@ -337,6 +337,16 @@ def test_an_answer_that_isnt_one_says_what_to_do(
     assert max(map(len, narrow)) <= 60
 
 
+def test_a_miss_at_the_lowest_load_answers_also_where_higher_ones_could_not_be_measured() -> (
+    None
+):
+    """It printed "no load meets it", and exited with "not decided"."""
+    spec = FindSpec([Limit("ttft", 60.0, "p90")], least=4)
+    found = FindAnswer(spec, "client", None, 4, [probe(4, "misses", 90)], 3, 5.0)
+    assert found.decided and "no load meets it" in " ".join(lines(found))
+    assert not FindAnswer(spec, "client", None, 8, [], 3, 5.0).decided
+
+
 @pytest.mark.engines  # slow
 def test_a_queue_that_grows_ends_a_probe_and_is_named(
     fake: StartFake,
