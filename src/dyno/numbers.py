@@ -127,7 +127,7 @@ def rough_span(least_s: float, most_s: float) -> str:
 
 def rough_time(seconds: float) -> str:
     """Round a time that isn't known exactly: '40 s', '3 min', '2 h'."""
-    if seconds < 90:
+    if seconds < 100:
         return f"{max(round(seconds, -1), 10):.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.2g} h"
 

@@ -571,6 +571,8 @@ def test_a_model_that_the_server_does_not_list_is_a_finding(
     done = dyno(*bench(fake, "--model", "another"))
     assert done.code == 3
     assert "dyno: the result is void: exit code 3. --allow-void exits with 0." in done.err
+    before = done.err.partition("Measuring")[0]
+    assert "Doubtful before it begins: the server lists fake, not another" in before
     assert "model.not_listed" in done.out
     assert "model.other_answered" in done.out  # the fake answers under its own name
     assert "Verdict: void" in done.out
@@ -603,7 +605,7 @@ def test_nothing_completed_is_a_failure_with_the_servers_own_words(
         (
             "400 no",
             '{"object": "error", "message": "bad m"}',
-            "The server lists a, b, but not m: check --model.",
+            "The server lists a, b, not m: check --model.",
         ),
         ("500 no", "no such luck", "answers 500: no such luck. Read the server's log."),
         (

@@ -7,14 +7,17 @@ from typing import Any
 import msgspec
 import pytest
 
+from dyno.facts.entry import Entry, Number
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Row, RunFacts, Samples
+from dyno.facts.load import Load
 from dyno.facts.price import Price, PriceRule
 from dyno.facts.report import Words
 from dyno.facts.study import Place
 from dyno.report.conclusion import conclude
 from dyno.report.entries import entries
 from dyno.report.target import best
+from dyno.report.target import falls as falling
 from rows import micro, row, score
 
 
@@ -467,3 +470,29 @@ def test_who_leads_at_the_lowest_load_is_reported_where_it_is_another() -> None:
     assert words.workloads[0].endswith(
         "At concurrency 1, tgi has 150.0 against vllm's 100.0."
     )
+
+
+@pytest.mark.parametrize(
+    ("most", "last", "falls"),
+    [
+        (Number(273.4), Number(256.4), True),  # a single run each: the page says so
+        (Number(273.4, 216.0, 346.0, enough=25), Number(256.4, 195.0, 337.0), False),
+        (Number(273.4, 260.0, 280.0), Number(256.4, 255.0, 258.0), True),
+        (Number(273.4, 260.0, 280.0), Number(270.0, 269.0, 271.0), False),
+    ],
+)
+def test_throughput_falls_only_beyond_the_intervals(
+    most: Number, last: Number, falls: bool
+) -> None:
+    line = [
+        Entry(
+            name,
+            "a",
+            "serve",
+            Load({"concurrency": level}),
+            "sound",
+            figures={"output_throughput": figure},
+        )
+        for name, level, figure in (("t1", 2, most), ("t2", 4, last))
+    ]
+    assert bool([*falling(line)]) == falls

@@ -108,7 +108,7 @@ def test_the_answer_has_speed_and_quality_and_tables_the_columns() -> None:
     report = reports.of(some, best=[])
     serving, quality = tables.results(report)
     titles = [c.title for c in serving.columns]
-    assert titles[-4:] == ["score", "against F16", "detectable", "output tok/s"]
+    assert titles[-4:] == ["output tok/s", "score", "against F16", "detectable"]
     last = dict(zip(titles, serving.lines[-1].cells, strict=True))
     assert (last["score"].text, last["against F16"].text) == ("40 %", "-50 pt")
     assert last["against F16"].interval.endswith("worse") and last[

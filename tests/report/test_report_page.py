@@ -284,9 +284,10 @@ def test_every_table_has_the_means_and_the_duration() -> None:
     report = reports.of([entry], best=[])
     columns = tables.results(report)[0].columns
     assert [(c.title, c.unit, c.per) for c in columns][2:4] == [
-        ("duration", "s", False),
         ("output tok/s", "", True),
+        ("p50 TTFT", "ms", False),
     ]
+    assert ("duration", "s") in [(c.title, c.unit) for c in columns[4:]]
     header = next(
         line
         for line in markdown(report).splitlines()
@@ -415,7 +416,10 @@ def test_markdown_has_all_that_the_page_has(made: Report) -> None:
     ):
         assert f"\n## {heading}\n" in text
     assert "**void** `requests.failed`: 38 of 512 requests failed" in text
-    assert "| vLLM 0.11.0 | 16 | 512 | 128 | 3 | 1,536 | 0 | sound | 16.00 ± 0.48 |" in text
+    rows = [
+        r for r in text.splitlines() if r.startswith("| vLLM 0.11.0 | 16 | 512 | 128 | 3 |")
+    ]
+    assert any("| 1,536 | 0 | sound | " in r and "| 16.00 ± 0.48 |" in r for r in rows)
 
 
 def test_markdown_is_not_obeyed() -> None:

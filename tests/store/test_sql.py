@@ -630,3 +630,21 @@ def test_times_with_a_zone_need_no_other_package(
     assert reported.count(":") >= 6
     if how == ["--json"]:
         assert [list(row) for row in json.loads(reported)] == [["a", "t", "a_1"]] * 3
+
+
+def test_a_latency_that_is_known_within_bounds_is_null_beside_its_bounds(
+    measured: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(measured, tmp_path / "runs" / "late")
+    path = tmp_path / "runs" / "late" / "summary.json"
+    stored = json.loads(path.read_text())
+    ttft = stored["summary"]["latencies"]["ttft"]
+    ttft["median"], ttft["percentiles"]["99"] = None, None
+    ttft["bounds"] = {"median": [1.5, 2.5], "99": [4.0, 8.0]}
+    path.write_text(json.dumps(stored))
+    tables = RunTables(tmp_path / "runs")
+    ends = "[latency_bounds->'p99_ttft_ms'->>0, latency_bounds->'median_ttft_ms'->>1]"
+    answer = tables.ask(
+        f"select p99_ttft_ms, count(p99_ttft_ms) over (), {ends} from trials"
+    )
+    assert list(answer.rows) == [(None, 0, ["4.0", "2.5"])]

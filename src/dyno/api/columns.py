@@ -59,6 +59,14 @@ class ColumnTable:
         for row in self._tables.rows_of(self._name):
             yield dict(zip(names, row, strict=True))
 
+    @property
+    def text(self) -> str:
+        """Return its rows as a table, as `dyno sql` prints them."""
+        from dyno.report.table import database_cell, terminal, text_table
+
+        rows = ([database_cell(value) for value in row.values()] for row in self.rows())
+        return "\n".join(terminal(text_table(self.columns, rows), more=".rows()"))
+
     def __repr__(self) -> str:
         names = self.columns
         more = f", … {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""

@@ -3,6 +3,7 @@
 import functools
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -83,8 +84,11 @@ class MeasuredRun:
         try:
             return self.figures[figure]
         except KeyError:
+            near = get_close_matches(figure, self.figures, n=1)
+            hint = f" Did you mean {near[0]}?" if near else ""
             raise UsageError(
-                f"{self.path} has no figure {figure!r}. It has {', '.join(sorted(self.figures))}."
+                f"{self.path} has no figure {figure!r}.{hint} It has {', '.join(sorted(self.figures))}. Settings are "
+                "in `settings`, and all that `dyno sql` knows of it in `runs.table`."
             ) from None
 
     @functools.cached_property

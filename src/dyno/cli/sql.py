@@ -14,8 +14,7 @@ from dyno import files
 from dyno.cli import settings
 from dyno.cli.terminal import for_programs
 from dyno.errors import StoreError, UsageError
-from dyno.numbers import number
-from dyno.report.table import markdown, terminal, text_table, write_csv
+from dyno.report.table import database_cell, markdown, terminal, text_table, write_csv
 from dyno.screen import styled, wrapped
 from dyno.signals import lent
 
@@ -118,7 +117,7 @@ def _print(answer: "QueryResult", how: str | None) -> None:
     else:
         table = text_table(
             answer.columns,
-            ([_cell(value) for value in row] for row in answer.rows),
+            ([database_cell(value) for value in row] for row in answer.rows),
             answer.numbers,
         )
         print(
@@ -131,11 +130,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float | Decimal):
         return float(value) if math.isfinite(value) else None
     return value
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, float | Decimal):
-        return number(float(value))
-    return " ".join(str(value).split())

@@ -158,7 +158,7 @@ def _one(pair: str, flag: str, stems: Sequence[str]) -> Limit:
         near = get_close_matches(
             name, [*stems, *(f"{stem}_p99" for stem in stems), *SHARES], n=1
         )
-        hint = f"Did you mean {near[0]}? " if near else ""
+        hint = f"Did you mean {near[0]}? " if near and name[1:].isalpha() else ""
         raise UsageError(
             f"{subject}: unknown latency {name!r}. {hint}"
             f"Known: {', '.join(stems)}, optionally with {statistics} after it, and {' and '.join(SHARES)}."

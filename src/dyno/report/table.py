@@ -7,6 +7,7 @@ import csv
 import io
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from decimal import Decimal
 from itertools import zip_longest
 from typing import Any, Literal, NamedTuple
 
@@ -342,3 +343,12 @@ def _known_interval(figure: Number) -> str:
     if figure.low is not None and figure.high is not None:
         return interval(figure.value, figure.low, figure.high)
     return plus_minus(figure.deviation, figure.value) if figure.deviation else ""
+
+
+def database_cell(value: Any) -> str:
+    """Return a value of a query's answer in a line."""
+    if value is None:
+        return ""
+    if isinstance(value, float | Decimal):
+        return number(float(value))
+    return " ".join(str(value).split())

@@ -174,6 +174,10 @@ def _behind(c: Contender) -> Cell:
 # ---- results ----
 
 
+# Titles of the figures that a table of results begins with, after what says how far they count.
+_FIRST = ("output tok/s", "TTFT", "TPOT")
+
+
 def results(report: Report) -> list[Table]:
     """Return tables for each kind: serving and micro tests share no columns."""
     tables = _searches([e for e in report.entries if e.search])
@@ -181,11 +185,13 @@ def results(report: Report) -> list[Table]:
         entries = [e for e in report.entries if e.kind == kind]
         if not entries:
             continue
-        drawn = [*_who(entries), *_counts(entries), _verdicts(entries)]
+        figures, asides = _figures(entries), [*_counts(entries), _verdicts(entries)]
         if kind == "quality":
-            drawn += [*_figures(entries), *_quality(entries)]
-        else:  # latencies are many
-            drawn += [*_quality(entries), *_figures(entries)]
+            drawn = [*_who(entries), *asides, *figures, *_quality(entries)]
+        else:  # what is read first fits on a screen; other latencies are many
+            first = [d for d in figures if d.column.title.endswith(_FIRST)]
+            others = [d for d in figures if d not in first]
+            drawn = [*_who(entries), *asides, *first, *_quality(entries), *others]
         tables.append(
             _table(f"results-{kind}", kind_words.title, entries, drawn, _in_common(entries))
         )

@@ -428,12 +428,12 @@ def falls(entries: Iterable[Entry]) -> Iterator[Fall]:
 
 
 def _falls(best: Number, highest: Number) -> bool:
-    """Return whether one throughput is clearly below another: by 5 %, and beyond their intervals."""
+    """Return whether one throughput is clearly below another: by 5 %, and beyond their intervals, if it has one."""
     if highest.value >= best.value * (1 - FALL):
         return False
-    if not (best.usable and highest.usable):
+    if best.low is None or highest.high is None:
         return True
-    return (highest.high or 0.0) < (best.low or 0.0)
+    return highest.high < best.low
 
 
 def _natural(text: str) -> list[tuple[int, str]]:

@@ -104,6 +104,11 @@ _NAMED: dict[str, _Column] = {
         "trial.place.settings",
         "settings that vary in the study: settings->>'engine.dtype'",
     ),
+    "latency_bounds": (
+        "JSON",
+        "",
+        "bounds of latencies that are null, since a busy client knew no more: latency_bounds->'p99_ttft_ms'->0",
+    ),
     "repeat": ("BIGINT", "trial.place.repeat", "repeat number, starting at 1"),
     "repeats": ("BIGINT", "trial.place.repeats", "planned repeats"),
     "engine_kind": ("VARCHAR", "trial.trial.engine.kind", "vllm, llamacpp, …"),
@@ -793,6 +798,7 @@ def _trial(folder: Path, files: dict[str, Any]) -> dict[str, Any]:
         files, "trial.trial.engine.quantization"
     )
     row["workload"] = row["workload"] or _within(files, "trial.trial.workload.dataset")
+    bounds: dict[str, Any] = {}
     # percentiles beyond the 99th keep this order
     for name, kind, where in itertools.chain(*reversed(_parts(Result))):
         value = _within(files, where)
@@ -800,6 +806,8 @@ def _trial(folder: Path, files: dict[str, Any]) -> dict[str, Any]:
             row.setdefault(name, value)
         elif value and value.get("count"):
             row |= _distribution(name, value)
+            bounds |= _bounds(name, value)
+    row["latency_bounds"] = bounds or None
     return row
 
 
@@ -899,6 +907,17 @@ def _distribution(name: str, value: dict[str, Any]) -> dict[str, Any]:
         **percentiles,
     }
     return {f"{part}_{_plain_name(name)}_ms": v for part, v in parts.items()}
+
+
+def _bounds(name: str, value: dict[str, Any]) -> dict[str, Any]:
+    """Return the bounds of its parts that are not known exactly, by the names of their columns."""
+    ends = value.get("bounds") or {}
+    words = {part: f"p{part}" if part[:1].isdigit() else part for part in ends}
+    return {
+        f"{words[part]}_{_plain_name(name)}_ms": both
+        for part, both in ends.items()
+        if isinstance(both, list)
+    }
 
 
 def _plain_name(name: str) -> str:

@@ -42,7 +42,10 @@ def serving(
     """Start the planned engine and stop it on leaving, or attach to the trial's server. `run`: the folder of the
     engine's log and facts."""
     if plan is None:
-        yield attach(trial, headers, watcher, stop)
+        session = attach(trial, headers, watcher, stop)
+        if unlisted := session.unlisted:
+            watcher.phase(f"Doubtful before it begins: {unlisted}")
+        yield session
         return
     assert run is not None
     with running(

@@ -89,13 +89,20 @@ class Session(msgspec.Struct, frozen=True):
                 )
         return len(trial.target.urls)
 
-    def _advice(self, status: int, trial: TrialSpec) -> str:
+    @property
+    def unlisted(self) -> str:
+        """Return what the server lists in place of the requested model. '': it lists that one, or nothing."""
         listed = self.target.models_listed
+        if not listed or self.target.model in listed:
+            return ""
+        return f"the server lists {', '.join(listed[:5])}, not {self.target.model}"
+
+    def _advice(self, status: int, trial: TrialSpec) -> str:
         if status in (401, 403):
             return f"Check the API key: set OPENAI_API_KEY or {setting_name('--header')}."
-        if status in (400, 404, 422) and listed and self.target.model not in listed:
-            known = ", ".join(listed[:5])
-            return f"The server lists {known}, but not {self.target.model}: check {setting_name('--model')}."
+        if status in (400, 404, 422) and self.unlisted:
+            words = self.unlisted[0].upper() + self.unlisted[1:]
+            return f"{words}: check {setting_name('--model')}."
         if status in (404, 405):
             return f"Check {setting_name('--endpoint')} and {setting_name('--backend')}."
         if status in (400, 422):
