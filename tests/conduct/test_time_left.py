@@ -174,6 +174,22 @@ def test_the_demo_says_how_long_it_takes_before_its_first_trial(
     assert abs(60 * int(found[2]) + int(found[3]) - sum(expected_s.values())) < 5
 
 
+def test_repeats_of_a_finished_trial_are_expected_to_take_as_long_as_it_did() -> None:
+    study = study_plan.read(STUDIES / "demo.toml")[0]
+    plans = study_plan.plans(study, study.trials, rig.read_machine(), dry=True)
+    labels = {p.place.id: p.place.label for p in study.trials}
+    measured = min(labels.values())
+    usual, resumed = (
+        trials_s(study, plans, rig.read_machine(), took)
+        for took in (None, {measured: 500.0})
+    )
+    for id, label in labels.items():
+        if label == measured:
+            assert 500 < resumed[id] < 510
+        else:
+            assert resumed[id] == usual[id]
+
+
 def test_plain_lines_of_a_study_have_the_time_left(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

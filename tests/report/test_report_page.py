@@ -485,3 +485,25 @@ def test_a_report_of_two_hundred_is_small() -> None:
     report = reports.report(streams=tuple(range(1, 35)))
     assert len(report.entries) == 204
     assert len(html_of(report)) < 1_400_000  # and the bundle's 0.9
+
+
+def test_a_latency_that_a_busy_client_lost_has_its_reason_below_the_table() -> None:
+    def one(name: str, codes: list[str], **figures: float) -> Entry:
+        return Entry(
+            name,
+            name,
+            "serve",
+            Load({"concurrency": 4}),
+            "doubtful",
+            figures={n: Number(value) for n, value in figures.items()},
+            findings=[Finding(code, "doubt", "Busy.", "") for code in codes],
+        )
+
+    whole = one("t1", [], output_throughput=10.0, median_ttft_ms=5.0)
+    busy = one("t2", ["client.unseen_chunks"], output_throughput=9.0)
+    about = [
+        tables.results(reports.of(some, best=[]))[0].about
+        for some in ([whole, busy], [whole])
+    ]
+    assert "–: in one run at least, a client without a free core" in about[0]
+    assert "free core" not in about[1]

@@ -59,11 +59,21 @@ def assumed_start_s(weights_bytes: float | None, kind: str) -> float:
     return kind_of(kind).start_s + (weights_bytes or 0.0) / _DISK_S
 
 
-def trials_s(study: Study, plans: Sequence[SettingPlan], machine: Rig) -> dict[str, float]:
-    """Estimate each planned trial on this machine, the first on a start of its engine with that start. Read no earlier
-    run: a study that begins says at once how long it takes."""
+def trials_s(
+    study: Study,
+    plans: Sequence[SettingPlan],
+    machine: Rig,
+    loads_s: Mapping[str, float] | None = None,
+) -> dict[str, float]:
+    """Estimate each planned trial on this machine, the first on a start of its engine with that start. Read no run of
+    another study: one that begins says at once how long it takes. `loads_s`: of this study's finished trials, by their
+    label, which repeats share."""
     expected = RigEstimate(plans, machine, [], [], here=True)
-    times = {p.place.id: expected.trial_s(p)[0] for plan in plans for p in plan.trials}
+    times = {
+        p.place.id: expected.trial_s(p, (loads_s or {}).get(p.place.label))[0]
+        for plan in plans
+        for p in plan.trials
+    }
     for group in order.sessions(study, set(times)):
         first = group.trials[0]
         times[first.place.id] += expected.start_s(first)
@@ -233,10 +243,12 @@ class RigEstimate:
 
     # ---- trials ----
 
-    def trial_s(self, planned: PlannedTrial) -> tuple[float, Basis]:
-        """Return how long a trial takes, and whether that is measured."""
+    def trial_s(
+        self, planned: PlannedTrial, load_s: float | None = None
+    ) -> tuple[float, Basis]:
+        """Return how long a trial takes, and whether that is measured. `load_s`: of another repeat of it."""
         setting, trial = self._settings[planned.place.id], planned.trial
-        same = earlier.same_trial(setting.runs, trial)
+        same = load_s or earlier.same_trial(setting.runs, trial)
         if same is not None:
             return setting.around_s + same, "measured"
         if trial.find:

@@ -694,7 +694,7 @@ class StudyRun(msgspec.Struct, frozen=True):
         self._say_where(before)
         stop = Stop()
         try:
-            expected_s = estimate.trials_s(self.study, plans, machine)
+            expected_s = estimate.trials_s(self.study, plans, machine, self._loads_s(done))
             with closing(self.views(left, before, expected_s)) as view:
                 Conductor(
                     self.study, self.folder, self.headers, view, stop, self.choices.keep_raw
@@ -702,6 +702,16 @@ class StudyRun(msgspec.Struct, frozen=True):
         except KeyboardInterrupt:
             stop.requested = True
         return stop.requested, before < len(self.wanted)
+
+    def _loads_s(self, done: Set[str]) -> dict[str, float]:
+        """Return how long the loads of finished trials took, by the label that repeats share."""
+        took_s = {}
+        for planned in self.wanted:
+            if planned.place.id in done:
+                with contextlib.suppress(DynoError):
+                    result = self.folder.run(planned.place).result()
+                    took_s[planned.place.label] = result.duration_s
+        return took_s
 
     def elsewhere(self) -> list[str | None]:
         """Run the trials of rigs that are elsewhere. Return what went wrong; None: Ctrl-C."""

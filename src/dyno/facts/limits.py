@@ -14,6 +14,7 @@ from dyno.errors import UsageError
 from dyno.facts.metric import STEMS, words
 from dyno.numbers import count, percent
 
+_PERCENTILE = re.compile(r"p[\d.]+")  # of which latency?
 _NAME = re.compile(
     r"(?:(?P<before>p\d{1,2}(?:\.\d+)?|mean|median|max)_)?(?P<stem>[a-z0-9_]+?)"
     r"(?:_(?P<after>p\d{1,2}(?:\.\d+)?|mean|median|max))?(?:_ms)?"
@@ -158,7 +159,9 @@ def _one(pair: str, flag: str, stems: Sequence[str]) -> Limit:
         near = get_close_matches(
             name, [*stems, *(f"{stem}_p99" for stem in stems), *SHARES], n=1
         )
-        hint = f"Did you mean {near[0]}? " if near and name[1:].isalpha() else ""
+        hint = (
+            f"Did you mean {near[0]}? " if near and not _PERCENTILE.fullmatch(name) else ""
+        )
         raise UsageError(
             f"{subject}: unknown latency {name!r}. {hint}"
             f"Known: {', '.join(stems)}, optionally with {statistics} after it, and {' and '.join(SHARES)}."

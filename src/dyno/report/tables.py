@@ -192,9 +192,8 @@ def results(report: Report) -> list[Table]:
             first = [d for d in figures if d.column.title.endswith(_FIRST)]
             others = [d for d in figures if d not in first]
             drawn = [*_who(entries), *asides, *first, *_quality(entries), *others]
-        tables.append(
-            _table(f"results-{kind}", kind_words.title, entries, drawn, _in_common(entries))
-        )
+        about = f"{_in_common(entries)} {_why_unknown(entries, drawn)}".strip()
+        tables.append(_table(f"results-{kind}", kind_words.title, entries, drawn, about))
         tables += [*_sessions(entries), *_classes(entries)]
     return tables
 
@@ -368,6 +367,21 @@ def _in_common(entries: Sequence[Entry]) -> str:
     if any(e.repeats > 1 for e in entries):
         sentences.append("Completed, failed and duration are totals over repeats.")
     return " ".join(sentences)
+
+
+def _why_unknown(entries: Sequence[Entry], drawn: Sequence[_Drawn]) -> str:
+    """Say why latencies are missing, where a busy client is the reason."""
+    unseen = [
+        i
+        for i, e in enumerate(entries)
+        if any(f.code == "client.unseen_chunks" for f in e.findings)
+    ]
+    latencies = [d.cells for d in drawn if d.column.unit == "ms"]
+    if not any(cells[i] is _UNKNOWN for cells in latencies for i in unseen):
+        return ""
+    return (
+        "–: in one run at least, a client without a free core knew this within bounds only."
+    )
 
 
 def _counts(entries: Sequence[Entry]) -> list[_Drawn]:
