@@ -347,6 +347,19 @@ def test_a_miss_at_the_lowest_load_answers_also_where_higher_ones_could_not_be_m
     assert not FindAnswer(spec, "client", None, 8, [], 3, 5.0).decided
 
 
+def test_what_makes_probes_doubtful_is_named_below_their_table() -> None:
+    spec = FindSpec([Limit("ttft", 60.0, "p90")])
+    codes = [["engine.frozen", "client.unseen_chunks"], ["client.unseen_chunks"], []]
+    probes = [
+        msgspec.structs.replace(probe(level, "meets", 40), doubts=doubts)
+        for level, doubts in enumerate(codes, 1)
+    ]
+    text = " ".join(lines(FindAnswer(spec, "budget", 3, None, probes, 0, 5.0)))
+    assert "Doubtful by client.unseen_chunks (2 probes), engine.frozen (1 probe):" in text
+    sound = FindAnswer(spec, "budget", 3, None, probes[2:], 0, 5.0)
+    assert "Doubtful" not in " ".join(lines(sound))
+
+
 @pytest.mark.engines  # slow
 def test_a_queue_that_grows_ends_a_probe_and_is_named(
     fake: StartFake,

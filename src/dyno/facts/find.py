@@ -207,6 +207,7 @@ class ProbeFacts(msgspec.Struct, frozen=True):
     length_s: float | None = None  # of a request
     began_s: float = 0.0  # since the search began
     disturbed: str = ""  # what kept dyno or the server from working alone
+    doubts: list[str] = []  # codes of the findings that make it doubtful
 
     @property
     def margin(self) -> float:

@@ -1,5 +1,6 @@
 """The answer of a search for the highest load within a target, in words, with the table of its probes."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from dyno.facts.entry import Cost, Entry
@@ -89,6 +90,17 @@ def lines(answer: FindAnswer, cost: Cost | None = None) -> Iterator[str]:
     if answer.repeated:
         again = f", {many(answer.repeated, 'probe')} void or disturbed and not counted"
     yield f"{many(len(answer.probes), 'probe')}, {count(sent)} requests, {duration(answer.duration_s)}{again}"
+    if doubts := _doubts(answer):
+        yield from wrapped(doubts)
+
+
+def _doubts(answer: FindAnswer) -> str:
+    """Name the findings that make probes doubtful."""
+    times = Counter(code for probe in answer.probes for code in probe.doubts)
+    if not times:
+        return ""
+    named = ", ".join(f"{code} ({many(n, 'probe')})" for code, n in times.most_common())
+    return f"Doubtful by {named}: `dyno runs show` of a probe explains it."
 
 
 def _sentences(answer: FindAnswer, cost: Cost | None) -> Iterator[str]:

@@ -442,6 +442,7 @@ class Finder:
             verdict=outcome.result.verdict,
             began_s=began_s,
             disturbed=others(outcome.result),
+            doubts=[f.code for f in outcome.result.findings if f.level == "doubt"],
         )
 
     def _confirmed(self, session: Session, answer: FindAnswer, level: float) -> FindAnswer:
