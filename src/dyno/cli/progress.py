@@ -423,7 +423,7 @@ class StudyView(StudyWatcher):
         skipped = f", {self._skipped} skipped" if self._skipped else ""
         lines = [
             f"{self._name}  {self._done} of {self._total} trials done{failed}{skipped}{self._time_left()}",
-            f"now    {' | '.join(filter(None, (self._trial, self._phase)))}",
+            f"now    {' | '.join(filter(None, (self._phase, self._trial)))}",
             *load,
         ]
         columns = shutil.get_terminal_size().columns
