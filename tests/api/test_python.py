@@ -36,7 +36,12 @@ def run(
     fake: StartFake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> dyno.MeasuredRun:
     monkeypatch.chdir(tmp_path)
-    return dyno.serve(base_url=fake().base_url, label="a", **QUICK)
+    server = fake()
+    for _ in range(6):  # until a busy client has missed the time of no chunk
+        measured = dyno.serve(base_url=server.base_url, label="a", **QUICK)
+        if "mean_ttft_ms" in measured.figures:
+            break
+    return measured
 
 
 def test_a_run_has_figures_findings_and_records(run: dyno.MeasuredRun) -> None:

@@ -543,8 +543,13 @@ def dyno(
     monkeypatch.chdir(tmp_path)
 
     def call(*words: str) -> str:
-        assert main(words) in (0, 3, 4)
-        return capsys.readouterr().out
+        """Run a command; a load again, if a busy client missed the times of chunks."""
+        for _ in range(6):
+            assert main(words) in (0, 3, 4)
+            out = capsys.readouterr().out
+            if words[0] != "bench" or "client.unseen_chunks" not in out:
+                break
+        return out
 
     yield call
 
