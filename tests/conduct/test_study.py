@@ -766,6 +766,20 @@ def test_the_dry_run_shows_trials_commands_and_time_and_runs_nothing(
     assert not Path("runs").exists()
 
 
+@pytest.mark.parametrize("words", [["--dry-run"], []])
+def test_a_backend_without_the_wanted_form_of_answers_is_refused_before_anything_starts(
+    here: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    server = '[engines.s]\nkind = "openai"\nbase_url = "http://127.0.0.1:9"\nbackend = "transformers"\n'
+    write(
+        f"{server}[workloads.w]\ninput_len = 8\noutput_len = 4\n"
+        "[loads.c]\nmax_concurrency = 1\nnum_prompts = 2\n[trial]\nstream = false\n"
+    )
+    assert run(*words) == 2
+    assert "transformers has only streams" in capsys.readouterr().err
+    assert not [*Path("runs").rglob("trial.json")]
+
+
 def test_a_study_that_comes_with_dyno_is_found_by_its_name(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

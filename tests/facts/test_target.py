@@ -207,6 +207,17 @@ def test_a_result_with_too_many_invalid_answers_does_not_meet_its_target() -> No
     )
 
 
+@pytest.mark.parametrize(("valid", "of"), [(19, 20), (38, 40), (95, 100), (990, 1000)])
+def test_a_share_of_invalid_answers_that_is_just_the_limit_meets_it(
+    valid: int, of: int
+) -> None:
+    entries = [entry("t1", 1, 10.0, figures={"valid_share": valid / of})]
+    limit = float(f"{(of - valid) / of:g}")
+    assert best(entries, {"invalid": limit})[0].entry == "t1"
+    (found,) = best(entries, {"invalid": limit * 0.99})
+    assert found.entry is None and "of the answers are invalid" in found.why
+
+
 def test_total_throughput_counts_where_no_other_is_reported() -> None:
     entries = [
         entry("t1", 1, figures={"total_token_throughput": 50.0}),

@@ -21,9 +21,11 @@ from conftest import (
     receive_request,
     requests,
 )
+from dyno.cli.main import main
 from dyno.engines.fake import FAULTS
 from dyno.facts.load import LoadSpec
 from dyno.facts.record import Record
+from dyno.load.protocols import PROTOCOLS
 from dyno.measure import timing
 
 pytestmark = pytest.mark.real  # starts processes, uses sockets or takes seconds
@@ -55,6 +57,59 @@ def in_order(record: Record) -> None:
     assert 0 <= record.due_ns <= record.sent_ns < record.chunk_ns[0]
     assert record.chunk_ns == sorted(record.chunk_ns)
     assert record.chunk_ns[-1] <= record.end_ns
+
+
+@pytest.mark.parametrize("backend", ["openai", "openai-chat", "tgi", "sglang"])
+def test_a_server_that_streams_where_one_piece_was_asked_for_is_a_failure_and_no_bug(
+    scripted: Callable[..., Scripted],
+    backend: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def talk(sock: Any, number: int) -> None:
+        while head := sock.recv(1 << 16):
+            if head.startswith(b"GET"):
+                sock.sendall(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
+                continue
+            events = b'data: {"text": "a"}\n\n', b"data: [DONE]\n\n"
+            sock.sendall(STREAM_HEAD + chunked(*events))
+
+    words = ["bench", "serve", "--base-url", scripted(talk).base_url, "--model", "m"]
+    words += [
+        "--num-prompts",
+        "2",
+        "--max-concurrency",
+        "1",
+        "--ready-check-timeout-sec",
+        "0",
+    ]
+    words += ["--random-input-len", "8", "--random-output-len", "4"]
+    asked = ["--backend", backend, "--no-streaming"]
+    code = main([*words, *asked, "--runs", str(tmp_path)])
+    captured = capsys.readouterr()
+    assert code == 1 and "bug" not in captured.err
+    assert "a_stream" in captured.out
+
+
+def test_sglangs_text_may_get_shorter_at_a_stop_string() -> None:
+    """Its events have the text so far, and the last one without the stop string that it cut off."""
+    events = [
+        {"text": text, "meta_info": {"completion_tokens": count}, "output_ids": [7] * count}
+        for count, text in enumerate(("Hello", "Hello world", "Hello world\n"), 1)
+    ]
+    events.append({"text": "Hello world", "meta_info": {"completion_tokens": 3}})
+    lines = [(i, json.dumps(event).encode()) for i, event in enumerate(events)]
+    assert "".join(PROTOCOLS["sglang"].read(lines).texts) == "Hello world\n"
+
+
+@pytest.mark.parametrize("params", ["null", '"x"', "[1]"])
+def test_sglangs_sampling_params_must_be_an_object(
+    params: str, shared_fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["bench", "serve", "--base-url", shared_fake().base_url, "--backend", "sglang"]
+    words += ["--num-prompts", "2", "--extra-body", f'{{"sampling_params": {params}}}']
+    assert main([*words, "--runs", str(tmp_path)]) == 2
+    assert "sampling_params in --extra-body must be an object" in capsys.readouterr().err
 
 
 def test_every_fault_of_the_fake_engine_has_a_test_here() -> None:

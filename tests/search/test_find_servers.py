@@ -206,10 +206,11 @@ def test_a_search_of_embeddings_shows_vectors_a_second(
 def test_a_limit_of_invalid_answers_needs_requests_that_prescribe_a_form(
     fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    url = fake().base_url
+    server = fake(bodies=True)
     flags = ["--target", "invalid:0", "--to", "4", "--budget", "20"]
-    assert main(find(url, tmp_path, *flags)) == 2
+    assert main(find(server.base_url, tmp_path, *flags)) == 2
     assert "no request prescribes the form of its answer" in capsys.readouterr().err
+    assert server.log()["bodies"] == []  # made-up text never does: that is known before
 
 
 @pytest.mark.engines

@@ -150,6 +150,29 @@ def test_ctrl_c_while_the_trace_is_written_keeps_the_measurement(
     assert "The engine may still write its trace" in err
 
 
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP])
+def test_who_ends_dyno_while_the_trace_is_written_ends_the_loads_too(
+    fake: StartFake,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    ending: signal.Signals,
+) -> None:
+    server = fake(first_ms=1, gap_ms=1, profiler=True, bodies=True)
+
+    def wait_long(session: Session, spec: TargetSpec, begin: bool) -> None:
+        if not begin:
+            os.kill(os.getpid(), ending)
+            time.sleep(60)
+
+    monkeypatch.setattr(Session, "profile", wait_long)
+    words = "--max-concurrency 1,2 --num-prompts 6 --profile --ready-check-timeout-sec 0"
+    serve(server.base_url, words, code=130)
+    capsys.readouterr()
+    assert len(server.log()["bodies"]) == 6  # those of the first load, which is kept
+    [kept] = Path("runs").rglob("summary.json")
+    assert json.loads(kept.read_text())["summary"]["completed"] == 6
+
+
 def test_a_server_without_a_profiler_is_said_before_the_load(
     fake: StartFake, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -32,7 +32,7 @@ _EXAMPLES = """examples:
   dyno find --port 8000 --dataset-name chat --turns 5 --think-time 2 --target ttft_p90:800
 
 A target is one or more FIGURE:LIMIT: ttft, tpot, itl or e2el with _mean or _p50 to _p99.9 (500, 500ms, 2s; milliseconds
-without a unit); failed, as a share of the requests (0.01 or 1%).
+without a unit); failed and invalid, as shares of the requests and of the answers (0.01 or 1%).
 All flags of `dyno bench serve` that describe the server, the prompts and the sampling work here.
 
 """

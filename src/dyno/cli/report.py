@@ -67,7 +67,8 @@ def add(p: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="NAME:LIMIT",
-        help="latency target, such as ttft:500ms or p99_tpot:30ms; the report names the best load within it",
+        help="target, such as ttft:500ms, p99_tpot:30ms, failed:1%% or invalid:1%%; the report names the best load "
+        "within it",
     )
     p.add_argument(
         "--chart", nargs="+", default=[], metavar="NAME", help="pictures: only these charts"

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -199,15 +200,22 @@ def _describe_unpaired(group: Group, several: Sequence[Group]) -> str:
     return text
 
 
+class Among(NamedTuple):
+    """A comparison of many loads, of which some are looked at."""
+
+    figures: int  # of all loads together
+    loads: int
+
+
 def pairings(
     pairs: Sequence[Pair],
     metrics: Sequence[str] = (),
     gated: Sequence[str] = (),
     anyway: bool = False,
-    among: int = 0,
+    among: Among | None = None,
 ) -> list[Pairing]:
     """Compare the two sides of each pair. A report's page and `dyno compare` both take their words from here. `among`:
-    how many figures there are in all, where these pairs are some of many."""
+    the comparison that these pairs are a part of."""
     # A figure that no pair has is missing everywhere. One that some have is not missing where it can't be.
     nowhere = {m for m in metrics if not any(exists(m, two) for two in pairs)}
     undecided = []
@@ -454,7 +462,9 @@ def _more_repeats(a: Estimate, b: Estimate, log: float) -> int | None:
 
 
 def decide(
-    each: Sequence[Sequence[Difference]], among: int = 0, first: Sequence[str] = ()
+    each: Sequence[Sequence[Difference]],
+    among: Among | None = None,
+    first: Sequence[str] = (),
 ) -> list[list[Difference]]:
     """Give each difference its word, by Holm's rule over all of them: of many figures at many loads, some lie outside
     their interval by chance alone. `first`: the figure of each load that is asked for first; '' where none is. These
@@ -463,7 +473,7 @@ def decide(
     known: list[tuple[float, bool]] = []
     for differences, question in zip(each, questions, strict=True):
         known += [(d.p, d.metric == question) for d in differences if d.p is not None]
-    last = _least_sure(known, max(len(known), among))
+    last = _least_sure(known, among)
     decided = []
     for differences, question in zip(each, questions, strict=True):
         some = []
@@ -474,14 +484,12 @@ def decide(
     return decided
 
 
-def _least_sure(known: Sequence[tuple[float, bool]], count: int) -> dict[bool, float]:
+def _least_sure(
+    known: Sequence[tuple[float, bool]], among: Among | None
+) -> dict[bool, float]:
     """Return the highest p that is sure, of the figures asked for first and of all others. `known`: each p, and whether
-    it is of those asked for first; `count`: how many there are with those that aren't known here."""
-    firsts = sum(is_first for _, is_first in known)
-    weights = dict.fromkeys((True, False), 1 / count if count else 1.0)
-    if 0 < firsts < len(known):
-        first_of_all = count * firsts / len(known)
-        weights = {True: 0.5 / first_of_all, False: 0.5 / (count - first_of_all)}
+    it is of those asked for first."""
+    weights = _weights(known, among)
     last, left = {True: -1.0, False: -1.0}, 1.0
     for p, is_first in sorted(known, key=lambda each: each[0] / weights[each[1]]):
         if p > (1 - CONFIDENCE) * weights[is_first] / left:
@@ -489,6 +497,17 @@ def _least_sure(known: Sequence[tuple[float, bool]], count: int) -> dict[bool, f
         last[is_first] = max(last[is_first], p)
         left -= weights[is_first]
     return last
+
+
+def _weights(known: Sequence[tuple[float, bool]], among: Among | None) -> dict[bool, float]:
+    """Return the share of the error that a figure asked for first has, and any other. Of a larger comparison, in which
+    nobody looked for the first ones, they are no more than there."""
+    count, firsts = len(known), sum(is_first for _, is_first in known)
+    if among is not None and among.figures > count:
+        return {True: 0.5 / among.loads, False: 0.5 / among.figures}
+    if 0 < firsts < count:
+        return {True: 0.5 / firsts, False: 0.5 / (count - firsts)}
+    return dict.fromkeys((True, False), 1 / count if count else 1.0)
 
 
 def _first_asked(pairing: Pairing) -> str:

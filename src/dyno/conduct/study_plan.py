@@ -33,7 +33,7 @@ from dyno.store.study import StudyFolder
 from dyno.study import file
 from dyno.study.document import as_toml
 from dyno.study.trials import Known
-from dyno.trial import dataset, slots
+from dyno.trial import answers, dataset, slots
 from dyno.trial.engine_plan import EnginePlan
 from dyno.trial.offline import batch_of, same_engine
 from dyno.trial.prepare import hidden, longest
@@ -281,10 +281,9 @@ def problems(plans: Sequence[SettingPlan]) -> list[str]:
     """Return what the engines' own checks object to in each trial, before anything starts."""
     texts: dict[str, list[PlannedTrial]] = {}
     for setting in plans:
-        if setting.elsewhere:
-            continue
         for planned in setting.trials:
-            for text in _missing_files(planned.trial):
+            missing = () if setting.elsewhere else _missing_files(planned.trial)
+            for text in (*missing, *_without_such_answers(planned.trial)):
                 texts.setdefault(text, []).append(planned)
     for setting in plans:
         if setting.refused:
@@ -303,6 +302,18 @@ def _engine_problems(setting: SettingPlan) -> Iterator[tuple[PlannedTrial, str]]
         for problem in engine.problems([longest(planned.trial)]):
             if not (setting.elsewhere and problem == engine.absent):
                 yield planned, problem
+
+
+def _without_such_answers(trial: TrialSpec) -> Iterator[str]:
+    """Yield why a trial's backend has no answers of the form that it asks for."""
+    if trial.offline:
+        return
+    try:
+        answers.check(
+            trial, [limit.stem for limit in trial.find.limits] if trial.find else []
+        )
+    except UsageError as e:
+        yield str(e)
 
 
 def _missing_files(trial: TrialSpec) -> Iterator[str]:

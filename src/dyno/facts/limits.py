@@ -44,7 +44,8 @@ def _failed(read: Read) -> float:
 
 def _invalid(read: Read) -> float | None:
     valid = read("valid_share")
-    return None if valid is None else 1 - valid
+    # 1 - 0.95 is more than 0.05, by the last digit
+    return None if valid is None else round(1 - valid, 12)
 
 
 SHARES = {
@@ -159,9 +160,9 @@ def _one(pair: str, flag: str, stems: Sequence[str]) -> Limit:
         near = get_close_matches(
             name, [*stems, *(f"{stem}_p99" for stem in stems), *SHARES], n=1
         )
-        hint = (
-            f"Did you mean {near[0]}? " if near and not _PERCENTILE.fullmatch(name) else ""
-        )
+        hint = f"Did you mean {near[0]}? " if near else ""
+        if _PERCENTILE.fullmatch(name):
+            hint = f"Of which latency? Such as {stems[0]}_{name}. "
         raise UsageError(
             f"{subject}: unknown latency {name!r}. {hint}"
             f"Known: {', '.join(stems)}, optionally with {statistics} after it, and {' and '.join(SHARES)}."

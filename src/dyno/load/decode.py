@@ -5,8 +5,9 @@ from bisect import bisect_left
 from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
+import msgspec
 import numpy as np
 
 from dyno.facts.record import Record
@@ -194,6 +195,26 @@ def _read_answer(
         _note_silence(reading, record)
 
 
+def read_reply(protocol: WireProtocol, answer: Any) -> StreamReading:
+    """Read an answer as the control client has it: JSON is decoded, anything else is a text."""
+    text = answer if isinstance(answer, str) else msgspec.json.encode(answer).decode()
+    body = text.encode("utf-8", "surrogatepass")
+    if not protocol.streams:
+        return _a_stream("", body) or protocol.read_whole(body)
+    if text is answer:
+        return protocol.read(body_events(body))
+    detail = body[:DETAIL_MAX].decode("utf-8", "replace")
+    return StreamReading([], [], error="not_a_stream", error_detail=detail)
+
+
+def _a_stream(content_type: str, body: bytes) -> StreamReading | None:
+    """Return the error of a stream that is answered where one piece was asked for; None: it isn't one."""
+    if "event-stream" not in content_type and not body.startswith((b"data:", b"event:")):
+        return None
+    detail = "the server streams, although dyno asked for the answer in one piece"
+    return StreamReading([], [], error="a_stream", error_detail=detail)
+
+
 def _read_object(
     exchange: RawExchange,
     raw: bytes,
@@ -204,11 +225,8 @@ def _read_object(
 ) -> None:
     """Read an answer in one piece. It has no first token: only its end is known."""
     body = http1.body(raw, head)
-    if "event-stream" in head.content_type or body.startswith((b"data:", b"event:")):
-        record.error = "a_stream"
-        record.error_detail = (
-            "the server streams, although dyno asked for the answer in one piece"
-        )
+    if refused := _a_stream(head.content_type, body):
+        record.error, record.error_detail = refused.error, refused.error_detail
         return
     reading = protocol.read_whole(body)
     reading.times = reading.times or times_of_head(raw[: head.length])

@@ -127,13 +127,13 @@ def attempt(
         client.close()
     return Attempt(
         completed=status == 200 and not _complains(answer),
-        problem=CONTROL.sub(" ", f"it answers {status}: {_complaint(answer)[:300]}"),
+        problem=CONTROL.sub(" ", f"it answers {status}: {complaint(answer)[:300]}"),
         settled=status in (400, 401, 403, 404, 405, 422),
         status=status,
     )
 
 
-def _complaint(answer: Any) -> str:
+def complaint(answer: Any) -> str:
     """Return the message of a server's JSON error, or of the first event of a stream; else all that it answers."""
     if isinstance(answer, str) and (event := re.search(r"^data: ?(\{.*\})", answer, re.M)):
         with contextlib.suppress(*files.BROKEN):
@@ -152,8 +152,8 @@ def _placed_complaint(answer: Any) -> str:
     """Return one of several messages, with the field that it is about (FastAPI's `loc`)."""
     where = answer.get("loc") if isinstance(answer, dict) else None
     if not isinstance(where, list) or not where:
-        return _complaint(answer)
-    return f"{'.'.join(map(str, where))}: {_complaint(answer)}"
+        return complaint(answer)
+    return f"{'.'.join(map(str, where))}: {complaint(answer)}"
 
 
 def _complains(answer: Any) -> bool:

@@ -29,7 +29,8 @@ def question(form: AnswerForm, one: Item) -> str:
     """Return the question with what it asks of the answer's form."""
     if form == "tool":
         return f"{one.question}\nGive the answer by calling the tool {_TOOL}."
-    return f"{one.question}\nAnswer as JSON by this schema: {json.dumps(_schema(one))}"
+    schema = json.dumps(_schema(one))
+    return f"{one.question}\nAnswer as JSON by this schema, without Markdown: {schema}"
 
 
 def answer(one: Item) -> str:

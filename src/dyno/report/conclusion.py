@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from dyno.compare.compare import default_metrics, pairings
+from dyno.compare.compare import Among, default_metrics, pairings
 from dyno.facts.comparison import ANSWERS_CHECK, QUALITY_TEST, Difference, Pairing
 from dyno.facts.entry import Entry
 from dyno.facts.finding import Finding, Verdict
@@ -330,10 +330,10 @@ class _Judge:
             metrics = usual if metric in usual else [metric]
             return pairings([rows], metrics, anyway=loads_differ)[0], len(metrics)
         shared = self._at_shared_loads(a.series, b.series)
-        among = sum(len(default_metrics(x.rows, y.rows)) for x, y in shared)
+        count = sum(len(default_metrics(x.rows, y.rows)) for x, y in shared)
         if (a.id, b.id) in self._compared:
-            return self._compared[a.id, b.id], among
-        return pairings([rows], among=among)[0], among
+            return self._compared[a.id, b.id], count
+        return pairings([rows], among=Among(count, len(shared)))[0], count
 
     def _at_shared_loads(self, a: str, b: str) -> list[tuple[Entry, Entry]]:
         """Return the entries of two series at the loads that both have. Where these are few, compare them, once."""
@@ -734,6 +734,7 @@ _WHY = {
     "failed": "failed",
     "throughput": "without a throughput",
     "silent": "without the target's latency",
+    "unchecked": "without a check of answers",
 }
 
 

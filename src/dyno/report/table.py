@@ -347,8 +347,19 @@ def _known_interval(figure: Number) -> str:
 
 def database_cell(value: Any) -> str:
     """Return a value of a query's answer in a line."""
-    if value is None:
-        return ""
+    return "" if value is None else _in_a_line(value)
+
+
+def _in_a_line(value: Any) -> str:
     if isinstance(value, float | Decimal):
         return number(float(value))
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_inside, value))}]"
+    if isinstance(value, dict):
+        pairs = (f"{name}: {_inside(part)}" for name, part in value.items())
+        return f"{{{', '.join(pairs)}}}"
     return " ".join(str(value).split())
+
+
+def _inside(value: Any) -> str:
+    return "null" if value is None else _in_a_line(value)

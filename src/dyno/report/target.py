@@ -33,6 +33,10 @@ WAITS = (
 )
 SMALL = {"micro": "speed", "quality": "score"}  # kinds without a load, and their figure
 _PREFERRED = "p99"
+UNKNOWN = (
+    "silent",
+    "unchecked",
+)  # why a result can't be the best: a figure of the target isn't there
 _NO_LIMIT = ("std", "min", "p100")
 
 # 'p99_ttft_ms' → maximum in milliseconds; a name of SHARES → maximum share
@@ -163,7 +167,7 @@ def best(entries: Iterable[Entry], limits: Limits) -> list[Best]:
         named = ", ".join(
             filter(None, [load.words, "" if kind == "serve" else f"offline {kind}"])
         )
-        silent = any(c.why == "silent" for c in candidates)
+        silent = any(c.why in UNKNOWN for c in candidates)
         why = (
             ""
             if chosen is not None and not silent
@@ -194,7 +198,8 @@ def _candidate(entry: Entry, limits: Limits) -> _Candidate:
         "failed": entry.failure or not entry.figures,
         "void": entry.verdict == "void",
         "requests": failed_share(entry) > limits.get("failed", FEW),
-        "silent": math.isinf(missed) or ("invalid" in limits and invalid is None),
+        "silent": math.isinf(missed),
+        "unchecked": "invalid" in limits and invalid is None,
         "answers": (invalid or 0.0) > limits.get("invalid", 1.0),
         "slow": missed > 1,
         "throughput": all(entry.value(name) is None for name in TOKEN_THROUGHPUTS),
@@ -243,7 +248,7 @@ def _why(candidates: Sequence[_Candidate], limits: Limits, chosen: bool) -> str:
         out.append(f"Nearest: {level(near)} with {', '.join(_exceeded(near, limits))}")
     for why, text in _exclusions(limits).items():
         levels = [level(c.entry) for c in candidates if c.why == why]
-        if levels and (not chosen or why == "silent"):
+        if levels and (not chosen or why in UNKNOWN):
             out.append(text.format(_first_levels(levels)))
     sentence = "; ".join(out)
     return f"{sentence[:1].upper()}{sentence[1:]}."
@@ -265,9 +270,9 @@ def _exceeded(entry: Entry, limits: Limits) -> Iterator[str]:
 def _exclusions(limits: Limits) -> dict[str, str]:
     """Return why a result can't be the best, in words with a place for its load."""
     latencies = [words(name) for name in _latencies(limits)]
-    checked = ["check of answers"] if "invalid" in limits else []
     return {
-        "silent": f"no {' or '.join(latencies + checked)} at {{}}",
+        "silent": f"no {' or '.join(latencies)} at {{}}",
+        "unchecked": "no check of answers at {}",
         "void": "void at {}",
         "requests": f"over {percent(limits.get('failed', FEW))} {SHARES['failed'].over} at {{}}",
         "answers": f"over {percent(limits.get('invalid', 0.0))} {SHARES['invalid'].over} at {{}}",

@@ -31,7 +31,6 @@ from dyno.facts.trial import TrialSpec
 from dyno.load.progress import Progress, Stop
 from dyno.load.sessions import Graph
 from dyno.numbers import count, duration, many, number, percent, rough_time
-from dyno.option import setting_name
 from dyno.probe import rig
 from dyno.probe.telemetry.sampler import Sampler
 from dyno.report.find import time_words
@@ -311,11 +310,7 @@ class Finder:
             return Forms()
         forms = answers.forms(trial, requests)
         if not forms.each:
-            raise UsageError(
-                "The target limits invalid answers, but no request prescribes the form of its answer, as a JSON "
-                "schema or tools do. Use the data set structured-output, or response_format or tools in "
-                f"{setting_name('--extra-body')}."
-            )
+            raise UsageError(answers.no_forms())
         return forms
 
     def _words(self, step: ProbeStep, confirm_s: float | None) -> str:
@@ -646,7 +641,7 @@ def find(
     stop: Stop,
 ) -> FindAnswer:
     secrets.learn(hidden(trial, headers))
-    answers.check(trial, (limit.stem for limit in spec.limits))
+    answers.check(trial, [limit.stem for limit in spec.limits])
     plan = plan_of(trial)
     start = None
     if plan is not None:

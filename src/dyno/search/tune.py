@@ -608,7 +608,8 @@ def _missed(limit: Limit, get: Callable[[str], float | None], value: float | Non
     if limit.is_share:
         value = SHARES[limit.stem].read(get)
     if value is None:
-        return f"{metric_words(limit.metric)} is unknown, but the target limits it."
+        name = SHARES[limit.stem].words if limit.is_share else metric_words(limit.metric)
+        return f"The target limits {name}, but the result has no such figure."
     if value <= limit.most:
         return ""
     if limit.is_share:

@@ -17,6 +17,7 @@ from dyno.load.plan import prompts_needed
 from dyno.store.study import StudyFolder
 from dyno.study import file
 from dyno.study.tune import own_argument
+from dyno.trial import answers
 
 LONGER = 3  # times as long a load for the best third
 SEARCH = 6  # a search for the highest load takes up to this times `seconds`
@@ -55,6 +56,7 @@ class TunePlan:
         mine = self._tuned_trials(rig)
         self.base = self._base_of(mine)
         self._own_seed = self._seed()
+        answers.check(self.base.trial, [limit.stem for limit in self.spec.limits])
         self.search = self._search() if self.spec.objective == "load" else None
         self.quality = next((p for p in mine if p.trial.quality), None)
         if self.base.trial.engine is None or not starts(self.base.trial.engine):

@@ -24,6 +24,7 @@ from dyno.facts.record import Record
 from dyno.facts.spread import Distribution, Latency
 from dyno.facts.structured import StructuredSummary
 from dyno.facts.summary import (
+    OF_TEXT,
     CancelSummary,
     MediaSummary,
     Result,
@@ -808,6 +809,8 @@ def _trial(folder: Path, files: dict[str, Any]) -> dict[str, Any]:
             row |= _distribution(name, value)
             bounds |= _bounds(name, value)
     row["latency_bounds"] = bounds or None
+    if _within(files, "summary.results") is not None:
+        row |= dict.fromkeys(OF_TEXT)
     return row
 
 

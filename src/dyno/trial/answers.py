@@ -1,7 +1,7 @@
 """A trial's answers: what they can't have is refused before anything starts, and their prescribed forms are checked
 afterwards."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,11 +16,15 @@ from dyno.option import setting_name
 from dyno.store.run import Run
 
 _OF_STREAMS = ("ttft", "ttfo", "tpot", "itl")
+NO_FORMS = (
+    "The target limits invalid answers, but no request prescribes the form of its answer, as a JSON schema or tools "
+    "do. Use the data set structured-output, or response_format or tools in {flag}."
+)
 
 
-def check(trial: TrialSpec, targets: Iterable[str] = ()) -> None:
-    """Raise UsageError for a form of answers that the backend doesn't have, and for limits on latencies that such
-    answers don't have. `targets`: latencies that a search is about."""
+def check(trial: TrialSpec, targets: Collection[str] = ()) -> None:
+    """Raise UsageError for a form of answers that the backend doesn't have, and for limits on figures that such
+    answers don't have. `targets`: the figures that a search is about."""
     backend = trial.target.backend
     if trial.template:
         template.checked(trial.template, "template")
@@ -31,6 +35,8 @@ def check(trial: TrialSpec, targets: Iterable[str] = ()) -> None:
             f"{setting_name('--backend')} {backend} has only streams. Remove {setting_name('--no-streaming')}, or use "
             f"one of {able}."
         )
+    if "invalid" in targets and not _may_prescribe(trial):
+        raise UsageError(no_forms())
     if protocol.streams:
         return
     for flag, stems in (("--goodput", trial.goodput_ms), ("--target", targets)):
@@ -43,6 +49,15 @@ def check(trial: TrialSpec, targets: Iterable[str] = ()) -> None:
 
 
 # ---- the forms that requests prescribe ----
+
+
+def no_forms() -> str:
+    return NO_FORMS.format(flag=setting_name("--extra-body"))
+
+
+def _may_prescribe(trial: TrialSpec) -> bool:
+    """Return whether requests may prescribe a form. Synthetic text doesn't; of a file only its requests show."""
+    return not trial.workload.traits.endless or expected(trial.extra_body) is not None
 
 
 def prescribed(trial: TrialSpec, requests: Sequence[object]) -> bool:

@@ -4,7 +4,6 @@ import contextlib
 import time
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
 
 import msgspec
 
@@ -14,7 +13,8 @@ from dyno.facts.correctness import MAX_TOKENS, PROMPTS, Correctness, GreedyAnswe
 from dyno.facts.trial import TrialSpec
 from dyno.http import Client, Url
 from dyno.load import decode
-from dyno.load.protocols import Asked, StreamReading, WireProtocol, protocol_of
+from dyno.load.protocols import Asked, StreamReading, protocol_of
+from dyno.probe.server import complaint
 from dyno.store.run import Run
 from dyno.trial.session import Session, asked_of
 from dyno.visible import one_line
@@ -91,16 +91,6 @@ def _ask(
     return answers
 
 
-def _read_reply(protocol: WireProtocol, status: int, answer: Any) -> StreamReading:
-    """Read an answer as the control client has it: JSON is decoded, a stream is a text."""
-    if status == 200 and not protocol.streams and isinstance(answer, dict):
-        return protocol.read_whole(msgspec.json.encode(answer))
-    if status == 200 and isinstance(answer, str):
-        return protocol.read(decode.body_events(answer.encode("utf-8", "surrogatepass")))
-    kind = f"http_{status}" if status != 200 else "not_a_stream"
-    return StreamReading([], [], error=kind, error_detail=str(answer))
-
-
 def _answer(client: Client, model: str, trial: TrialSpec, prompt: str) -> GreedyAnswer:
     protocol = protocol_of(trial.api)
     given = asked_of(trial, model).extra_body
@@ -113,7 +103,10 @@ def _answer(client: Client, model: str, trial: TrialSpec, prompt: str) -> Greedy
     reading = StreamReading([], [])
     try:
         status, answer = client.call(trial.target.endpoint, sent)
-        reading = _read_reply(protocol, status, answer)
+        if status == 200:
+            reading = decode.read_reply(protocol, answer)
+        else:
+            reading.error, reading.error_detail = f"http_{status}", complaint(answer)
     except TargetError as e:
         reading.error, reading.error_detail = "no_answer", str(e)
     except (ValueError, RecursionError) as e:

@@ -228,12 +228,18 @@ def _gate(ahead: processes.Ahead | None) -> Callable[[], int]:
 
 
 def _stop_profiler(session: Session, trial: TrialSpec) -> None:
-    """Wait until the trace is written. A failure, or who won't wait, costs the trace and not the measurement."""
+    """Wait until the trace is written. A failure, or who won't wait, costs the trace and not the measurement. A signal
+    that ends dyno ends the wait, too, and no further load begins."""
+
+    def end(number: int, frame: object) -> None:
+        session.stop.request()
+        interrupt(number, frame)
+
     session.watcher.phase(
         "Stopping the engine's profiler; it writes its trace. Ctrl-C: don't wait for it"
     )
     try:
-        with lent((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), interrupt):
+        with lent((signal.SIGTERM, signal.SIGHUP), end), lent((signal.SIGINT,), interrupt):
             session.profile(trial.target, begin=False)
     except KeyboardInterrupt:
         session.watcher.phase("The engine may still write its trace")

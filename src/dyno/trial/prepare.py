@@ -509,7 +509,4 @@ def _prompt_tokens(
     status, answer = client.call(trial.target.endpoint, sent)
     if status != 200:
         return None
-    if isinstance(answer, str):
-        data = answer.encode("utf-8", "surrogatepass")
-        return protocol.read(decode.body_events(data)).prompt_tokens
-    return protocol.read_whole(json.dumps(answer).encode()).prompt_tokens
+    return decode.read_reply(protocol, answer).prompt_tokens

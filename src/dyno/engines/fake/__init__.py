@@ -93,7 +93,7 @@ def parse_faults(texts: Sequence[str]) -> ParsedFaults:
                 f"The fake engine has no fault {kind!r}. Known: {', '.join(FAULTS)}."
             )
         for sign, number in ((often, every), (over, open_)):
-            if number and not (number.isdigit() and int(number)):
+            if sign and not (number.isdecimal() and int(number)):
                 raise UsageError(
                     f"--fault {text}: give a whole number of requests after the {sign}, at least 1."
                 )
@@ -110,6 +110,8 @@ def changed(spec: FakeSpec, words: Sequence[str]) -> FakeSpec:
         name, _, value = word.partition("=")
         if name == "fault":
             parsed = parse_faults([value])
+            for kind in parsed.faults:  # a later word replaces an earlier one whole
+                fields["busy_faults"].pop(kind, None)
             fields["faults"] |= parsed.faults
             fields["busy_faults"] |= parsed.busy_faults
         elif name in fields and name not in _FAULT_FIELDS:

@@ -3,10 +3,12 @@
 Made after the sources of SGLang 0.5.23; no SGLang server was run.
 """
 
+from itertools import takewhile
 from typing import Any
 
 import msgspec
 
+from dyno.errors import UsageError
 from dyno.load.protocols.base import (
     Asked,
     ServerTimes,
@@ -21,6 +23,7 @@ from dyno.load.protocols.base import (
     settle_silent,
     tokens_between,
 )
+from dyno.option import setting_name
 from dyno.workload.request import Request
 
 
@@ -62,7 +65,7 @@ class Generate(WireProtocol):
         sampling["max_new_tokens"] = request.output_tokens
         if asked.ignore_eos:
             sampling["ignore_eos"] = True
-        sampling |= extra.pop("sampling_params", {})
+        sampling |= _object(extra.pop("sampling_params", {}))
         prompt = "text" if isinstance(request.prompt, str) else "input_ids"
         body = {prompt: request.prompt, "sampling_params": sampling, "stream": asked.stream}
         return {**body, **extra}
@@ -90,6 +93,16 @@ class Generate(WireProtocol):
         return reading
 
 
+def _object(params: Any) -> dict[str, Any]:
+    """Return a user's sampling_params."""
+    if not isinstance(params, dict):
+        raise UsageError(
+            f"sampling_params in {setting_name('--extra-body')} must be an object, such as "
+            '{"sampling_params": {"top_k": 20}}.'
+        )
+    return params
+
+
 class _SoFar:
     """Tells a text so far from a new piece of one: a server sends the one or the other, in all events of a stream."""
 
@@ -104,9 +117,12 @@ class _SoFar:
         if not self._grows:
             self._text += text
             return text
-        # A letter that was cut may have changed: then all that is new counts.
+        # A letter that was cut may have changed: what differs is new. A stop string that was cut off is no new text.
         self._text = text
-        return text.removeprefix(before) if text.startswith(before) else text
+        if text.startswith(before):
+            return text[len(before) :]
+        alike = takewhile(lambda pair: pair[0] == pair[1], zip(before, text, strict=False))
+        return text[sum(1 for _ in alike) :]
 
     def _is_so_far(self, event: _TextSoFar, meta: _Meta) -> bool:
         if event.output_ids is not None and meta.completion_tokens is not None:
