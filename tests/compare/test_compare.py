@@ -11,7 +11,7 @@ import pytest
 
 from dyno.checks.comparability import things_changed
 from dyno.compare import gate
-from dyno.compare.compare import compare, decide
+from dyno.compare.compare import Among, compare, decide
 from dyno.errors import UsageError
 from dyno.facts.comparison import LEAST, Comparison, Difference, Pairing
 from dyno.facts.finding import Finding
@@ -390,6 +390,32 @@ def test_where_nothing_differs_a_figure_is_called_different_in_one_of_twenty_com
         decided = decide(each, first=[first] * loads)
         false += any(d.word in FOUND for some in decided for d in some)
     assert 0.03 < false / tries < 0.065
+
+
+@pytest.mark.parametrize("closed", [0, 15, 30])
+def test_of_a_large_comparison_a_page_is_never_surer_than_the_whole(closed: int) -> None:
+    """A page looks at one of thirty loads; the whole comparison at all of them. Some of them are closed loops."""
+    rng = np.random.default_rng(closed)
+    names = ["output_throughput", "median_ttft_ms", "median_tpot_ms", "p99_ttft_ms"]
+    [model] = differ(
+        [one("a", output_throughput=10.0)] * 2,
+        [one("a", output_throughput=20.0)] * 2,
+        names[:1],
+    )
+    first = [names[0]] * closed + [""] * (30 - closed)
+    for _ in range(200):
+        each = [
+            [
+                msgspec.structs.replace(model, metric=name, p=float(p))
+                for name, p in zip(names, 10 ** rng.uniform(-6, -1, 4), strict=True)
+            ]
+            for _ in range(30)
+        ]
+        whole = decide(each, first=first)
+        for load in (0, 29):
+            [part] = decide([each[load]], Among(120, 30), [first[load]])
+            for of_part, of_whole in zip(part, whole[load], strict=True):
+                assert of_part.word not in FOUND or of_whole.word in FOUND
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,8 @@ from conftest import (
     requests,
 )
 from dyno.cli.main import main
-from dyno.engines.fake import FAULTS
+from dyno.engines.fake import FAULTS, FakeSpec, changed, parse_faults
+from dyno.errors import UsageError
 from dyno.facts.load import LoadSpec
 from dyno.facts.record import Record
 from dyno.load.protocols import PROTOCOLS
@@ -586,6 +587,17 @@ def test_a_server_that_does_not_notice_leaving_clients_answers_those_that_stay(
     shared_fake: StartFake, backend: str
 ) -> None:
     completed(ask(shared_fake, "deaf", backend))
+
+
+@pytest.mark.parametrize("text", ["schema@²", "schema>", "schema@", "reset@0", "reset@2>x"])
+def test_a_fault_without_a_whole_number_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="whole number of requests"):
+        parse_faults([text])
+
+
+def test_a_later_word_replaces_an_earlier_fault_whole() -> None:
+    spec = changed(FakeSpec(), ["fault=reset@10>4", "fault=reset@5"])
+    assert (spec.faults, spec.busy_faults) == ({"reset": 5}, {})
 
 
 def test_a_fault_strikes_every_so_many_requests_and_no_other(

@@ -452,6 +452,26 @@ def test_the_same_answer_in_four_forms(
     ]  # fmt: skip
 
 
+def test_lists_are_json_and_not_what_python_prints(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = "select [[5.25, 1234.5678], null] as bounds, {'a': 1.5} as parts"
+
+    def say(*how: str) -> str:
+        assert main(["sql", query, *how]) == 0
+        return capsys.readouterr().out
+
+    assert say().splitlines()[1].split() == [
+        "[[5.250,",
+        "1,235],",
+        "null]",
+        "{a:",
+        "1.500}",
+    ]
+    [cells] = list(csv.reader(io.StringIO(say("--csv"))))[1:]
+    assert [json.loads(cell) for cell in cells] == [[[5.25, 1234.5678], None], {"a": 1.5}]
+
+
 def test_a_query_from_a_file_or_from_standard_input(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

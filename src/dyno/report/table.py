@@ -5,6 +5,7 @@ A thousand rows take a millisecond; rich takes a second.
 
 import csv
 import io
+import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from decimal import Decimal
@@ -280,9 +281,17 @@ def markdown(table: Table, escape: Callable[[str], str] = str) -> list[str]:
 def write_csv(file: Any, rows: Iterable[Sequence[Any]]) -> None:
     """Write rows with their texts guarded against formula injection."""
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerows(
-        [guarded(cell) if isinstance(cell, str) else cell for cell in row] for row in rows
-    )
+    writer.writerows([_for_csv(cell) for cell in row] for row in rows)
+
+
+def _for_csv(cell: Any) -> Any:
+    if isinstance(cell, str):
+        return guarded(cell)
+    return json.dumps(cell, default=_for_json) if isinstance(cell, list | dict) else cell
+
+
+def _for_json(value: Any) -> Any:
+    return float(value) if isinstance(value, Decimal) else str(value)
 
 
 def csv_text(rows: Iterable[Sequence[Any]]) -> str:
