@@ -168,7 +168,7 @@ def test_prepare_only_provides_and_stops(
     assert capsys.readouterr().out.startswith("model tiny: ") and not Path("runs").exists()
     sent = dict(hub.sent)
     assert run("--prepare-only") == 0
-    assert capsys.readouterr().out == "Nothing is missing.\n" and hub.sent == sent
+    assert capsys.readouterr().out == "Nothing to fetch or install.\n" and hub.sent == sent
 
 
 def test_no_prepare_refuses_with_advice(

@@ -233,7 +233,7 @@ def _prepare_only(
         f"{name} is another machine: it fetches what it needs when its trials run."
         for name in far
     ]
-    print(*(lines or ["Nothing is missing."]), sep="\n")
+    print(*(lines or ["Nothing to fetch or install."]), sep="\n")
     return exit_codes.DONE
 
 

@@ -71,7 +71,7 @@ def _rig(rig: RigNeeds) -> Iterator[str]:
         yield f"#   {_MISSING[rig.known_by]}"
         yield from (f"#     {line}" for line in missing_lines(rig.missing))
     else:
-        yield "#   Nothing is missing."
+        yield "#   Nothing to fetch or install."
     yield from (f"#   Disk: {disk_line(disk)}" for disk in rig.disks)
     yield from (f"#   {line}" for line in _times(rig.phases))
     yield f"#   Cost: {_cost(rig)}"
