@@ -230,15 +230,32 @@ def test_an_option_that_the_data_set_lacks_is_refused(tmp_path: Path) -> None:
     site = with_examples(tmp_path / "site", ["dataset"])
     words = [*SERVE, "--dataset-name", "poems", "--dataset-option"]
     words = [w for w in words if not w.startswith(("--random", "8", "3"))]
-    for option, reported in {
-        "verses=3": "The data set poems has no option verses. Its options: lines.",
-        "lines=many": "An option of the data set poems: Expected `int`, got `str`",
-        "lines=0": "The data set poems: lines must be at least 1, but is 0.",
-    }.items():
-        done = dyno(tmp_path, *words, option, plugins=site)
-        assert done.returncode == 2 and reported in done.stderr, done.stderr
-    builtin = dyno(tmp_path, *SERVE, "--dataset-option", "lines=3", plugins=site)
-    assert builtin.returncode == 2 and "random has no option lines" in builtin.stderr
+    refused = {
+        (
+            *words,
+            "verses=3",
+        ): "The data set poems has no option verses. Its options: lines.",
+        (
+            *words,
+            "lines=many",
+        ): "An option of the data set poems: Expected `int`, got `str`",
+        (*words, "lines=0"): "The data set poems: lines must be at least 1, but is 0.",
+        (*SERVE, "--dataset-option", "lines=3"): "random has no option lines",
+    }
+    code = "from dyno.cli.main import main; print(*map(main, COMMANDS))"
+    done = subprocess.run(
+        [sys.executable, "-c", code.replace("COMMANDS", repr([*map(list, refused)]))],
+        cwd=tmp_path,
+        env=environment(site),
+        text=True,
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stdout.split() == ["2"] * 4, done.stderr
+    for reported in refused.values():
+        assert reported in done.stderr
+    assert "Starting" not in done.stderr, "it is refused before an engine starts"
 
 
 @pytest.mark.engines

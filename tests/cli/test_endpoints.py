@@ -323,16 +323,31 @@ def test_speech_is_counted_in_seconds(
 # ---- the form of answers ----
 
 
-@pytest.mark.parametrize("backend", ["openai-chat", "openai-responses", "anthropic"])
+VIOLATIONS = [
+    ("json", "schema", "schema"),
+    ("json", "not_json", "not JSON"),
+    ("tools", "schema", "arguments"),
+    ("tools", "wrong_tool", "unknown tool"),
+    ("tools", "not_json", "arguments not JSON"),
+    ("tools", "no_call", "no call"),
+]
+
+
 @pytest.mark.parametrize(
-    ("kind", "fault", "problem"),
+    ("backend", "kind", "fault", "problem"),
     [
-        ("json", "schema", "schema"),
-        ("json", "not_json", "not JSON"),
-        ("tools", "schema", "arguments"),
-        ("tools", "wrong_tool", "unknown tool"),
-        ("tools", "not_json", "arguments not JSON"),
-        ("tools", "no_call", "no call"),
+        *(("openai-chat", *each) for each in VIOLATIONS),
+        # each API has texts and calls of its own; how these are judged is the same
+        *(
+            (api, *VIOLATIONS[i])
+            for api in ("openai-responses", "anthropic")
+            for i in (0, 5)
+        ),
+        *(
+            pytest.param(api, *each, marks=pytest.mark.nightly)
+            for api in ("openai-responses", "anthropic")
+            for each in VIOLATIONS[1:5]
+        ),
     ],
 )
 def test_a_violation_is_named_with_its_share(
@@ -406,7 +421,7 @@ def test_slower_answers_of_a_prescribed_form_are_found(
         "--output-len",
         "20",
     ]
-    words += ["--structured-output-ratio", "0.5"]
+    words += ["--structured-output-ratio", "0.5", "--no-correctness-check"]
     port = fake(gap_ms=4, constrained=3).base_url
     result = measured(port, tmp_path, capsys, *words, count=40)
     assert "have a median TPOT of" in found(result, "answers.constrained")

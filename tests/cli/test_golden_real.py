@@ -102,7 +102,17 @@ def test_bench(dyno: Dyno, name: str) -> None:
     check(f"bench/{name}.txt", f"{said}\n\n{files}")
 
 
-@pytest.mark.parametrize("lay_out", [xeon, arm_cloud, bare_kernel, in_a_container])
+@pytest.mark.parametrize(
+    "lay_out",
+    [
+        arm_cloud,
+        bare_kernel,
+        *(
+            pytest.param(other, marks=pytest.mark.nightly)
+            for other in (xeon, in_a_container)
+        ),
+    ],
+)
 def test_what_a_bench_writes_has_the_same_shape_on_any_machine(
     dyno: Dyno,
     lay_out: Callable[[Path], Path],

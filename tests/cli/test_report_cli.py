@@ -45,6 +45,8 @@ num_prompts = 20
 [loads.one]
 max_concurrency = 2
 num_prompts = 10
+[trial]
+correctness_check = false
 """
 
 

@@ -73,9 +73,14 @@ SHOWN = ("runs", "runs show two", "runs show broken", "runs list --all", f"runs 
          "audit imports/qps_comparison.csv", "audit two", "report two --list-charts")  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "widths", [(80, 120), pytest.param((97, 200), marks=pytest.mark.nightly)]
+)
 @pytest.mark.parametrize("command", SHOWN)
-def test_no_line_is_wider_than_the_terminal(screened: Screened, command: str) -> None:
-    for width in (80, 97, 120, 200):
+def test_no_line_is_wider_than_the_terminal(
+    screened: Screened, command: str, widths: tuple[int, ...]
+) -> None:
+    for width in widths:
         lines = plain(screened(command, width)).splitlines()
         assert lines and not [
             line for line in lines if len(line) > width and " " in line.strip()

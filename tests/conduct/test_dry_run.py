@@ -95,12 +95,12 @@ def test_a_repository_that_is_silent_or_gone_does_not_make_the_others_unknown(
     hub.faults.silent = {"acme/two"}
     recipes = [ModelRecipe(f"hub:acme/{name}") for name in ("one", "two", "three", "four")]
     began = time.monotonic()
-    one, two, three, four = sizes.ask(recipes, timeout_s=9)
+    one, two, three, four = sizes.ask(recipes, timeout_s=5)
     assert time.monotonic() - began < 40
     assert one.left_bytes == three.left_bytes and (one.left_bytes or 0) > 2 * PARAMETERS
     assert (
         two.left_bytes is None
-        and two.unknown == "the Hub didn't answer within 9.000 s"
+        and two.unknown == "the Hub didn't answer within 5.000 s"
         and not two.refused
     )
     assert four.left_bytes is None and "There is no model acme/four" in four.refused

@@ -1,7 +1,9 @@
 """Engines' environments: made whole or not at all, by real processes; no package index is asked."""
 
 import base64
+import contextlib
 import hashlib
+import io
 import json
 import os
 import re
@@ -14,6 +16,7 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pip as pip_package
@@ -21,6 +24,7 @@ import psutil
 import pytest
 
 import dyno
+from dyno.cli.main import main
 from dyno.engines import environment, install
 from dyno.engines.environment import Environment
 from dyno.engines.kinds.recipe import Recipe
@@ -211,14 +215,20 @@ def pip(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> FakePip:
 
 
 def cli(*words: str, start: bool = False) -> Any:
-    command = [sys.executable, "-m", "dyno", "engines", *words]
+    """`dyno engines` in this process; `start`: in one of its own."""
     if start:
+        command = [sys.executable, "-m", "dyno", "engines", *words]
         return subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    assert "Traceback" not in done.stderr, done.stderr
-    return done
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code: Any = main(["engines", *words])
+        except SystemExit as e:  # argparse's way
+            code = e.code or 0
+    assert "Traceback" not in err.getvalue(), err.getvalue()
+    return SimpleNamespace(returncode=code, stdout=out.getvalue(), stderr=err.getvalue())
 
 
 def await_true(what: Callable[[], Any], within_s: float = 120) -> None:

@@ -110,11 +110,7 @@ def test_a_void_probe_is_repeated_twice_as_method_says(
 ) -> None:
     server = fake(faults={"other_model": 1}, first_ms=20.0)
     flags = ["--target", "e2el_p50:500", "--to", "4", "--budget", "60s"]
-    where = ["--base-url", server.base_url, "--runs", str(tmp_path)]
-    code = main(
-        ["find", *where, *flags, "--random-input-len", "8", "--random-output-len", "2"]
-    )
-    assert code == 3
+    assert main(find(server.base_url, tmp_path, *flags)) == 3
     assert answer(tmp_path).repeated == 3, "after the third in a row the search ends"
 
 

@@ -24,6 +24,7 @@ from dyno.http import check_certificates
 from dyno.probe import rig as rig_probe
 from dyno.saying import Say
 from dyno.store.study import StudyFolder, failure_of
+from dyno.trial.prepare import check_dataset
 from dyno.trial.watcher import StudyWatcher
 
 Prepare = Callable[[list[PlannedTrial]], object]
@@ -259,6 +260,8 @@ def check_before_fetching(
     )
     check_keys(planned, key_headers)
     check_certificates(each.trial.target for each in planned)
+    for each in planned:
+        check_dataset(each.trial.workload)
 
 
 @contextlib.contextmanager

@@ -43,7 +43,7 @@ from dyno.study.duration import TOKEN_S, output_tokens
 from dyno.trial import answers
 from dyno.trial.online import finish, measure
 from dyno.trial.outcome import Outcome
-from dyno.trial.prepare import hidden, prepare
+from dyno.trial.prepare import check_dataset, hidden, prepare
 from dyno.trial.serving import plan_of, serving
 from dyno.trial.session import Session
 from dyno.trial.watcher import Watcher
@@ -642,6 +642,7 @@ def find(
 ) -> FindAnswer:
     secrets.learn(hidden(trial, headers))
     answers.check(trial, [limit.stem for limit in spec.limits])
+    check_dataset(trial.workload)
     plan = plan_of(trial)
     start = None
     if plan is not None:

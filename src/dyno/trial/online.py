@@ -59,6 +59,7 @@ from dyno.trial.outcome import Outcome
 from dyno.trial.prepare import (
     Prepared,
     Prompts,
+    check_dataset,
     closed_loop,
     hidden,
     longest,
@@ -93,6 +94,7 @@ def serve(
     secrets.learn(hidden(trial, headers))
     on_ray.check(trial.client)
     answers.check(trial)
+    check_dataset(trial.workload)
     plan = plan_of(trial, [longest(trial)])
     prompts = _prompts_before(trial, plan, watcher) if plan is not None else None
     run = _folder(runs, trial, plan.served_name) if plan is not None else None

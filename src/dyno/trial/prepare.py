@@ -116,6 +116,12 @@ def prepare(
     return Prepared(trial, prompts, place=place, test_requests=tests, media=media_facts)
 
 
+def check_dataset(workload: WorkloadSpec) -> None:
+    """Refuse options that a data set doesn't have, before anything is started."""
+    for part in workload.classes.values() or [workload]:
+        DATASETS[part.dataset].own_spec(part)
+
+
 def make_prompts(
     trial: TrialSpec, watcher: Watcher, client: Client | None = None, model: str = ""
 ) -> Prompts:
@@ -134,6 +140,11 @@ def make_prompts(
     )
     watcher.phase(f"Generating {what} ({spec.dataset}{source})")
     chat = protocol_of(trial.api).chat
+    if (
+        spec.traits.media and not protocol_of(trial.api).media
+    ):  # a thousand images take seconds
+        one = msgspec.structs.replace(spec, num_prompts=1)
+        _check_prompts(make_work(one, tokenizer).requests, trial)
     work = make_work(spec, tokenizer, client, model, chat, trial.chat_template_kwargs)
     if protocol_of(trial.api).output == "scores":
         work = _without_outputs(work)
