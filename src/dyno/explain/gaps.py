@@ -45,6 +45,7 @@ class StreamGaps(NamedTuple):
     since: np.ndarray  # from the end of the last such wait to the begin
     pause: np.ndarray  # 0: none, 1: perhaps, 2: likely, 3: surely
     prompts: np.ndarray  # tokens of the prompts whose first token came in it
+    queued: np.ndarray  # requests without a first token, in the middle of it
 
     @property
     def paused(self) -> np.ndarray:
@@ -77,7 +78,10 @@ def find_gaps(c: Columns) -> tuple[StreamGaps, float]:
     waits = _waits(c, begin[pause >= 2], end[pause >= 2])
     waiting, since = _touched(begin, end, waits)
     prompts = _prompts(c, begin, end)
-    gaps = StreamGaps(row, begin, end, chunks, streams, waiting, since, pause, prompts)
+    queued = _queued(c, middle)
+    gaps = StreamGaps(
+        row, begin, end, chunks, streams, waiting, since, pause, prompts, queued
+    )
     return gaps, _rate(*waits)
 
 
@@ -242,6 +246,14 @@ def _prompts(c: Columns, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
     until, since = (np.searchsorted(first, moment, "right") for moment in (end, begin))
     done: np.ndarray = (tokens[until] - tokens[since]).astype(float)
     return done
+
+
+def _queued(c: Columns, moments: np.ndarray) -> np.ndarray:
+    """Return how many requests waited for their first token then, whatever the server says that it did with them."""
+    begun = np.searchsorted(np.sort(c.sent), moments, "right")
+    ended = np.searchsorted(np.sort(c.first), moments, "right")
+    queued: np.ndarray = begun - ended
+    return queued
 
 
 def _rate(since: np.ndarray, until: np.ndarray) -> float:
