@@ -10,6 +10,7 @@ from dyno.facts.record import Record
 from dyno.measure import counting, timing
 
 NONE = -1  # of a time that the server doesn't report
+CLAIMS = ("queue", "prefill", "decode", "work")
 
 
 class Columns(NamedTuple):
@@ -48,8 +49,8 @@ class Columns(NamedTuple):
         return np.flatnonzero(self.completed)
 
     def within_claims(self) -> "Columns":
-        """Return the columns without what the server rules out: a token that a busy client saw late arrived after the
-        server's work on it."""
+        """Return the columns without what the server rules out, where its claims are believed: a token that a busy
+        client saw late arrived after the server's work on it."""
         zero = np.zeros_like(self.sent)
         queue, prefill, decode, work = (
             np.where(claim == NONE, zero, claim)
@@ -100,7 +101,7 @@ def columns(records: Iterable[Record]) -> Columns:
     values = dict(zip((f for f in Columns._fields if f != "times"), table, strict=True))
     for name in ("completed", "in_one_piece", "failed"):
         values[name] = values[name].astype(bool)
-    return Columns(**values, times=np.array(times, dtype=np.int64)).within_claims()
+    return Columns(**values, times=np.array(times, dtype=np.int64))
 
 
 def _row(r: Record) -> tuple[int, ...]:

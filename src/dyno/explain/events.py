@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from dyno.explain.columns import NONE, Columns
+from dyno.explain.columns import NONE
 from dyno.explain.split import Split
 from dyno.explain.stalls import Disturbance
 from dyno.facts.explanation import (
@@ -43,12 +43,11 @@ class Happenings:
 
     def __init__(
         self,
-        c: Columns,
         split: Split,
         client: ClientFacts | None,
         telemetry: Sequence[Sample] = (),
     ) -> None:
-        self._c = c
+        c = self._c = split.columns
         self._split = split
         self._client = client
         zero = client.start_ns if client is not None else 0

@@ -339,7 +339,8 @@ def _stretches(gaps: StreamGaps, quiet: np.ndarray) -> np.ndarray:
     end = np.maximum.accumulate(gaps.end[quiet][order])
     first = np.append(True, begin[1:] > end[:-1])
     last = np.append(first[1:], True)
-    return (end[last] - begin[first]).astype(float)
+    stretches: np.ndarray = (end[last] - begin[first]).astype(float)
+    return stretches
 
 
 def _stays_quiet(length: np.ndarray, stretches: np.ndarray) -> np.ndarray:

@@ -21,7 +21,7 @@ ATOMS = {
     "first_delivery": "first delivery",
     "decode_bound": "decode at the bound",
     "decode_above": "decode above the bound",
-    "stall": "stalls by other prefills",
+    "stall": "stalls by other prompts",
     "preemption": "preemption",
     "later_delivery": "later delivery",
 }
