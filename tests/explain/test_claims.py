@@ -199,17 +199,17 @@ def test_decoding_by_a_histogram_is_as_uncertain_as_the_stalls_in_it(rules: Rule
 # ---- answers without a first token of their own ----
 
 
-def test_an_answer_in_one_chunk_has_its_decoding_in_the_part_before() -> None:
+@pytest.mark.parametrize("chunks", [1, 1000])
+def test_answers_at_one_moment_have_their_decoding_in_the_part_before(chunks: int) -> None:
     """A proxy collects whole answers: nothing shows when the first token was there."""
     run = simulate(Rules(proxy_chunks=1000), Load(count=60, concurrency=8))
-    records = changed(run, lambda r: {"chunk_ns": r.chunk_ns[-1:], "first_tokens": None})
-    s = split(columns(records))
+    s = split(columns(changed(run, lambda r: {"chunk_ns": r.chunk_ns[-chunks:]})))
     (whole,) = [p for p in s.parts if "queue" in p.covers]
     assert {"decode_above", "stall", "later_delivery"} <= {*whole.covers}
-    assert any("in one chunk of several tokens" in note for note in s.notes)
+    assert any("all tokens at one moment" in note for note in s.notes)
 
 
-def test_a_server_behind_such_a_proxy_still_says_its_times() -> None:
+def test_a_server_behind_a_proxy_that_collects_still_says_its_times() -> None:
     run = simulate(Rules(slots=4, proxy_chunks=1000), Load(count=60, concurrency=8), ALL)
     s = split(columns(changed(run, lambda r: {"chunk_ns": r.chunk_ns[-1:]})))
     for atom in ("queue", "decode_above"):

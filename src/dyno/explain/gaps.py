@@ -222,8 +222,10 @@ def _waits(c: Columns, begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, 
     them; and the pauses, after which the server works on what the request had so far."""
     since = np.where(c.queue != NONE, c.sent + c.queue, c.sent)
     since = np.where(c.prefill != NONE, c.first - c.prefill, since)
-    since = np.clip(since, np.minimum(c.sent, c.first), c.first)
-    return np.concatenate([since, begin]), np.concatenate([c.first, end])
+    until = c.open_until
+    since = np.clip(since, np.minimum(c.sent, until), until)
+    had = ~c.refused
+    return np.concatenate([since[had], begin]), np.concatenate([until[had], end])
 
 
 def _touched(
@@ -240,7 +242,8 @@ def _touched(
 
 
 def _prompts(c: Columns, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-    order = np.argsort(c.first, kind="stable")
+    order = np.flatnonzero(c.answered)
+    order = order[np.argsort(c.first[order], kind="stable")]
     first = c.first[order]
     tokens = np.concatenate([[0], np.cumsum((c.prompt - c.cached)[order])])
     until, since = (np.searchsorted(first, moment, "right") for moment in (end, begin))
@@ -250,8 +253,9 @@ def _prompts(c: Columns, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
 
 def _queued(c: Columns, moments: np.ndarray) -> np.ndarray:
     """Return how many requests waited for their first token then, whatever the server says that it did with them."""
-    begun = np.searchsorted(np.sort(c.sent), moments, "right")
-    ended = np.searchsorted(np.sort(c.first), moments, "right")
+    had = ~c.refused
+    begun = np.searchsorted(np.sort(c.sent[had]), moments, "right")
+    ended = np.searchsorted(np.sort(c.open_until[had]), moments, "right")
     queued: np.ndarray = begun - ended
     return queued
 

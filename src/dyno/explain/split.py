@@ -24,8 +24,8 @@ _FEW_PAUSES = 0.02
 _MOST_PAUSES, _PAUSES_BESIDE = 2, 3
 _UNSURE = 0.005  # of the latency: stalls and pauses may always be wrong by as much
 _NO_PART = 0.005  # of the latency: a part of nothing, with bounds under that, is left out
-# Answers in one chunk of several tokens: from that share of the latency on, no first token is looked for.
-_IN_ONE_CHUNK = 0.05
+# Answers that don't show their first token: from that share of the latency on, no first token is looked for.
+_WITHOUT_FIRST = 0.05
 
 # Words of a part that covers several atoms, in this order. The way there and back includes the first delivery.
 _WORDS = (
@@ -191,12 +191,12 @@ class _Requests(NamedTuple):
         """Return whether nearly all answers show when their first token came: they are streams of several chunks."""
         c, rows = self.c, self.rows
         pieces = c.in_one_piece[rows]
-        hidden = pieces | (c.counts[rows] == 1) & (c.output[rows] > 1)
-        seen = self.latency[hidden].sum() <= _IN_ONE_CHUNK * self.latency.sum()
+        hidden = c.without_first[rows]
+        seen = self.latency[hidden].sum() <= _WITHOUT_FIRST * self.latency.sum()
         if not seen and not pieces.all():
             self.notes.append(
-                f"{count(int(hidden.sum()))} of {many(len(rows), 'answer')} came in one piece, or in one chunk of "
-                "several tokens as through a proxy that collects them: when their first token was there is unknown."
+                f"{count(int(hidden.sum()))} of {many(len(rows), 'answer')} came in one piece, or with all tokens "
+                "at one moment, as through a proxy that collects them: when their first token was there is unknown."
             )
         return bool(seen)
 
