@@ -40,7 +40,7 @@ _UNKNOWN = 0.15  # of a step: by so much it may differ where none was seen
 _LEAST_SEEN = (
     0.05  # of the halts of one length: where quiet time shows fewer, it shows none
 )
-_SHORT_AND_LONG = (0.05, 0.95)  # quantiles of gaps
+_JUMP = 0.5  # of a step: by more no further waiting requests prolong it
 _SHORTEST = 0.05  # quantile of gaps
 
 
@@ -507,8 +507,8 @@ def _by_waiting(gaps: StreamGaps, hit: np.ndarray, step: np.ndarray) -> float:
 
 
 def _growth(gaps: StreamGaps, plain: np.ndarray, step: np.ndarray) -> float:
-    """Return by how much each waiting request prolongs a step. `plain`: gaps in which no prompt ended. The short and
-    the long ones of them must grow: a prompt of several steps makes some longer, whatever waits."""
+    """Return by how much each waiting request prolongs a step. `plain`: gaps in which no prompt ended. The shortest of
+    them show it, as long as they grow little by little: where they jump, each has a part of a long prompt."""
     order = np.flatnonzero(plain)
     order = order[np.argsort(gaps.queued[order], kind="stable")]
     mine, excess = gaps.only(order), (gaps.length - step)[order]
@@ -516,16 +516,16 @@ def _growth(gaps: StreamGaps, plain: np.ndarray, step: np.ndarray) -> float:
     if parts.sum() < STEPS:
         return 0.0
     groups = _groups(mine.queued, np.cumsum(parts))
-    if groups[-1] == 0:
+    queued = np.array([piece.mean() for piece in _pieces(mine.queued, groups)])
+    shortest = np.array(
+        [np.quantile(piece, _SHORTEST) for piece in _pieces(excess / mine.chunks, groups)]
+    )
+    jumps = np.diff(shortest) > _JUMP * float(np.median(step[order] / mine.chunks))
+    until = int(np.argmax(np.append(jumps, True))) + 1
+    if until < 2:
         return 0.0
-    queued = [float(piece.mean()) for piece in _pieces(mine.queued, groups)]
-    weight = np.sqrt(np.bincount(groups, parts))
-    pieces = _pieces(excess / mine.chunks, groups)
-    slopes = []
-    for quantile in _SHORT_AND_LONG:
-        lengths = [float(np.quantile(piece, quantile)) for piece in pieces]
-        slopes.append(float(np.polyfit(queued, lengths, 1, w=weight)[0]))
-    return max(min(slopes), 0.0)
+    weight = np.sqrt(np.bincount(groups, parts))[:until]
+    return max(float(np.polyfit(queued[:until], shortest[:until], 1, w=weight)[0]), 0.0)
 
 
 _Stalls = tuple[np.ndarray, np.ndarray, np.ndarray, tuple[float, float]]
