@@ -46,10 +46,12 @@ class Rules:
     noise: float = 0.02
     sigma: float = 0.0  # of a step's length, lognormal, instead of `noise`
     context_ms: float = 0.0  # of a step, for each 1000 tokens of context in it
+    waiting_ms: float = 0.0  # of a step, for each waiting request: it looks at all of them
     slower: float = 0.0  # by that share steps become longer over a minute
     halt_ms: float = 0.0  # the server does nothing for so long (a collection), …
     halt_every_ms: float = 1000.0  # … that often on average
     halts: int = 1_000_000  # at most
+    halt_steps: int = 0  # instead: after every so many steps
     neighbour: float = 0.0  # steps are longer by that share in every other second
     drafted: int = 0  # tokens that a step may add to a stream's own one
     drafted_together: bool = True  # in one chunk
@@ -117,7 +119,7 @@ class Scheduler:
         self._lane = 0
         self._tick = -1  # of the last admission
         self._halt_at = self._next_halt(0.0)
-        self._halted = 0
+        self._halted = self._steps = 0
         self._swapped = 0  # tokens, in this step
         # of the last step: the share of its time that is a stall, and for whom
         self._stalled = 0.0
@@ -155,7 +157,8 @@ class Scheduler:
     def _plain(self, decode: list[Job]) -> float:
         r = self.rules
         contexts = sum(j.context for j in decode) / 1000 if r.context_ms else 0.0
-        return r.step_ms + len(decode) * r.stream_ms + contexts * r.context_ms
+        looks = len(self.waiting) * r.waiting_ms
+        return r.step_ms + len(decode) * r.stream_ms + contexts * r.context_ms + looks
 
     def _factor(self, now: float) -> float:
         r = self.rules
@@ -174,6 +177,9 @@ class Scheduler:
 
     def _halts(self, end: float) -> float:
         """The time for which the server did nothing during a step that would end then."""
+        if self.rules.halt_steps:
+            self._steps += 1
+            return self.rules.halt_ms if self._steps % self.rules.halt_steps == 0 else 0.0
         if end < self._halt_at:
             return 0.0
         self._halt_at = self._next_halt(end + self.rules.halt_ms)

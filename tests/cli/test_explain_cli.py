@@ -48,7 +48,9 @@ def test_a_run_is_a_bar_a_table_that_adds_up_and_its_slowest_requests(
         assert words in out
     (total,) = [line for line in out.splitlines() if line.strip().startswith("sum ")]
     assert "100 %" in total
-    assert "Slowest requests" in out
+    assert "\n\nSlowest requests, with times since the load began\n" in out
+    assert "\n\n\n" not in out
+    assert " due at 0.000 s" in out
     (e,) = json.loads(said(capsys, str(SERVED), "--json"))["runs"]
     assert sorted(n for group in e["tail_groups"] for n in group) == sorted(
         r["index"] for r in e["tail"]
@@ -71,6 +73,8 @@ def test_json_has_nanoseconds_that_add_up(capsys: pytest.CaptureFixture[str]) ->
 def test_one_request_is_shown_by_its_number(capsys: pytest.CaptureFixture[str]) -> None:
     out = said(capsys, str(SERVED), "--request", "3")
     assert out.count("  request ") == 1 and "request 3: " in out
+    (e,) = json.loads(said(capsys, str(SERVED), "--request", "3", "--json"))["runs"]
+    assert [r["index"] for r in e["tail"]] == [3] and e["tail_groups"] == [[3]]
     assert main(["explain", str(SERVED), "--request", "99"]) == 2
     assert "no completed request of this run has this number" in capsys.readouterr().err
 
@@ -93,8 +97,9 @@ def test_failed_requests_are_counted_and_not_explained(
 ) -> None:
     write(run, error="cut")
     out = said(capsys, str(run.path))
-    assert "without 12 failed ones" in out.replace("\n", " ")
-    assert "No completed request has a token: there is nothing to explain." in out
+    words = "no request completed with a token (12 failed). There is nothing to explain."
+    assert words in out.replace("\n", " ")
+    assert "latency" not in out
 
 
 def test_the_servers_word_is_a_part_and_a_column(
@@ -112,6 +117,41 @@ def test_two_sides_begin_with_a_sentence(capsys: pytest.CaptureFixture[str]) -> 
     out = said(capsys, str(STORED / "two"), str(STORED / "two"))
     assert "per request (" in out.replace("\n", " ")
     assert "Per request; points are percent of the latency of" in out.replace("\n", " ")
+
+
+def test_comparisons_of_one_load_are_named_after_what_they_compare(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Two parts of a study (quick and slow) have the same two loads."""
+    two = str(STORED / "two")
+    differences = json.loads(said(capsys, two, two, "--json"))["differences"]
+    names = [(d["a"].removeprefix(two), d["b"].removeprefix(two)) for d in differences]
+    loads = [f"concurrency {n}, 16 in, 6 out" for n in (1, 2)]
+    assert names == [
+        (f" ({part}, {load})", f" ({part})") for part in ("quick", "slow") for load in loads
+    ]
+
+
+def test_a_side_of_failures_is_not_compared_and_says_so(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(SERVED, tmp_path / "failed")
+    other = Run(tmp_path / "failed")
+    write(other, error="http_503", status=503, chunk_ns=[])
+    words = (str(run.path), str(other.path))
+    out = said(capsys, *words).replace("\n", " ")
+    assert out.strip() == (
+        "Nothing to compare: no request of failed completed. failed: 12 of 12 requests failed."
+    )
+    (d,) = json.loads(said(capsys, *words, "--json"))["differences"]
+    assert (d["change"], d["parts"], d["b_ms"]) == (None, [], None)
+    assert (d["a_requests"], d["b_requests"], d["b_failed"]) == (12, 0, 12)
+
+
+def test_one_request_of_two_sides_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    two = str(STORED / "two")
+    assert main(["explain", two, two, "--request", "3"]) == 2
+    assert "--request 3 shows a request of one run" in capsys.readouterr().err
 
 
 def test_sides_without_a_common_load_are_refused(

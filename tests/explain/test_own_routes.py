@@ -129,8 +129,6 @@ class SGLang(OneSlot):
             }
         if done:
             meta["e2e_latency"] = t["last"] - t["came"]
-            if self.metrics:
-                meta["first_token_latency"] = t["first"] - t["came"]
         pieces = [" tok"] * (i + 1) if self.grows else [" tok"]
         return {"text": "".join(pieces), "output_ids": [5] * len(pieces), "meta_info": meta}
 
@@ -230,7 +228,7 @@ def test_the_headers_of_tgi_split_answers_in_one_piece(
 
 
 @pytest.mark.parametrize("grows", [True, False], ids=["the text so far", "new text alone"])
-def test_the_times_in_sglangs_own_answers_are_its_queue_prefill_and_decode(
+def test_the_times_in_sglangs_own_answers_are_its_queue_and_prefill(
     grows: bool, start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server = SGLang(grows)
@@ -275,11 +273,7 @@ def test_sglangs_answer_in_one_piece_has_its_times_too(
         tmp_path, start(server), capsys, "--backend", "sglang", "--no-streaming"
     )
     assert result["total_output_tokens"] == REQUESTS * TOKENS
-    for name, atoms in (
-        ("queue", "queue"),
-        ("prefill", "prefill_bound+prefill_above"),
-        ("decode", "decode_bound+decode_above+stall+preemption"),
-    ):
+    for name, atoms in (("queue", "queue"), ("prefill", "prefill_bound+prefill_above")):
         assert parts[atoms]["total_ns"] / 1e6 == pytest.approx(server.true[name], abs=0.1)
 
 
@@ -308,6 +302,29 @@ def test_a_text_so_far_is_cut_into_what_each_event_added() -> None:
         reading = PROTOCOLS["sglang"].read(events("a", "a b", "a b", "a b c", ids=ids))
         assert reading.texts == ["a", " b", "", " c"]
         assert reading.chunk_tokens == [1, 1, 1, 1] and reading.done
+
+
+def test_the_queue_of_a_preempted_request_is_that_before_its_first_token() -> None:
+    """After a retraction SGLang counts from when the request was put back: less than nothing."""
+    times = [(0.5, 100.2), (0.5, 100.2), (-3.2, 100.2)]
+    stream = [
+        (10 * n, json.dumps({"text": " a" * n, "meta_info": said(n, *each)}).encode())
+        for n, each in enumerate(times, 1)
+    ]
+    reading = PROTOCOLS["sglang"].read([*stream, (100, b"[DONE]")])
+    assert reading.times is not None
+    assert reading.times.queue_ns == 500_000_000
+    assert reading.times.prefill_ns == pytest.approx(200_000_000, rel=1e-6)
+    assert reading.times.decode_ns is None
+
+
+def said(tokens: int, queue_s: float, prefilled_s: float) -> dict[str, object]:
+    return {
+        "completion_tokens": tokens,
+        "queue_time": queue_s,
+        "forward_entry_time": 100.0,
+        "prefill_finished_time": prefilled_s,
+    }
 
 
 def test_what_sglang_gives_up_is_an_error() -> None:

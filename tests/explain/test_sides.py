@@ -74,6 +74,38 @@ def test_sides_are_compared_by_what_both_separate() -> None:
     assert d.sentence.startswith("No difference detected")
 
 
+def test_the_failures_of_a_side_are_named() -> None:
+    run = simulate(Rules(), Load(count=100))
+    some = [
+        msgspec.structs.replace(r, error="http_503", status=503, chunk_ns=[])
+        if r.index % 2
+        else r
+        for r in run.records
+    ]
+    a, b = (explain(records, RunContext("run")) for records in (run.records, some))
+    d = difference([a], [b], NAMES)
+    assert d.sentence.endswith(" b: 50 of 100 requests failed.")
+    assert (d.a_requests, d.a_failed, d.b_requests, d.b_failed) == (100, 0, 50, 50)
+
+
+def test_equal_sides_have_no_difference() -> None:
+    """Too few requests for an interval."""
+    each = explain(simulate(Rules(), Load(count=20)).records, RunContext("run"))
+    sentence = difference([each], [each], NAMES).sentence
+    assert sentence.startswith("No difference: a and b take ")
+    assert " 0 %" not in sentence
+
+
+def test_a_note_of_one_side_says_of_which() -> None:
+    """Chunks of b come in groups."""
+    load = Load(count=100)
+    a, b = (explained(rules, load) for rules in (Rules(), Rules(proxy_chunks=8)))
+    notes = difference([a], [b], NAMES).notes
+    assert notes and all(note.startswith("b: ") for note in notes)
+    (note, *_) = difference([b], [b], NAMES).notes
+    assert note == notes[0].removeprefix("b: ")
+
+
 # ---- histograms ----
 
 

@@ -184,24 +184,6 @@ def test_stalls_are_separated_from_decoding_only_where_delivery_is_in_time() -> 
     assert any("can't be separated from decoding" in note for note in late.notes)
 
 
-def test_a_server_that_reports_more_than_was_measured_is_not_believed() -> None:
-    run = simulate(Rules(slots=8), Load(), ("queue", "prefill"))
-    for record in run.records:
-        record.server_queue_ns = 3 * (record.server_queue_ns or 0) + 10**9
-    s = explained(run)
-    assert not any("claimed" in p.sources for p in s.parts)
-    assert any("longer than what was measured" in note for note in s.notes)
-
-
-def test_times_that_only_some_answers_have_are_not_used() -> None:
-    run = simulate(Rules(), Load(), ALL)
-    run.records[3].server_queue_ns = None
-    s = explained(run)
-    assert not any(p.covers == ("queue",) for p in s.parts)
-    assert any(p.covers == ("prefill_bound", "prefill_above") for p in s.parts)
-    assert "Not all answers have the server's time of queue: it is not used." in s.notes
-
-
 def test_pauses_are_preemptions_if_the_server_counts_as_many() -> None:
     """Streams of several engines behind one address pause, too, while those of the others progress."""
     run = simulated("preemption")

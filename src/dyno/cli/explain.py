@@ -28,7 +28,7 @@ def add(p: argparse.ArgumentParser) -> None:
         "--request",
         type=int,
         metavar="N",
-        help="show this request, by its number (default: the slowest ones)",
+        help="show this request, by its number, instead of the slowest ones (with --json: as tail)",
     )
     settings.add_runs(p)
     p.add_argument("--json", action="store_true", help="print JSON")
@@ -37,9 +37,14 @@ def add(p: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from dyno.conduct.explain import explain_two, explain_word
-    from dyno.report.explain import difference_text, run_text
+    from dyno.errors import UsageError
+    from dyno.report.explain import difference_text, run_text, with_request
 
     if options.b is not None:
+        if options.request is not None:
+            raise UsageError(
+                f"--request {options.request} shows a request of one run. Leave out {options.b}."
+            )
         differences = explain_two((options.a, options.b), options.runs)
         if options.json:
             _print_json({"differences": msgspec.to_builtins(differences)})
@@ -48,7 +53,8 @@ def run(options: argparse.Namespace) -> int:
         return 0
     explained = list(explain_word(options.a, options.runs))
     if options.json:
-        _print_json({"runs": [msgspec.to_builtins(e.explanation) for e in explained]})
+        shown = [with_request(e, options.request) for e in explained]
+        _print_json({"runs": [msgspec.to_builtins(each) for each in shown]})
         return 0
     print("\n\n".join(run_text(e, options.request) for e in explained))
     return 0

@@ -9,7 +9,7 @@ from dyno.explain.difference import difference
 from dyno.explain.explain import Explained
 from dyno.facts.explanation import PartDifference
 from dyno.facts.imported import Row
-from dyno.measure.pairs import groups, pair
+from dyno.measure.pairs import Group, groups, pair
 from dyno.measure.points import load_of
 from dyno.probe.telemetry.sampler import read as read_samples
 from dyno.store.explained import explained
@@ -63,13 +63,31 @@ def explain_two(words: tuple[str, str], runs: Path) -> list[PartDifference]:
         )
     names = _names(words)
     out = []
-    for one, other in pairs.pairs:
-        sides = ([explain_row(row) for row in side] for side in (one, other))
-        first, second = sides
-        load = load_of(one[0]).words
-        shown = names if len(pairs.pairs) == 1 else (f"{names[0]} ({load})", names[1])
+    for (one, other), shown in zip(pairs.pairs, _headings(pairs.pairs, names), strict=True):
+        first, second = ([explain_row(row) for row in side] for side in (one, other))
         out.append(difference(first, second, shown))
     return out
+
+
+def _headings(
+    pairs: Sequence[tuple[Group, Group]], names: tuple[str, str]
+) -> list[tuple[str, str]]:
+    """Return the names of both sides of each comparison: with the load if there are several, and with what is compared
+    (a part of a study) if several have one load."""
+    if len(pairs) == 1:
+        return [names]
+    a, b = names
+    loads = [load_of(one[0]).words for one, _ in pairs]
+    if len({*loads}) == len(loads):
+        return [(f"{a} ({load})", b) for load in loads]
+    return [
+        (_joined(a, _title(one[0])), _joined(b, other[0].series or other[0].label))
+        for one, other in pairs
+    ]
+
+
+def _joined(name: str, title: str | None) -> str:
+    return f"{name} ({title})" if title else name
 
 
 def _names(words: Sequence[str]) -> tuple[str, str]:

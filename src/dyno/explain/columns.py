@@ -8,8 +8,13 @@ import numpy as np
 
 from dyno.facts.record import Record
 from dyno.measure import counting, timing
+from dyno.units import NS_PER_US
 
 NONE = -1  # of a time that the server doesn't report
+_AT_ONCE_NS = 50 * NS_PER_US  # for each token: no engine makes them in so short a time
+_OVERLOADED = 503  # an HTTP status; others from 500 on may come after the work on a prompt
+_UNREACHED = ("refused", "client")  # errors of a connection that was never there
+CLAIMS = ("queue", "prefill", "decode", "work")
 
 
 class Columns(NamedTuple):
@@ -20,6 +25,7 @@ class Columns(NamedTuple):
     completed: np.ndarray  # with at least one chunk, or in one piece: these are explained
     in_one_piece: np.ndarray
     failed: np.ndarray
+    refused: np.ndarray  # failed, and the server did not work on the prompt
     due: np.ndarray
     sent: np.ndarray
     connecting: np.ndarray
@@ -47,9 +53,36 @@ class Columns(NamedTuple):
         """Return the rows of the requests that are explained."""
         return np.flatnonzero(self.completed)
 
+    @property
+    def answered(self) -> np.ndarray:
+        """Return which requests have a first token, or an answer in one piece. Others failed before it."""
+        answered: np.ndarray = (self.counts > 0) | (self.in_one_piece & self.completed)
+        return answered
+
+    @property
+    def without_first(self) -> np.ndarray:
+        """Return which answers don't show when their first token was there: those in one piece, and those whose tokens
+        all came at one moment, as through a proxy that collects them."""
+        slack = self.first_slack + self.last_slack
+        took = self.last - self.first + slack
+        at_once = (self.output > 1) & (took < _AT_ONCE_NS * (self.output - 1))
+        without: np.ndarray = self.completed & (self.in_one_piece | at_once)
+        return without
+
+    @property
+    def open_until(self) -> np.ndarray:
+        """Return until when the server may have worked on a prompt: to the first token; on one without an answer as
+        long as on any other, so that a request that hangs is not one that waits throughout a load."""
+        answered = self.answered
+        longest = int((self.first - self.sent)[answered].max(initial=0))
+        lost = np.minimum(self.first, self.sent + longest)
+        until: np.ndarray = np.where(answered, self.first, lost)
+        until[self.refused] = self.sent[self.refused]
+        return until
+
     def within_claims(self) -> "Columns":
-        """Return the columns without what the server rules out: a token that a busy client saw late arrived after the
-        server's work on it."""
+        """Return the columns without what the server rules out, where its claims are believed: a token that a busy
+        client saw late arrived after the server's work on it."""
         zero = np.zeros_like(self.sent)
         queue, prefill, decode, work = (
             np.where(claim == NONE, zero, claim)
@@ -98,9 +131,16 @@ def columns(records: Iterable[Record]) -> Columns:
     width = len(Columns._fields) - 1
     table = np.array(rows, dtype=np.int64).reshape(-1, width).T
     values = dict(zip((f for f in Columns._fields if f != "times"), table, strict=True))
-    for name in ("completed", "in_one_piece", "failed"):
+    for name in ("completed", "in_one_piece", "failed", "refused"):
         values[name] = values[name].astype(bool)
-    return Columns(**values, times=np.array(times, dtype=np.int64)).within_claims()
+    return Columns(**values, times=np.array(times, dtype=np.int64))
+
+
+def _is_refused(r: Record) -> bool:
+    """Return whether the server sent an error instead of working on the prompt, or was not reached."""
+    busy = 400 <= r.status < 500 or r.status == _OVERLOADED
+    unreached = r.status == 0 and r.error in _UNREACHED
+    return r.error is not None and not r.chunk_ns and (busy or unreached)
 
 
 def _row(r: Record) -> tuple[int, ...]:
@@ -115,6 +155,7 @@ def _row(r: Record) -> tuple[int, ...]:
         r.error is None and (whole or len(r.chunk_ns) > 0),
         whole,
         r.error is not None,
+        _is_refused(r),
         r.due_ns,
         r.sent_ns,
         r.connecting_ns,

@@ -10,7 +10,7 @@ from dyno.explain.explain import Explained, without_claims
 from dyno.explain.split import title_of
 from dyno.facts.explanation import ATOMS, Part, PartChange, PartDifference
 from dyno.measure.statistics import quantile, welch_df
-from dyno.numbers import number, percent
+from dyno.numbers import count, many, number, percent
 from dyno.units import NS_PER_MS
 
 _BATCHES = 20  # consecutive requests of a run, added up: neighbours are alike
@@ -39,6 +39,10 @@ def difference(
 ) -> PartDifference:
     """Compare two sides of one load; each may have several repeats. Where a server reports its times on one side alone,
     they are used on neither: parts would have other borders."""
+    counts = _Counts(*map(_completed, (a, b)), *map(_failed, (a, b)))
+    if not min(counts.a, counts.b):
+        return _nothing(names, counts, _notes(a, b, names))
+    a, b = ([each for each in side if each.explanation.requests] for side in (a, b))
     if len({each.has_claims for each in (*a, *b)}) > 1:
         a, b = ([without_claims(each) for each in side] for side in (a, b))
     by: By = "repeats" if min(len(a), len(b)) > 1 else "requests"
@@ -51,6 +55,7 @@ def difference(
     if rest.a_ms or rest.b_ms:
         changes.append(rest)
     whole = _with_points(whole, base)
+    sentence = _sentence(names, whole, changes, per)
     return PartDifference(
         a=names[0],
         b=names[1],
@@ -60,11 +65,78 @@ def difference(
         b_ms=whole.b_ms,
         change=whole,
         parts=changes,
-        sentence=_sentence(names, whole, changes, per),
-        notes=list(
-            dict.fromkeys(note for each in (*a, *b) for note in each.explanation.notes)
-        ),
+        sentence=" ".join([sentence, *_failures(names, counts)]),
+        a_requests=counts.a,
+        a_failed=counts.a_failed,
+        b_requests=counts.b,
+        b_failed=counts.b_failed,
+        notes=_notes(a, b, names),
     )
+
+
+# ---- what completed, and what is known about it ----
+
+
+class _Counts(NamedTuple):
+    a: int  # completed
+    b: int
+    a_failed: int
+    b_failed: int
+
+
+def _completed(side: Sequence[Explained]) -> int:
+    return sum(each.explanation.requests for each in side)
+
+
+def _failed(side: Sequence[Explained]) -> int:
+    return sum(each.explanation.failed for each in side)
+
+
+def _nothing(names: tuple[str, str], counts: _Counts, notes: list[str]) -> PartDifference:
+    """Return that nothing is compared: of one side no request completed."""
+    without = [name for name, n in zip(names, counts[:2], strict=True) if not n]
+    sentence = f"Nothing to compare: no request of {' and '.join(without)} completed."
+    return PartDifference(
+        a=names[0],
+        b=names[1],
+        per="request",
+        by="requests",
+        a_ms=None,
+        b_ms=None,
+        change=None,
+        parts=[],
+        sentence=" ".join([sentence, *_failures(names, counts)]),
+        a_requests=counts.a,
+        a_failed=counts.a_failed,
+        b_requests=counts.b,
+        b_failed=counts.b_failed,
+        notes=notes,
+    )
+
+
+def _failures(names: tuple[str, str], counts: _Counts) -> list[str]:
+    """Say how many requests of each side failed: these are in none of its figures."""
+    sides = zip(names, counts[:2], counts[2:], strict=True)
+    return [
+        f"{name}: {count(failed)} of {many(completed + failed, 'request')} failed."
+        for name, completed, failed in sides
+        if failed
+    ]
+
+
+def _notes(
+    a: Sequence[Explained], b: Sequence[Explained], names: tuple[str, str]
+) -> list[str]:
+    """Return the notes of both sides, each with the name of its side if it isn't of both."""
+    of_a, of_b = ([n for each in side for n in each.explanation.notes] for side in (a, b))
+    out = []
+    for note in dict.fromkeys([*of_a, *of_b]):
+        sides = [name for name, own in zip(names, (of_a, of_b), strict=True) if note in own]
+        out.append(note if len(sides) > 1 else f"{sides[0]}: {note}")
+    return out
+
+
+# ---- the parts of both ----
 
 
 def _parts(each: Explained, by: By) -> list[Part]:
@@ -195,6 +267,8 @@ def _sentence(
     names: tuple[str, str], whole: PartChange, parts: Sequence[PartChange], per: Per
 ) -> str:
     a, b = names
+    if number(whole.a_ms) == number(whole.b_ms) and not _is_open(whole):
+        return f"No difference: {a} and {b} take {number(whole.a_ms)} ms per {per}."
     unit = f"per {per} ({number(whole.b_ms)} instead of {number(whole.a_ms)} ms)"
     if _is_open(whole):
         limits = (100 * ms / whole.a_ms for ms in (whole.low_ms or 0, whole.high_ms or 0))

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from dyno.explain.columns import NONE, Columns
+from dyno.explain.columns import NONE
 from dyno.explain.split import Split
 from dyno.explain.stalls import Disturbance
 from dyno.facts.explanation import (
@@ -25,9 +25,10 @@ DRAWN = 5  # requests that a page draws, each among NEIGHBOURS
 NEIGHBOURS = 15
 MOST_STRETCHES = 8  # gaps of one request in a timeline
 WAITED, BEFORE_FIRST = "client's wait", "until the first token"
+UNSEEN = "until the answer"  # in one piece
 QUEUED, PREFILL, DECODE = "queue, network and front end", "prefill", "decode"
 HELD_UP, PAUSED = "long gap", "pause"
-STRETCHES = (WAITED, BEFORE_FIRST, QUEUED, PREFILL, DECODE, HELD_UP, PAUSED)
+STRETCHES = (WAITED, BEFORE_FIRST, UNSEEN, QUEUED, PREFILL, DECODE, HELD_UP, PAUSED)
 MOST = 4  # events of one request
 _LONG = 2.0  # times its steps: a gap that is an event
 _LONG_NS = 20 * NS_PER_MS
@@ -43,17 +44,16 @@ class Happenings:
 
     def __init__(
         self,
-        c: Columns,
         split: Split,
         client: ClientFacts | None,
         telemetry: Sequence[Sample] = (),
     ) -> None:
-        self._c = c
+        c = self._c = split.columns
         self._split = split
         self._client = client
         zero = client.start_ns if client is not None else 0
         self._engine = [
-            (s.at_ns - zero, s.values) for s in telemetry if s.source == "engine"
+            (s.index, s.at_ns - zero, s.values) for s in telemetry if s.source == "engine"
         ]
         engines = np.repeat(c.engine, c.counts)
         self._every = {
@@ -101,6 +101,9 @@ class Happenings:
         c, gaps, d = self._c, self._split.disturbance.gaps, self._split.disturbance
         due, sent, first, last = (int(t[row]) for t in (c.due, c.sent, c.first, c.last))
         yield WAITED, due, sent
+        if c.without_first[row]:
+            yield UNSEEN, sent, last
+            return
         prefill = int(c.prefill[row])
         begun = max(first - prefill, sent) if self._timed and prefill != NONE else first
         yield (QUEUED if self._timed else BEFORE_FIRST), sent, begun
@@ -147,17 +150,34 @@ class Happenings:
         c = self._c
         sent, first = c.sent[row], c.first[row]
         beside = self._beside(row)
-        ahead = beside & (c.sent < sent) & (c.first > sent)
-        running = beside & (c.first <= sent) & (c.last > sent)
-        done = beside & (c.first > sent) & (c.first < first)
+        done = beside & c.answered & (c.first > sent) & (c.first < first)
         if not done.any():
             return
+        describe = self._ended_before if c.without_first[row] else self._first_before
+        length = seconds(int(first - sent))
+        yield Incident("queue", seconds(int(sent)), length, describe(row, done))
+
+    def _ended_before(self, row: int, done: np.ndarray) -> str:
+        """Say how many answers came meanwhile, where nothing shows whose prompts were processed first."""
+        c = self._c
+        sent = c.sent[row]
+        others = self._beside(row) & ~c.refused & (c.sent < sent) & (c.last > sent)
+        return (
+            f"{many(int(done.sum()), 'answer')} came meanwhile; when it was sent, "
+            f"{many(int(others.sum()), 'request')} were open"
+        )
+
+    def _first_before(self, row: int, done: np.ndarray) -> str:
+        c = self._c
+        sent = c.sent[row]
+        beside = self._beside(row)
+        ahead = beside & (c.sent < sent) & (c.open_until > sent)
+        running = beside & c.answered & (c.first <= sent) & (c.last > sent)
         tokens = many(int(c.prompt[done].sum()), "token")
-        text = (
+        return (
             f"{many(int(done.sum()), 'prompt')} of {tokens} had a first token before it; when it was sent, "
             f"{many(int(running.sum()), 'request')} generated and {count(int(ahead.sum()))} waited"
         )
-        yield Incident("queue", seconds(int(sent)), seconds(int(first - sent)), text)
 
     def _gaps(self, row: int, d: Disturbance) -> Iterator[Incident]:
         gaps = d.gaps
@@ -177,10 +197,11 @@ class Happenings:
         if gaps.pause[i] >= 2:
             return "pause", "paused while the other streams progressed (preempted?)"
         others = self._beside(row) & (np.arange(len(c.number)) != row)
-        done = np.flatnonzero((c.first > begin) & (c.first <= end) & others)
+        seen = c.answered & ~c.without_first
+        done = np.flatnonzero(seen & (c.first > begin) & (c.first <= end) & others)
         if len(done):
             return "prefill", self._prefills(done)
-        waiting = np.flatnonzero((c.sent < end) & (c.first > begin) & others)
+        waiting = np.flatnonzero((c.sent < end) & (c.open_until > begin) & others)
         every = self._every[int(c.engine[row])]
         after = np.searchsorted(every, begin, "right")
         heard = np.searchsorted(every, end, "left") > after
@@ -218,10 +239,12 @@ class Happenings:
             )
 
     def _metrics(self, row: int) -> Iterator[Incident]:
-        """Yield what the engine's metrics say of that time."""
+        """Yield what the metrics of its engine say of that time."""
         begin, end = int(self._c.sent[row]), int(self._c.last[row])
-        before = [values for at_ns, values in self._engine if at_ns <= begin][-1:]
-        inside = [(at_ns, values) for at_ns, values in self._engine if begin < at_ns <= end]
+        url = int(self._c.engine[row])
+        mine = [(at_ns, values) for index, at_ns, values in self._engine if index == url]
+        before = [values for at_ns, values in mine if at_ns <= begin][-1:]
+        inside = [(at_ns, values) for at_ns, values in mine if begin < at_ns <= end]
         counted = [
             v["preemptions"]
             for v in (*before, *(v for _, v in inside))

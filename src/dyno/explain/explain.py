@@ -7,9 +7,10 @@ import msgspec
 import numpy as np
 
 from dyno.explain.bounds import HardwareBound
-from dyno.explain.columns import NONE, Columns, columns
+from dyno.explain.claims import SLACK
+from dyno.explain.columns import CLAIMS, NONE, Columns, columns
 from dyno.explain.events import Happenings, groups
-from dyno.explain.split import CLAIM_SLACK, PartColumn, Split, split, title_of
+from dyno.explain.split import PartColumn, Split, split, title_of
 from dyno.facts.explanation import Explanation, Part, PartSource
 from dyno.facts.record import ClientFacts, Record
 from dyno.facts.telemetry import EngineTelemetry, Sample, TelemetrySummary
@@ -34,7 +35,7 @@ class Explained(NamedTuple):
     """A run's parts, with the columns that they are made of."""
 
     explanation: Explanation
-    columns: Columns
+    columns: Columns  # with all that the server says
     split: Split
     happenings: Happenings
     context: RunContext
@@ -58,7 +59,7 @@ def without_claims(each: Explained) -> Explained:
             msgspec.structs.replace(e, timed_requests=None) for e in telemetry.engines
         ]
         telemetry = msgspec.structs.replace(telemetry, engines=engines)
-    c = c._replace(queue=silent, prefill=silent, decode=silent, work=silent)
+    c = c._replace(**dict.fromkeys(CLAIMS, silent))
     return _explained(c, each.context._replace(telemetry=telemetry))
 
 
@@ -67,7 +68,7 @@ def _explained(c: Columns, context: RunContext) -> Explained:
     preempted = telemetry.total("preemptions") if telemetry is not None else None
     trips = client.round_trips_ns if client is not None else []
     parts = split(c, context.bound, trips, None if preempted is None else round(preempted))
-    happenings = Happenings(c, parts, client, context.samples)
+    happenings = Happenings(parts, client, context.samples)
     notes = list(parts.notes)
     each = totals(parts.parts, parts.latency)
     engines = telemetry.engines if telemetry is not None else []
@@ -186,9 +187,9 @@ def _cut_one(
     whole = next((p for p in parts if _MAIN[name] in p.covers), None)
     if whole is None or {*whole.covers} <= {*_OWN[name]}:
         return parts
-    known = sum(p.total_ns for p in parts if p is not whole and {*p.covers} & _INSIDE[name])
-    mine = said - known
-    if not 0 <= mine <= whole.total_ns * (1 + CLAIM_SLACK):
+    known = [p for p in parts if p is not whole and {*p.covers} & _INSIDE[name]]
+    mine = said - sum(p.total_ns for p in known)
+    if not 0 <= mine <= whole.total_ns * (1 + SLACK):
         notes.append(
             f"The server's histogram of {name} doesn't fit what was measured: it is not used."
         )
@@ -197,10 +198,14 @@ def _cut_one(
     covers = [atom for atom in whole.covers if atom in _OWN[name]]
     left = [atom for atom in whole.covers if atom not in covers]
     about = f"the server reports it of all requests together ({name})"
-    cut = _piece(whole, covers, ["claimed"], about, mine, requests)
-    rest = _piece(whole, left, ["calculated"], whole.about, whole.total_ns - mine, requests)
+    # What the server says includes the known parts. They may be larger, and it smaller: what is left stays the same.
+    least, most = sum(p.low_ns for p in known), sum(p.high_ns for p in known)
+    sources: list[PartSource] = ["claimed", "calculated"] if known else ["claimed"]
+    cut = _piece(whole, covers, sources, about, (said - most, mine, said - least), requests)
+    rest = (whole.low_ns + most - said, whole.total_ns - mine, whole.high_ns + least - said)
+    others = _piece(whole, left, ["calculated"], whole.about, rest, requests)
     place = parts.index(whole)
-    return [*parts[:place], cut, rest, *parts[place + 1 :]]
+    return [*parts[:place], cut, others, *parts[place + 1 :]]
 
 
 def _piece(
@@ -208,11 +213,11 @@ def _piece(
     covers: list[str],
     sources: list[PartSource],
     about: str,
-    total: int,
+    bounds: tuple[int, int, int],
     requests: int,
 ) -> Part:
-    share = whole.share * total / whole.total_ns if whole.total_ns else 0.0
-    half = (whole.high_ns - whole.low_ns) // 2 if "claimed" not in sources else 0
+    """`bounds`: at least, likely and at most, ns."""
+    low, total, high = bounds
     return Part(
         "+".join(covers),
         title_of(covers),
@@ -220,8 +225,8 @@ def _piece(
         sources,
         about,
         total,
-        max(total - half, 0),
-        total + half,
+        min(max(low, 0), total),
+        max(min(high, whole.high_ns), total),
         total / max(requests, 1) / NS_PER_MS,
-        share,
+        whole.share * total / whole.total_ns if whole.total_ns else 0.0,
     )

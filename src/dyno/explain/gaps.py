@@ -45,6 +45,7 @@ class StreamGaps(NamedTuple):
     since: np.ndarray  # from the end of the last such wait to the begin
     pause: np.ndarray  # 0: none, 1: perhaps, 2: likely, 3: surely
     prompts: np.ndarray  # tokens of the prompts whose first token came in it
+    queued: np.ndarray  # requests without a first token, in the middle of it
 
     @property
     def paused(self) -> np.ndarray:
@@ -77,7 +78,10 @@ def find_gaps(c: Columns) -> tuple[StreamGaps, float]:
     waits = _waits(c, begin[pause >= 2], end[pause >= 2])
     waiting, since = _touched(begin, end, waits)
     prompts = _prompts(c, begin, end)
-    gaps = StreamGaps(row, begin, end, chunks, streams, waiting, since, pause, prompts)
+    queued = _queued(c, middle)
+    gaps = StreamGaps(
+        row, begin, end, chunks, streams, waiting, since, pause, prompts, queued
+    )
     return gaps, _rate(*waits)
 
 
@@ -218,8 +222,10 @@ def _waits(c: Columns, begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, 
     them; and the pauses, after which the server works on what the request had so far."""
     since = np.where(c.queue != NONE, c.sent + c.queue, c.sent)
     since = np.where(c.prefill != NONE, c.first - c.prefill, since)
-    since = np.clip(since, np.minimum(c.sent, c.first), c.first)
-    return np.concatenate([since, begin]), np.concatenate([c.first, end])
+    until = c.open_until
+    since = np.clip(since, np.minimum(c.sent, until), until)
+    had = ~c.refused
+    return np.concatenate([since[had], begin]), np.concatenate([until[had], end])
 
 
 def _touched(
@@ -236,12 +242,22 @@ def _touched(
 
 
 def _prompts(c: Columns, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-    order = np.argsort(c.first, kind="stable")
+    order = np.flatnonzero(c.answered)
+    order = order[np.argsort(c.first[order], kind="stable")]
     first = c.first[order]
     tokens = np.concatenate([[0], np.cumsum((c.prompt - c.cached)[order])])
     until, since = (np.searchsorted(first, moment, "right") for moment in (end, begin))
     done: np.ndarray = (tokens[until] - tokens[since]).astype(float)
     return done
+
+
+def _queued(c: Columns, moments: np.ndarray) -> np.ndarray:
+    """Return how many requests waited for their first token then, whatever the server says that it did with them."""
+    had = ~c.refused
+    begun = np.searchsorted(np.sort(c.sent[had]), moments, "right")
+    ended = np.searchsorted(np.sort(c.open_until[had]), moments, "right")
+    queued: np.ndarray = begun - ended
+    return queued
 
 
 def _rate(since: np.ndarray, until: np.ndarray) -> float:

@@ -10,11 +10,11 @@ from typing import NamedTuple
 import numpy as np
 
 from dyno.explain.bounds import MEASURED, HardwareBound
-from dyno.explain.columns import NONE, Columns
+from dyno.explain.claims import HOLD, Claims, judged
+from dyno.explain.columns import Columns
 from dyno.explain.stalls import Disturbance, disturbance
 from dyno.facts.explanation import ATOMS, REST, PartSource
-from dyno.numbers import percent
-from dyno.units import NS_PER_MS
+from dyno.numbers import count, many, percent
 
 WIDEST = 0.15  # of the latency: a part whose bounds are farther apart is joined with its neighbour
 # Of the latency: pauses that are none, and pauses that leave stalls unknown where they are no preemptions.
@@ -24,10 +24,8 @@ _FEW_PAUSES = 0.02
 _MOST_PAUSES, _PAUSES_BESIDE = 2, 3
 _UNSURE = 0.005  # of the latency: stalls and pauses may always be wrong by as much
 _NO_PART = 0.005  # of the latency: a part of nothing, with bounds under that, is left out
-# A server's times that exceed what was measured by more are not used.
-CLAIM_SLACK = 0.02
-_CLAIM_SLACK_NS = 2 * NS_PER_MS
-_CLAIMS_HOLD = 0.95  # of the requests
+# Answers that don't show their first token: from that share of the latency on, no first token is looked for.
+_WITHOUT_FIRST = 0.05
 
 # Words of a part that covers several atoms, in this order. The way there and back includes the first delivery.
 _WORDS = (
@@ -87,6 +85,7 @@ def title_of(covers: Sequence[str]) -> str:
 
 
 class Split(NamedTuple):
+    columns: Columns  # without claims that are not used
     rows: np.ndarray  # of the requests, in the columns
     latency: np.ndarray
     parts: list[PartColumn]  # the rest is the last one
@@ -106,7 +105,7 @@ _TO_THE_FIRST = (
 _DECODE = ("decode_bound", "decode_above", "stall", "preemption")
 _WORK = ("prefill_bound", "prefill_above", *_DECODE)
 _AFTER = (*_DECODE, "later_delivery")
-_NO_STALLS = "Stalls by other prefills can't be separated from decoding: {}."
+_NO_STALLS = "Stalls by other prompts can't be separated from decoding: {}."
 _WHY = {
     "few": "too few gaps without a waiting prompt show how long a step takes",
     "apart": "streams neither wait nor arrive together, so their gaps don't show the engine's steps",
@@ -114,15 +113,6 @@ _WHY = {
     "paused": "streams pause while others progress, and the server counts no such preemptions",
     "": "steps vary so much that the bounds would be wider than 15 % of the latency",
 }
-
-
-class _Claims(NamedTuple):
-    """What the server says of each request. None: nothing, or nothing that can be used."""
-
-    queue: np.ndarray | None
-    prefill: np.ndarray | None
-    decode: np.ndarray | None
-    work: np.ndarray | None  # prefill and decode together
 
 
 def split(
@@ -134,20 +124,15 @@ def split(
     """`preemptions`: that the server counted during the load; None: it doesn't say."""
     notes: list[str] = []
     rows = c.chosen
-    claims = _claims(c, rows, notes)
-    if claims.queue is None and claims.prefill is None:
-        unknown = np.full_like(c.queue, NONE)
-        c = c._replace(queue=unknown, prefill=unknown)
+    c, claims = judged(c, notes)
     requests = _Requests(c, rows, claims, bound, disturbance(c), notes)
-    parts = _one_delivery(
-        [
-            _exact(
-                "client_wait", (c.sent - c.due - c.connecting)[rows], "from due to sent"
-            ),
-            _exact("connection", c.connecting[rows], "opening a connection"),
-            *requests.server_parts(round_trips_ns, preemptions),
-        ]
-    )
+    of_server = _one_delivery(requests.server_parts(round_trips_ns, preemptions))
+    waited = (c.sent - c.due - c.connecting)[rows]
+    parts = [
+        _exact("client_wait", waited, "from due to sent"),
+        _exact("connection", c.connecting[rows], "opening a connection"),
+        *(_widened(p, claims.guessed, (c.last - c.sent)[rows]) for p in of_server),
+    ]
     latency = requests.latency
     places = list(ATOMS)
     parts.sort(key=lambda p: min(map(places.index, p.covers)))
@@ -161,43 +146,11 @@ def split(
     slack = (c.first_slack + c.last_slack)[rows]
     about = "what the parts leave, or where a server says more than was measured"
     parts.append(PartColumn((), ("calculated",), about, rest, rest - slack, rest + slack))
-    return Split(rows, latency, parts, requests.d, notes)
+    return Split(c, rows, latency, parts, requests.d, notes)
 
 
 def _exact(atom: str, value: np.ndarray, about: str) -> PartColumn:
     return PartColumn((atom,), ("measured",), about, value, value, value)
-
-
-# ---- what the server says ----
-
-
-def _claims(c: Columns, rows: np.ndarray, notes: list[str]) -> _Claims:
-    """Return the server's times where all answers have them and they fit what was measured."""
-    before = (c.first + c.first_slack - c.sent)[rows]
-    whole = (c.last + c.last_slack - c.sent)[rows]
-    every = {name: getattr(c, name)[rows] for name in _Claims._fields}
-    named = {name: values for name, values in every.items() if (values != NONE).any()}
-    missing = [name for name, values in named.items() if (values == NONE).any()]
-    if missing:
-        notes.append(
-            f"Not all answers have the server's time of {' and '.join(missing)}: it is not used."
-        )
-    claims = {name: values for name, values in named.items() if name not in missing}
-    first = sum((claims.get(n, 0) for n in ("queue", "prefill")), np.zeros_like(before))
-    # A first token that is delivered late leaves less than the server's decoding until the last one arrives.
-    limits = {"queue": (first, before), "prefill": (first, before)}
-    limits["decode"] = first + claims.get("decode", 0), whole
-    limits["work"] = claims.get("queue", 0) + claims.get("work", 0), whole
-    for name in [*claims]:
-        said, measured = limits[name]
-        beyond = said > measured * (1 + CLAIM_SLACK) + _CLAIM_SLACK_NS
-        if beyond.mean() > 1 - _CLAIMS_HOLD:
-            del claims[name]
-            notes.append(
-                f"The server's time of {name} is longer than what was measured in {percent(float(beyond.mean()))} of "
-                "the answers: it is not used."
-            )
-    return _Claims(*map(claims.get, _Claims._fields))
 
 
 # ---- the parts of the server's time ----
@@ -208,7 +161,7 @@ class _Requests(NamedTuple):
 
     c: Columns
     rows: np.ndarray
-    claims: _Claims
+    claims: Claims
     bound: HardwareBound | None
     d: Disturbance
     notes: list[str]
@@ -230,9 +183,22 @@ class _Requests(NamedTuple):
         self, round_trips_ns: Sequence[int], preemptions: int | None
     ) -> list[PartColumn]:
         """Return the parts from sending to the last token."""
-        if len(self.rows) and self.c.in_one_piece[self.rows].all():
-            return self.in_one_piece(round_trips_ns)
-        return [*self.before_first(round_trips_ns), *self.after_first(preemptions)]
+        if self._firsts_are_seen():
+            return [*self.before_first(round_trips_ns), *self.after_first(preemptions)]
+        return self.in_one_piece(round_trips_ns)
+
+    def _firsts_are_seen(self) -> bool:
+        """Return whether nearly all answers show when their first token came: they are streams of several chunks."""
+        c, rows = self.c, self.rows
+        pieces = c.in_one_piece[rows]
+        hidden = c.without_first[rows]
+        seen = self.latency[hidden].sum() <= _WITHOUT_FIRST * self.latency.sum()
+        if not seen and not pieces.all():
+            self.notes.append(
+                f"{count(int(hidden.sum()))} of {many(len(rows), 'answer')} came in one piece, or with all tokens "
+                "at one moment, as through a proxy that collects them: when their first token was there is unknown."
+            )
+        return bool(seen)
 
     def in_one_piece(self, round_trips_ns: Sequence[int]) -> list[PartColumn]:
         """Return the parts from sending to an answer that has no first token: what the server says, and what it
@@ -246,10 +212,9 @@ class _Requests(NamedTuple):
         # embeddings and scores: nothing is decoded
         after = _AFTER if self.c.output[self.rows].any() else _AFTER[-1:]
         about = "from sent to the answer, without the parts above"
-        exact = np.zeros_like(left)
-        return self._with_rest(
-            parts, left, round_trips_ns, (*_TO_THE_FIRST, *after), about, exact
-        )
+        atoms = (*_TO_THE_FIRST, *after)
+        slack = self.c.last_slack[self.rows]
+        return self._with_rest(parts, left, round_trips_ns, atoms, about, slack)
 
     def before_first(self, round_trips_ns: Sequence[int]) -> list[PartColumn]:
         """Return the parts from sending to the first token."""
@@ -276,13 +241,19 @@ class _Requests(NamedTuple):
         """Return the parts with the way there and back, and one of all atoms that they leave."""
         sources: tuple[PartSource, ...] = ("calculated",) if parts else ("measured",)
         left = np.maximum(left, 0)
-        if round_trips_ns and self.claims.queue is not None:
-            trip, left = _network(round_trips_ns, left)
+        low, high = np.maximum(left - slack, 0), left + slack
+        trip = _network(round_trips_ns or [0], left)
+        if (
+            trip.value.any()
+            and self.claims.queue is not None
+            and _narrow(trip, self.latency)
+        ):
             parts = [*parts, trip]
+            left = left - trip.value
+            low, high = np.maximum(low - trip.high, 0), high - trip.low
         covered = {atom for part in parts for atom in part.covers}
         covers = tuple(atom for atom in atoms if atom not in covered)
-        low = np.maximum(left - slack, 0)
-        return [*parts, PartColumn(covers, sources, about, left, low, left + slack)]
+        return [*parts, PartColumn(covers, sources, about, left, low, high)]
 
     def _prefill(self, left: np.ndarray) -> tuple[list[PartColumn], np.ndarray]:
         """Return prefill as far as the bound and the server separate it, and what is left."""
@@ -408,6 +379,18 @@ def _claimed_beside(
     return _claimed([a for a in atoms if a not in known], np.maximum(claim - inside, 0))
 
 
+def _widened(part: PartColumn, guessed: np.ndarray, whole: np.ndarray) -> PartColumn:
+    """Return the part with bounds from nothing to the whole time of answers whose claims are estimated."""
+    if not guessed.any():
+        return part
+    low = np.where(guessed, np.minimum(part.low, 0), part.low)
+    high = np.where(guessed, np.maximum(part.high, whole), part.high)
+    least, most = part.sums
+    least -= int((part.low - low).sum())
+    most += int((high - part.high).sum())
+    return part._replace(low=low, high=high, total=(least, most))
+
+
 def _by_bound(atom: str, value: np.ndarray, about: str) -> PartColumn:
     sources: tuple[PartSource, ...] = ("calculated",)
     if about == MEASURED:
@@ -419,7 +402,7 @@ def _capped(least: np.ndarray, room: np.ndarray, what: str, notes: list[str]) ->
     """Return the bound, no longer than the time that it is a part of."""
     whole = np.rint(least).astype(np.int64)
     beyond = float((whole > room).mean()) if len(room) else 0.0
-    if beyond > 1 - _CLAIMS_HOLD:
+    if beyond > 1 - HOLD:
         notes.append(
             f"{percent(beyond)} of the requests were faster than the bound of {what}: the peaks or the model's shape "
             "are not those of this engine."
@@ -428,14 +411,13 @@ def _capped(least: np.ndarray, room: np.ndarray, what: str, notes: list[str]) ->
     return least_ns
 
 
-def _network(trips: Sequence[int], left: np.ndarray) -> tuple[PartColumn, np.ndarray]:
-    """Return a round trip for each request, as measured beside the load, and what it leaves."""
+def _network(trips: Sequence[int], left: np.ndarray) -> PartColumn:
+    """Return a round trip for each request, as measured beside the load."""
     likely, least, most = (
         np.minimum(left, round(float(np.quantile(trips, q)))) for q in (0.5, 0.0, 1.0)
     )
     about = "a round trip, measured before and after the load"
-    part = PartColumn(("network",), ("measured",), about, likely, least, most)
-    return part, left - likely
+    return PartColumn(("network",), ("measured",), about, likely, least, most)
 
 
 def _about_its_sum(part: PartColumn) -> tuple[int, int]:

@@ -37,7 +37,10 @@ _VARY, _NEAR, _MOSTLY = 0.5, 0.3, 0.7
 _LEAST_RATIO = 0.1
 _IN_LONG = 0.7
 _UNKNOWN = 0.15  # of a step: by so much it may differ where none was seen
-_MOST_UNSEEN = 3.0  # e-fold
+_LEAST_SEEN = (
+    0.05  # of the halts of one length: where quiet time shows fewer, it shows none
+)
+_JUMP = 0.5  # of a step: by more no further waiting requests prolong it
 _SHORTEST = 0.05  # quantile of gaps
 
 
@@ -302,27 +305,52 @@ def _halts(
     quiet, hit = which
     excess = gaps.length - step
     unexplained = np.maximum(excess - _by_prompts(gaps, hit, excess), 0)
-    among = np.sort(unexplained[hit & (excess > step)])[::-1]
+    long = excess > step
     quiet_ns = float((gaps.length / gaps.streams)[quiet].sum())
-    if not len(among) or not quiet_ns:
+    if not (hit & long).any() or not quiet_ns:
         return 0.0, 0.0
-    seen = quiet & (excess > step)
-    # The longer one is, the likelier a prompt comes meanwhile: for each that stays quiet there are so many.
-    each = np.exp(np.minimum(rate * gaps.length[seen], _MOST_UNSEEN))
-    share = (gaps.chunks / gaps.streams)[seen]
+    # The longer a halt is, the likelier a prompt comes meanwhile: for each that stays quiet there are so many.
+    stays = np.exp(-rate * gaps.length)
+    stays = np.minimum(stays, _stays_quiet(gaps.length, _stretches(gaps, quiet)))
+    unseen = 1 / np.maximum(stays, _LEAST_SEEN)
+    seen = quiet & long
+    each, share = unseen[seen], (gaps.chunks / gaps.streams)[seen]
     halts = float((share * each).sum())
     times = 1 + float(gaps.length[hit].sum()) / quiet_ns
     error = float(np.sqrt((share * each**2).sum()))
-    typical = float(gaps.length[hit & (excess > step)].mean())
-    unseen = float(np.exp(min(rate * typical, _MOST_UNSEEN)))
-    count = (halts + _ERRORS * (error + unseen)) * times - float(share.sum())
+    count = halts + _ERRORS * (error + float(unseen[hit & long].mean()))
+    count = count * times - float(share.sum())
     # One halt is always possible, for all streams.
     count = max(count, float(gaps.streams[hit].mean()))
-    most = float(among[: round(count)].sum())
+    # Quiet time never shows a halt that is too long for it: nothing says how many of these there are.
+    blind = hit & long & (stays < _LEAST_SEEN)
+    among = np.sort(unexplained[hit & long & ~blind])[::-1]
+    most = float(among[: round(count)].sum()) + float(unexplained[blind].sum())
     # Steps have the shorter ones in their mean.
     beyond = np.maximum(gaps.length - _OUTLIER * step, 0)[seen] / gaps.streams[seen]
     likely = float((beyond * each).sum()) * times - float(beyond.sum())
     return min(max(likely, 0.0), most), most
+
+
+def _stretches(gaps: StreamGaps, quiet: np.ndarray) -> np.ndarray:
+    """Return how long each quiet stretch of time is: quiet gaps of all streams that overlap or follow one another."""
+    order = np.argsort(gaps.begin[quiet], kind="stable")
+    begin = gaps.begin[quiet][order]
+    end = np.maximum.accumulate(gaps.end[quiet][order])
+    first = np.append(True, begin[1:] > end[:-1])
+    last = np.append(first[1:], True)
+    stretches: np.ndarray = (end[last] - begin[first]).astype(float)
+    return stretches
+
+
+def _stays_quiet(length: np.ndarray, stretches: np.ndarray) -> np.ndarray:
+    """Return the chance that a halt of this length, which begins at any moment of the quiet stretches, ends within
+    one. Requests that come at even intervals leave no stretch for a long one."""
+    longest = np.sort(stretches)[::-1]
+    sums = np.append(0, np.cumsum(longest))
+    longer = np.searchsorted(-longest, -length, "left")
+    chance: np.ndarray = (sums[longer] - longer * length) / max(float(sums[-1]), 1.0)
+    return chance
 
 
 def _by_prompts(gaps: StreamGaps, hit: np.ndarray, excess: np.ndarray) -> np.ndarray:
@@ -471,6 +499,35 @@ def _around_pauses(gaps: StreamGaps, hit: np.ndarray, excess: np.ndarray) -> flo
     return float(np.maximum(excess[hit & inside], 0).sum())
 
 
+def _by_waiting(gaps: StreamGaps, hit: np.ndarray, step: np.ndarray) -> float:
+    """Return the excess that may be longer steps: a scheduler may look at each waiting request in every one."""
+    grown = _growth(gaps, hit & (gaps.prompts == 0) & (gaps.queued > 0), step)
+    longer = grown * gaps.queued * gaps.chunks
+    return float(np.clip(longer, 0, np.maximum(gaps.length - step, 0))[hit].sum())
+
+
+def _growth(gaps: StreamGaps, plain: np.ndarray, step: np.ndarray) -> float:
+    """Return by how much each waiting request prolongs a step. `plain`: gaps in which no prompt ended. The shortest of
+    them show it, as long as they grow little by little: where they jump, each has a part of a long prompt."""
+    order = np.flatnonzero(plain)
+    order = order[np.argsort(gaps.queued[order], kind="stable")]
+    mine, excess = gaps.only(order), (gaps.length - step)[order]
+    parts = mine.chunks / mine.streams
+    if parts.sum() < STEPS:
+        return 0.0
+    groups = _groups(mine.queued, np.cumsum(parts))
+    queued = np.array([piece.mean() for piece in _pieces(mine.queued, groups)])
+    shortest = np.array(
+        [np.quantile(piece, _SHORTEST) for piece in _pieces(excess / mine.chunks, groups)]
+    )
+    jumps = np.diff(shortest) > _JUMP * float(np.median(step[order] / mine.chunks))
+    until = int(np.argmax(np.append(jumps, True))) + 1
+    if until < 2:
+        return 0.0
+    weight = np.sqrt(np.bincount(groups, parts))[:until]
+    return max(float(np.polyfit(queued[:until], shortest[:until], 1, w=weight)[0]), 0.0)
+
+
 _Stalls = tuple[np.ndarray, np.ndarray, np.ndarray, tuple[float, float]]
 
 
@@ -503,6 +560,7 @@ def _stalls(
     most = most + perhaps
     low, whole, high = (float(each[mine].sum()) for each in (least, likely, most))
     low -= then.chance + then.halts_most + _around_pauses(gaps, hit, length - then.likely)
+    low -= _by_waiting(gaps, hit, then.likely)
     high += then.chance
     if is_little(whole, length):
         low = 0.0

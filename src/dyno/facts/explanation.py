@@ -21,7 +21,7 @@ ATOMS = {
     "first_delivery": "first delivery",
     "decode_bound": "decode at the bound",
     "decode_above": "decode above the bound",
-    "stall": "stalls by other prefills",
+    "stall": "stalls by other prompts",
     "preemption": "preemption",
     "later_delivery": "later delivery",
 }
@@ -146,9 +146,13 @@ class PartDifference(msgspec.Struct, frozen=True):
     b: str
     per: Literal["request", "output token"]
     by: Literal["repeats", "requests"]  # where the intervals come from
-    a_ms: float
-    b_ms: float
-    change: PartChange  # of the whole latency
+    a_ms: float | None  # None: none of its requests completed, and nothing is compared
+    b_ms: float | None
+    change: PartChange | None  # of the whole latency
     parts: list[PartChange]
     sentence: str
+    a_requests: int = 0  # completed
+    a_failed: int = 0
+    b_requests: int = 0
+    b_failed: int = 0
     notes: list[str] = []

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
+import msgspec
+
 from dyno.errors import UsageError
 from dyno.explain.difference import BASIS
 from dyno.explain.explain import Explained
@@ -28,19 +30,31 @@ _SMALL_SHARE = 0.02  # of its latency: smaller parts aren't named
 def run_text(each: Explained, request: int | None = None) -> str:
     """Return a run explained. `request`: that one instead of the slowest."""
     e = each.explanation
-    lines = [*wrapped(_head(e)), ""]
     if not e.requests:
-        return "\n".join(
-            [*lines, "No completed request has a token: there is nothing to explain."]
-        )
+        return "\n".join(wrapped(_without_completed(e)))
     shown = shown_parts(e.parts)
-    lines += [_bar(shown), "", *_table(e, shown), ""]
-    lines += [line for note in e.notes for line in wrapped(note, "Note: ", "  ")]
+    notes = [line for note in e.notes for line in wrapped(note, "Note: ", "  ")]
     if request is None:
-        lines += ["", styled("Slowest requests", "best"), *_tail(e)]
+        title, requests = "Slowest requests", [*_tail(e)]
     else:
-        lines += ["", *_request(_one(each, request))]
-    return "\n".join(lines)
+        title, requests = f"Request {request}", [*_request(_one(each, request))]
+    title = f"{title}, with times since the load began"
+    blocks = [
+        wrapped(_head(e)),
+        [_bar(shown)],
+        _table(e, shown),
+        notes,
+        [styled(title, "best"), *requests],
+    ]
+    return "\n\n".join("\n".join(block) for block in blocks if block)
+
+
+def with_request(each: Explained, request: int | None) -> Explanation:
+    """Return the explanation with this request instead of the slowest ones."""
+    if request is None:
+        return each.explanation
+    one = _one(each, request)
+    return msgspec.structs.replace(each.explanation, tail=[one], tail_groups=[[request]])
 
 
 def shown_parts(parts: Sequence[Part]) -> list[Part]:
@@ -55,6 +69,15 @@ def _head(e: Explanation) -> str:
         f"{e.run}{title}: {many(e.requests, 'request')}{failed}{left_out}. Mean latency {number(e.mean_ms)} ms, from "
         "due to the last token."
     )
+
+
+def _without_completed(e: Explanation) -> str:
+    title = f" ({e.title})" if e.title else ""
+    counts = [f"{count(e.failed)} failed"] if e.failed else []
+    if e.left_out:
+        counts.append(f"{count(e.left_out)} had no token")
+    of_them = f" ({', '.join(counts)})" if counts else ""
+    return f"{e.run}{title}: no request completed with a token{of_them}. There is nothing to explain."
 
 
 def _bar(parts: Sequence[Part]) -> str:
@@ -124,7 +147,7 @@ def _tail(e: Explanation) -> Iterator[str]:
 def _group_head(group: Sequence[RequestParts], whole: int) -> Iterator[str]:
     numbers = ", ".join(str(r.index) for r in group)
     latency = _range([r.latency_ms for r in group])
-    due = _range([r.due_s for r in group])
+    due = _range([r.due_s for r in group], _moment)
     prompt = _range([r.prompt_tokens for r in group], count)
     output = _range([r.output_tokens for r in group], count)
     text = (
@@ -139,9 +162,13 @@ def _range(values: Sequence[float], text: Callable[[float], str] = number) -> st
     return low if low == high else f"{low} to {high}"
 
 
+def _moment(since_begin_s: float) -> str:
+    return f"{since_begin_s:,.3f}"
+
+
 def _request(r: RequestParts) -> Iterator[str]:
     yield (
-        f"  request {r.index}: {number(r.latency_ms)} ms, due at {number(r.due_s)} s, "
+        f"  request {r.index}: {number(r.latency_ms)} ms, due at {_moment(r.due_s)} s, "
         f"{many(r.prompt_tokens, 'token')} in, {count(r.output_tokens)} out"
     )
     yield from _parts_and_events(r)
@@ -161,7 +188,7 @@ def _parts_and_events(r: RequestParts) -> Iterator[str]:
     yield from wrapped(", ".join(parts), "    ")
     for event in r.events:
         text = (
-            f"at {number(event.at_s)} s, {number(1000 * event.length_s)} ms: {event.text}"
+            f"at {_moment(event.at_s)} s, {number(1000 * event.length_s)} ms: {event.text}"
         )
         yield from wrapped(text, "    · ", "      ")
 
@@ -170,8 +197,11 @@ def _parts_and_events(r: RequestParts) -> Iterator[str]:
 
 
 def difference_text(d: PartDifference) -> str:
-    rows = [_change_row(p, d) for p in d.parts if abs(p.points) >= 0.05 or not p.covers]
-    rows.append(_change_row(d.change, d))
+    notes = [line for note in d.notes for line in wrapped(note, "Note: ", "  ")]
+    if d.change is None:
+        return "\n".join([*wrapped(d.sentence), *notes])
+    rows = [_change_row(p) for p in d.parts if abs(p.points) >= 0.05 or not p.covers]
+    rows.append(_change_row(d.change))
     titles = [
         "part",
         f"{d.a} (ms)",
@@ -182,11 +212,10 @@ def difference_text(d: PartDifference) -> str:
     ]
     table = terminal(text_table(titles, rows, right=(1, 2, 3, 4, 5), keep=(0, 3)))
     per = f"Per {d.per}; points are percent of the latency of {d.a}. {BASIS[d.by]}"
-    notes = [line for note in d.notes for line in wrapped(note, "Note: ", "  ")]
     return "\n".join([*wrapped(d.sentence), "", *table, "", *wrapped(per), *notes])
 
 
-def _change_row(p: PartChange, d: PartDifference) -> list[str]:
+def _change_row(p: PartChange) -> list[str]:
     interval = UNKNOWN
     if p.low_ms is not None and p.high_ms is not None:
         interval = f"{number(p.low_ms, digits=3)} to {number(p.high_ms, digits=3)}"

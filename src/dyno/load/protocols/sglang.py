@@ -1,6 +1,7 @@
 """SGLang's own /generate. Its answers say how long a request waited, if the server runs with --enable-metrics.
 
-Made after the sources of SGLang 0.5.23; no SGLang server was run.
+Made after the sources of SGLang 0.5.23 and those of August 2026; no SGLang server was run. They have no time of
+decoding: `decode_throughput` counts one token more in some versions, and begins late where nothing is streamed.
 """
 
 from itertools import takewhile
@@ -32,12 +33,10 @@ class _Meta(msgspec.Struct, gc=False):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None  # so far
     cached_tokens: int | None = None
-    # seconds, and seconds since 1970; all but the last only with --enable-metrics
+    # seconds, and seconds since 1970, with --enable-metrics
     queue_time: Any = None
     forward_entry_time: Any = None
     prefill_finished_time: Any = None
-    first_token_latency: Any = None
-    e2e_latency: Any = None
 
 
 class _TextSoFar(msgspec.Struct, gc=False):
@@ -134,18 +133,27 @@ def _note_meta(reading: StreamReading, meta: _Meta) -> None:
     reading.prompt_tokens = meta.prompt_tokens
     reading.cached_tokens = meta.cached_tokens
     reading.output_tokens = meta.completion_tokens
-    reading.times = _times(meta) or reading.times
+    reading.times = _first_of(reading.times, _times(meta))
     if meta.finish_reason is not None:
         finish(reading, meta.finish_reason)
 
 
-def _times(meta: _Meta) -> ServerTimes | None:
-    times = ServerTimes(
+def _times(meta: _Meta) -> ServerTimes:
+    return ServerTimes(
         queue_ns=_between(0, meta.queue_time),
         prefill_ns=_between(meta.forward_entry_time, meta.prefill_finished_time),
-        decode_ns=_between(meta.first_token_latency, meta.e2e_latency),
     )
-    return None if times == ServerTimes() else times
+
+
+def _first_of(earlier: ServerTimes | None, later: ServerTimes) -> ServerTimes | None:
+    """Return the first value of each time: the server counts the queue anew, and wrongly, after it has preempted a
+    request."""
+    before = earlier or ServerTimes()
+    first = ServerTimes(
+        queue_ns=later.queue_ns if before.queue_ns is None else before.queue_ns,
+        prefill_ns=later.prefill_ns if before.prefill_ns is None else before.prefill_ns,
+    )
+    return None if first == ServerTimes() else first
 
 
 def _between(begin: Any, end: Any) -> int | None:

@@ -12,6 +12,7 @@ from dyno.explain.events import (
     PREFILL,
     QUEUED,
     STRETCHES,
+    UNSEEN,
     WAITED,
 )
 from dyno.facts.entry import Entry
@@ -151,6 +152,7 @@ def _colour(part: Part) -> str:
 _OF_STRETCHES = {
     WAITED: "#8B5A2B",
     BEFORE_FIRST: GREY,
+    UNSEEN: GREY,
     QUEUED: FAILURE,
     PREFILL: PALETTE[0],
     DECODE: PALETTE[2],
