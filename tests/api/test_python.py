@@ -12,7 +12,6 @@ from typing import Any
 
 import duckdb
 import numpy as np
-import pandas
 import pytest
 
 import dyno
@@ -60,6 +59,8 @@ def test_a_run_has_figures_findings_and_records(run: dyno.MeasuredRun) -> None:
 
 def test_other_libraries_read_the_columns(run: dyno.MeasuredRun) -> None:
     records = run.records
+    import pandas  # half a second of each worker's start
+
     frame = pandas.DataFrame(dict(records))
     assert list(frame.columns) == records.columns and len(frame) == 8
     assert isinstance(records.__arrow_c_stream__(), object)

@@ -26,6 +26,7 @@ from dyno.load.protocols import PROTOCOLS
 from dyno.option import declared, named_by, opposite, setting_name, with_names
 from dyno.study.cells import CELLS
 from dyno.workload.spec import WorkloadSpec
+from trees import parsed
 
 if TYPE_CHECKING:
     from dyno.trial.fleet import Fleet
@@ -235,6 +236,7 @@ ARGUMENT = re.compile(r"-[\w-]+[= ]?[\w+]*(?: -[\w-]+)*")
 
 
 @pytest.mark.house
+@pytest.mark.usefixtures("no_collector")
 def test_messages_below_the_command_line_ask_for_the_name_of_a_setting() -> None:
     """A flag that is written out would be a riddle for who writes a study. Findings advise with flags: any command
     reads them."""
@@ -296,7 +298,7 @@ def test_messages_name_no_setting_by_a_key_that_is_written_out() -> None:
             "trial",
         )
         for path in sorted((SOURCE / room).rglob("*.py"))
-        for line, text in _raised(ast.parse(path.read_text()))
+        for line, text in _raised(parsed(path))
         for match in [*written.finditer(text), *quoted.finditer(text)]
     ]
     assert wrong == []
@@ -310,7 +312,7 @@ def _below_the_command_line() -> list[tuple[str, ast.Module]]:
     for path in sorted(SOURCE.rglob("*.py")):
         name = str(path.relative_to(SOURCE))
         if not name.startswith(apart):
-            modules.append((name, ast.parse(path.read_text())))
+            modules.append((name, parsed(path)))
     return modules
 
 

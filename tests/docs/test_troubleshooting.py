@@ -9,8 +9,10 @@ import pytest
 
 from listings import Listing, listings
 from reference import ROOT
+from trees import parsed
 
-pytestmark = pytest.mark.house  # reads the whole source
+# reads the whole source
+pytestmark = [pytest.mark.house, pytest.mark.usefixtures("no_collector")]
 
 PAGE = ROOT / "docs" / "troubleshooting.md"
 _ANY = "\0"  # what a message fills in
@@ -19,7 +21,7 @@ _ANY = "\0"  # what a message fills in
 def _messages() -> Iterator[str]:
     """Yield the texts of the source, with a mark where a value is filled in."""
     for path in (ROOT / "src" / "dyno").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.JoinedStr):
                 parts = (
                     part.value if isinstance(part, ast.Constant) else _ANY

@@ -133,18 +133,21 @@ def read_back(facts: TargetFacts, folder: Path) -> None:
 @pytest.mark.parametrize(
     "shape", SHAPES, ids=["vllm", "vllm text", "llama.cpp", "tgi", "sglang", "transformers"]
 )
+@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.nightly)])
 def test_any_part_of_what_a_server_says_may_be_anything(
-    shape: dict[str, Any], tmp_path: Path
+    shape: dict[str, Any], step: int, tmp_path: Path
 ) -> None:
-    tried = 0
+    """`step`: every fourth odd value at a place, others at the next one."""
+    tried = places = 0
     for path, answer in shape.items():
         for holed in [HOLE] if isinstance(answer, str) else with_holes(answer):
             text = json.dumps(holed)
-            for odd in ODD:
+            places += 1
+            for odd in ODD[places % step :: step]:
                 reported = texts(shape, **{path: text.replace(f'"{HOLE}"', odd)})
                 read_back(server.read_target(Babbling(reported), NAMED), tmp_path)
                 tried += 1
-    assert tried > 200
+    assert tried > 200 / step
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import pytest
 import additions
 import dyno
 from dyno.workload.datasets import DATASETS
+from trees import parsed
 
 SOURCE = Path(dyno.__file__).parent
 # Where a text is a data set's name, outside of the data sets' own files.
@@ -159,11 +160,7 @@ def named_datasets(root: Path) -> dict[str, set[str]]:
     names = {}
     for path in sorted(root.rglob("*.py")):
         place = path.relative_to(root).as_posix()
-        texts = {
-            n.value
-            for n in ast.walk(ast.parse(path.read_text()))
-            if isinstance(n, ast.Constant)
-        }
+        texts = {n.value for n in ast.walk(parsed(path)) if isinstance(n, ast.Constant)}
         if (
             used := {text for text in texts if isinstance(text, str)} & set(DATASETS)
         ) and "datasets/" not in place:

@@ -9,6 +9,7 @@ import pytest
 
 import dyno
 from dyno.engines.kinds import KINDS
+from trees import parsed
 
 SOURCE = Path(dyno.__file__).parent
 
@@ -55,11 +56,11 @@ NAMED = {
 
 def literals(path: Path) -> Iterator[tuple[int, str]]:
     """Texts of a file that are not its documentation."""
-    tree = ast.parse(path.read_text())
+    module = parsed(path)
     documentation = {
-        id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)
+        id(node.value) for node in ast.walk(module) if isinstance(node, ast.Expr)
     }
-    for node in ast.walk(tree):
+    for node in ast.walk(module):
         if (
             isinstance(node, ast.Constant)
             and isinstance(node.value, str)

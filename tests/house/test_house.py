@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import dyno
-from test_imports_point_down import imported, parsed
+from test_imports_point_down import imported
+from trees import parsed
 
 SOURCE = Path(dyno.__file__).parent
 PAGE = Path(__file__).parents[2] / "ARCHITECTURE.md"

@@ -1,13 +1,13 @@
 """Imports point down only, as design.md draws the layers; the siblings of a row don't know one another."""
 
 import ast
-import functools
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import dyno
+from trees import parsed
 
 # From the bottom up. A package may import from the rows below it, and from itself.
 ROWS: list[set[str]] = [
@@ -63,11 +63,6 @@ ASK_FOR_DECLARATIONS = {
 ROOT = {"__init__"}  # holds the version and imports nothing; anyone may ask it
 
 pytestmark = pytest.mark.usefixtures("no_collector")
-
-
-@functools.cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
 
 
 def imported(module: ast.Module, package: str) -> Iterator[str]:

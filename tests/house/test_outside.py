@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import dyno
 from dyno.outside import OutsideName, UnsafeName, is_safe
 from path_joins import INSIDE, OWN
+from trees import parsed
 
 pytestmark = pytest.mark.usefixtures("no_collector")
 SOURCE = Path(dyno.__file__).parent
@@ -28,8 +29,7 @@ LISTED = {"path", "p", "file", "folder", "probe", "source", "archive", "tokenize
 @functools.cache
 def modules() -> dict[str, ast.Module]:
     return {
-        p.relative_to(SOURCE).as_posix(): ast.parse(p.read_text())
-        for p in sorted(SOURCE.rglob("*.py"))
+        p.relative_to(SOURCE).as_posix(): parsed(p) for p in sorted(SOURCE.rglob("*.py"))
     }
 
 

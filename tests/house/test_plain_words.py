@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from trees import parsed
+
 ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.usefixtures("no_collector")
@@ -69,7 +71,7 @@ def is_of_re(node: ast.expr) -> bool:
 def literals(path: Path) -> Iterator[tuple[int, str]]:
     """Line and text of each literal that may reach a user: it has a space, and is not a docstring or pattern."""
     skipped: set[int] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             skipped.add(id(node.value))
         elif isinstance(node, ast.Call) and is_of_re(node):

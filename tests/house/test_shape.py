@@ -14,6 +14,7 @@ from typing import NamedTuple
 import pytest
 
 import dyno
+from trees import nodes, parsed
 
 SOURCE = Path(dyno.__file__).parent
 _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -72,7 +73,7 @@ def complexity(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 def functions(module: ast.Module, path: str) -> Iterator[Function]:
-    for node in ast.walk(module):
+    for node in nodes(module):
         if isinstance(node, _FUNCTION):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             yield Function(complexity(node), lines, f"{path}:{node.lineno} {node.name}")
@@ -80,7 +81,7 @@ def functions(module: ast.Module, path: str) -> Iterator[Function]:
 
 def nested_conditions(module: ast.Module) -> int:
     """Return how many conditional expressions are inside another one."""
-    inside = [node for node in ast.walk(module) if isinstance(node, ast.IfExp)]
+    inside = [node for node in nodes(module) if isinstance(node, ast.IfExp)]
     return sum(
         isinstance(inner, ast.IfExp)
         for node in inside
@@ -91,7 +92,7 @@ def nested_conditions(module: ast.Module) -> int:
 
 def docstring_lines(module: ast.Module) -> set[int]:
     found: set[int] = set()
-    for node in ast.walk(module):
+    for node in nodes(module):
         if (
             isinstance(node, (ast.Module, ast.ClassDef, *_FUNCTION))
             and ast.get_docstring(node) is not None
@@ -139,7 +140,7 @@ def skips_outside_tables(text: str, module: ast.Module) -> Iterator[int]:
     """Yield the lines of `fmt: skip` that don't end a table of a module or a class."""
     bodies = [
         module.body,
-        *(n.body for n in ast.walk(module) if isinstance(n, ast.ClassDef)),
+        *(n.body for n in nodes(module) if isinstance(n, ast.ClassDef)),
     ]
     tables = {n.end_lineno for body in bodies for n in body if is_table(n)}
     for number, line in enumerate(text.splitlines(), 1):
@@ -152,7 +153,7 @@ def shape(root: Path) -> tuple[dict[str, float], list[Function]]:
     tokens = lines = skips = nested = outside = 0
     for path in sorted(root.rglob("*.py")):
         text = path.read_text()
-        module = ast.parse(text)
+        module = parsed(path)
         found += functions(module, path.relative_to(root).as_posix())
         nested += nested_conditions(module)
         skips += text.count("fmt: skip")

@@ -14,7 +14,7 @@ import pytest
 
 import dyno
 from test_house import modules
-from test_imports_point_down import parsed
+from trees import parsed
 
 SOURCE = Path(dyno.__file__).parent
 # Folder of entries → the one file that lists them by design.

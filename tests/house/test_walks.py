@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 
 import dyno
+from trees import parsed
 
 pytestmark = pytest.mark.house
 
@@ -75,7 +76,7 @@ NOT_TYPES = {"tables", "render", "paired", "EngineFlag"}
 def _names(file: str) -> set[str]:
     """Return the names of a file, as types of values, calls and imports."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse((SOURCE / file).read_text())):
+    for node in ast.walk(parsed(SOURCE / file)):
         match node:
             case ast.Name(id=name) | ast.Attribute(attr=name) | ast.alias(name=name):
                 found.add(name)

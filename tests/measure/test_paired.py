@@ -161,7 +161,7 @@ def test_graded_scores_of_few_items_raise_no_false_alarm(items: int) -> None:
 
 
 @pytest.mark.parametrize("skewed", [False, True])
-@pytest.mark.parametrize("items", [8, 12, 30])
+@pytest.mark.parametrize("items", [8, 12, pytest.param(30, marks=pytest.mark.nightly)])
 def test_graded_scores_of_few_items_are_covered(items: int, skewed: bool) -> None:
     rng = np.random.default_rng(3)
     found = [paired(*graded(rng, items, 0.1, skewed)) for _ in range(150)]

@@ -918,7 +918,9 @@ def test_a_trial_on_an_engine_has_the_hosts_and_the_engines_telemetry(
 
     watcher = Seen()
     spec = msgspec.structs.replace(
-        a_trial(), engine=EngineSpec("fake", args=["first_ms=20", "gap_ms=8"])
+        a_trial(),
+        engine=EngineSpec("fake", args=["first_ms=20", "gap_ms=8"]),
+        correctness_check=False,
     )
     outcome = trial.serve(spec, runs=tmp_path, headers={}, watcher=watcher)
     t = outcome.result.telemetry
