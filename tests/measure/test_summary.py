@@ -2059,6 +2059,33 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
         None,
     ),
     (
+        load.other_requests,
+        evidence(
+            {"steady": steady(streams_mean=1)},
+            **sampled(engine={"running_mean": 4.0, "waiting_mean": 5.0}),
+        ),
+        "load.other_requests",
+        "doubt",
+    ),
+    (
+        load.other_requests,
+        evidence(
+            {"steady": steady(streams_mean=64)},
+            **sampled(engine={"running_mean": 40.0, "waiting_mean": 24.5}),
+        ),
+        None,
+        None,
+    ),
+    (
+        load.other_requests,  # too few samples for a mean
+        evidence(
+            {"steady": steady(streams_mean=1)},
+            **sampled(engine={"running_mean": 4.0, "samples": 3}),
+        ),
+        None,
+        None,
+    ),
+    (
         load.engine_streams,  # said by load.slots
         evidence(
             {"steady": steady(streams_mean=2), "e2el": LONG},

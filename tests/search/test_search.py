@@ -25,11 +25,14 @@ from dyno.units import NS_PER_MS, NS_PER_S
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 from every_server import server  # type: ignore[import-not-found]
-from find import find  # type: ignore[import-not-found]
+import find as searching  # type: ignore[import-not-found]
+from find import find
 from servers import (  # type: ignore[import-not-found]
     FailingLoad,
     Server,
     UnlimitedLoad,
+    independent,
+    noisy,
     requests_of,
 )
 
@@ -58,6 +61,18 @@ def outcome(
     search = Search(wanted, 1, 1024, whole=True)
     search.add(Probe(4.0, look, False))
     return search.outcome(4.0)
+
+
+@pytest.mark.parametrize("truth", [7.97, 3.97])
+def test_a_load_just_at_its_limit_does_not_take_all_of_a_short_search(
+    truth: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No number of probes shows 0.4 %: the next load is the end. Each probe costs 8 s besides its load."""
+    monkeypatch.setattr(searching, "PROBE_S", 8.0)
+    make = noisy("ttft_p50:60", truth, 0.3, independent, 0.0, sd=0.003)
+    model = Server("at its limit", "ttft_p50:60", "concurrency", 1, 32, truth, make)
+    found = [find(model, seed, 120.0, resolution=0.2) for seed in range(8)]
+    assert all(each.answered and each.low < truth < each.high for each in found)
 
 
 # ---- the start of a closed loop ----

@@ -684,6 +684,12 @@ CHECKS = (
             "The rest waited in a gateway, in the server's HTTP or tokenizer, or in dyno."),
     }, server=load.engine_streams),
     Check({
+        "load.other_requests": ("doubt", "By its metrics the engine had over 10 % (at a rate: 30 %) more requests than "
+            "dyno had open, and more than one more.",
+            "Others use the server, and both loads slow each other down. Measure it when nobody else does; look for "
+            "a gateway's health checks and for clients that were left running."),
+    }, server=load.other_requests),
+    Check({
         "telemetry.energy_differs": ("note",
             "Energy by counter and by power over time differ by over 5 %, in a load from 10 s.",
             "dyno reports the counter. Joules per token are only that accurate."),

@@ -44,6 +44,8 @@ GAIN, WAIT = 0.03, 1.5  # throughput no longer grows, latency does
 CROWD, WAITS = 0.3, 0.1
 MANY = 20  # requests: with fewer, a queue looks like a start
 FEW_SAMPLES = 10  # fewer say nothing about a mean
+# An engine's requests beyond dyno's, as a share of these, that are no sign of others
+OTHERS_CLOSED, OTHERS_OPEN = 0.1, 0.3
 _WAITS = ("mean_ttft_ms", "mean_latency_ms", "mean_e2el_ms")
 
 
@@ -397,6 +399,28 @@ def engine_streams(e: Evidence) -> Iterator[Finding]:
             "batched tokens, KV cache."
         )
     yield note("load.engine_streams", text, advice)
+
+
+def other_requests(e: Evidence) -> Iterator[Finding]:
+    """The engine had more requests than dyno had open: others use it, too."""
+    if e.telemetry is None or e.trial.load.probe_rate_rps:
+        return
+    running, waiting = e.telemetry.total("running_mean"), e.telemetry.total("waiting_mean")
+    if running is None or min(x.samples for x in e.telemetry.engines) < FEW_SAMPLES:
+        return
+    s = e.summary
+    opened = max(s.client.streams_mean, s.steady.streams_mean if s.steady else 0.0)
+    # Where requests come at random, samples may meet more of them than there are on average.
+    allowed = OTHERS_CLOSED if e.trial.load.closed_loop else OTHERS_OPEN
+    had = running + (waiting or 0.0)
+    if had <= opened * (1 + allowed) + 1:
+        return
+    queue = f", {number(waiting)} of them queued" if waiting else ""
+    text = (
+        f"By its metrics the engine had {number(had)} requests on average{queue}, but dyno had "
+        f"{number(opened)} open."
+    )
+    yield doubt("load.other_requests", text)
 
 
 def _streams_are_compared(e: Evidence) -> bool:

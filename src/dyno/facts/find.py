@@ -34,6 +34,7 @@ RANGES: dict[str, tuple[float, float, float]] = {
 }
 
 
+_LEAST = 50  # percentile of a target
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)?")
 TARGET = Option(
     "--target",
@@ -100,10 +101,12 @@ def spec_of(target: Sequence[str], values: dict[str, Any], dashes: str = "--") -
     """Make a spec from a target's words. `dashes`: before the names of settings in messages."""
     wanted = limits.parse(target, f"{dashes}target", TARGETS)
     for limit in wanted:
-        if limit.statistic == "max" or limit.percentile == 0:
+        percentile = limit.percentile
+        if limit.statistic == "max" or (percentile is not None and percentile < _LEAST):
             raise UsageError(
                 f"{dashes}target {limit.stem}_{limit.statistic}: a search takes ttft, tpot, itl or e2el with _mean or "
-                "_p1 to _p99.9. No number of requests shows the highest or lowest value."
+                f"_p{_LEAST} to _p99.9, such as {limit.stem}_p95. No number of requests shows the highest value, and a "
+                "limit that most requests exceed keeps nobody from waiting."
             )
     spec = FindSpec(limits=limits.with_statistic(wanted), **values)
     low, high, _ = spec.range

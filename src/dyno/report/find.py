@@ -191,7 +191,9 @@ def _undecided(answer: FindAnswer) -> str:
         )
         known = f"{unit}{span}{after} was tried, and none is shown to meet or miss it"
     more = (
-        f" It needs about {rough_time(answer.needs_s)}: --budget." if answer.needs_s else ""
+        f" Repeat it with more time: about {rough_time(answer.needs_s)} (--budget) would do."
+        if answer.needs_s
+        else ""
     )
     return f"not decided at 95 %: {known}.{more}"
 

@@ -60,6 +60,8 @@ _BEGUN, _MOST_TRIES = 0.1, 6
 _AMPLE = 10
 # probes of a load that still is undecided; times as far to go then
 _STUCK, _OUTWARD = 5, 1.5
+# Among few whole loads, one whose figure is at the limit: probes that it would take, and those that show that
+_HOPELESS, _STUCK_AT_IT = 12, 2
 _SURPLUS = 1.2  # times as far as it must be
 # of the distance of an end from the crossing: what a narrower one must reach
 _NEARER = 0.75
@@ -1023,14 +1025,15 @@ class Search:
 
     @_remembered
     def _stuck(self, below: bool) -> list[float]:
-        """Return the loads on a side of the crossing that several probes have not decided."""
+        """Return the loads on a side of the crossing that several probes have not decided, or would not decide."""
+        few = self.whole and self.crossing() < _FEW_STEPS
         stuck = []
         for level in self._side(below):
             visited = len(self._ready(level, level))
-            undecided = self.outcome(level) == "undecided"
-            if visited >= _STUCK and undecided:
+            hopeless = few and self._tries(self.margin(level)) > _HOPELESS
+            if visited >= (_STUCK_AT_IT if hopeless else _STUCK):
                 stuck.append(level)
-        return stuck
+        return [level for level in stuck if self.outcome(level) == "undecided"]
 
     def _side(self, below: bool) -> list[float]:
         """Return the loads that were tried on a side of the crossing."""
@@ -1186,6 +1189,8 @@ class Search:
     def _tries(self, margin: float) -> float:
         """Return how many probes with such a margin show on which side it is, by how much probes differ."""
         spread, degrees = self.variation()
+        if margin == 0:
+            return math.inf
         return (quantile(1 - _EACH, degrees) * spread / abs(margin)) ** 2
 
 
