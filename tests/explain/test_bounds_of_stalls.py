@@ -47,6 +47,18 @@ def test_steps_that_grow_with_the_queue_are_no_stalls(
     assert not wrong_parts(run, explained(run))
 
 
+@pytest.mark.parametrize("chunk", [None, 256])
+@pytest.mark.parametrize(("rate", "burst"), [(8, 30), (6, 20), (8, 60)])
+def test_a_machine_that_prompts_heat_has_longer_quiet_steps_than_others(
+    rate: float, burst: int, chunk: int | None
+) -> None:
+    """Quiet gaps come after a burst, when it is warm."""
+    at_once = 1 if chunk is None else 4
+    rules = Rules(slots=16, heat=0.4, chunk=chunk, prefills_at_once=at_once)
+    run = simulate(rules, Load(count=300, concurrency=None, rate=rate, burst=burst))
+    assert not wrong_parts(run, explained(run))
+
+
 def test_a_prompt_of_many_chunks_is_no_growing_step() -> None:
     """More requests wait, the longer a prompt takes; its steps are longer all the same while one waits."""
     run = simulate(Rules(chunk=512), Load(long_every=10))
