@@ -48,6 +48,9 @@ class Rules:
     context_ms: float = 0.0  # of a step, for each 1000 tokens of context in it
     waiting_ms: float = 0.0  # of a step, for each waiting request: it looks at all of them
     slower: float = 0.0  # by that share steps become longer over a minute
+    heat: float = (
+        0.0  # by that share steps are longer for two seconds after 5,000 tokens of prompts
+    )
     halt_ms: float = 0.0  # the server does nothing for so long (a collection), …
     halt_every_ms: float = 1000.0  # … that often on average
     halts: int = 1_000_000  # at most
@@ -120,6 +123,7 @@ class Scheduler:
         self._tick = -1  # of the last admission
         self._halt_at = self._next_halt(0.0)
         self._halted = self._steps = 0
+        self._heats: list[tuple[float, int]] = []  # when prompts were processed, tokens
         self._swapped = 0  # tokens, in this step
         # of the last step: the share of its time that is a stall, and for whom
         self._stalled = 0.0
@@ -152,7 +156,13 @@ class Scheduler:
         r = self.rules
         cost = r.overhead_ms + tokens * r.token_ms
         cost += self._plain(decode) if decode or not tokens else r.step_ms / 2
-        return cost * self._factor(now)
+        return cost * self._factor(now) * (1 + r.heat * self._heated(now, tokens))
+
+    def _heated(self, now: float, tokens: int) -> float:
+        """How warm the machine is, from 0 to 1, by the prompts of the last two seconds."""
+        warm = sum(n for at, n in self._heats if at >= now - 2000)
+        self._heats = [*self._heats[-200:], (now, tokens)] if tokens else self._heats
+        return min(warm / 5000, 1.0)
 
     def _plain(self, decode: list[Job]) -> float:
         r = self.rules

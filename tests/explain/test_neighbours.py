@@ -40,7 +40,7 @@ def shares(s: Split) -> dict[tuple[str, ...], tuple[int, tuple[int, int]]]:
 @pytest.mark.parametrize(
     ("status", "error"), [(429, "http_429"), (503, "http_503"), (0, "refused")]
 )
-def test_a_refused_request_is_no_prefill_and_waits_for_none(
+def test_a_refused_request_counts_neither_as_a_prefill_nor_as_waiting(
     status: int, error: str
 ) -> None:
     good = simulate(Rules(), Load(count=40, concurrency=4)).records

@@ -115,27 +115,24 @@ def _that_fit(
     limits = _limits(c)
     latency = float((c.last - c.due)[c.chosen].sum())
     alone = tuple(((name,), (name,)) for name in CLAIMS)
-    kept = dict(claims)
+    left = dict(claims)
     for together, suspects in (*alone, *_TOGETHER):
-        mine = [name for name in together if name in kept]
-        if not any(name in kept for name in suspects):
+        mine = [name for name in together if name in left]
+        dropped = [name for name in suspects if name in left]
+        if not dropped:
             continue
-        said = np.sum([kept[name] for name in mine], axis=0)
-        why = _beyond(said, limits[mine[-1]], latency)
-        if not why:
-            continue
-        names = [name for name in suspects if name in kept]
-        verb = "is" if len(names) == 1 else "are"
-        beside = (
-            ""
-            if mine == names
-            else f", with {_names([n for n in mine if n not in names])},"
-        )
-        notes.append(
-            f"The server's {_names(names)}{beside} {verb} longer than what was measured {why}: {_not_used(names)}."
-        )
-        kept = {name: values for name, values in kept.items() if name not in names}
-    return kept
+        said = np.sum([left[name] for name in mine], axis=0)
+        if why := _beyond(said, limits[mine[-1]], latency):
+            notes.append(_not_believed(mine, dropped, why))
+            left = {name: values for name, values in left.items() if name not in dropped}
+    return left
+
+
+def _not_believed(together: Sequence[str], dropped: Sequence[str], why: str) -> str:
+    others = [name for name in together if name not in dropped]
+    beside = f", with {_names(others)}," if others else ""
+    verb = "is" if len(dropped) == 1 else "are"
+    return f"The server's {_names(dropped)}{beside} {verb} longer than what was measured {why}: {_not_used(dropped)}."
 
 
 def _beyond(said: np.ndarray, measured: np.ndarray, latency: float) -> str:

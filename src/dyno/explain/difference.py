@@ -39,7 +39,7 @@ def difference(
 ) -> PartDifference:
     """Compare two sides of one load; each may have several repeats. Where a server reports its times on one side alone,
     they are used on neither: parts would have other borders."""
-    counts = _Counts(*map(_completed, (a, b)), *map(_failed, (a, b)))
+    counts = _Ended(*map(_completed, (a, b)), *map(_failed, (a, b)))
     if not min(counts.a, counts.b):
         return _nothing(names, counts, _notes(a, b, names))
     a, b = ([each for each in side if each.explanation.requests] for side in (a, b))
@@ -77,7 +77,7 @@ def difference(
 # ---- what completed, and what is known about it ----
 
 
-class _Counts(NamedTuple):
+class _Ended(NamedTuple):
     a: int  # completed
     b: int
     a_failed: int
@@ -92,7 +92,7 @@ def _failed(side: Sequence[Explained]) -> int:
     return sum(each.explanation.failed for each in side)
 
 
-def _nothing(names: tuple[str, str], counts: _Counts, notes: list[str]) -> PartDifference:
+def _nothing(names: tuple[str, str], counts: _Ended, notes: list[str]) -> PartDifference:
     """Return that nothing is compared: of one side no request completed."""
     without = [name for name, n in zip(names, counts[:2], strict=True) if not n]
     sentence = f"Nothing to compare: no request of {' and '.join(without)} completed."
@@ -114,7 +114,7 @@ def _nothing(names: tuple[str, str], counts: _Counts, notes: list[str]) -> PartD
     )
 
 
-def _failures(names: tuple[str, str], counts: _Counts) -> list[str]:
+def _failures(names: tuple[str, str], counts: _Ended) -> list[str]:
     """Say how many requests of each side failed: these are in none of its figures."""
     sides = zip(names, counts[:2], counts[2:], strict=True)
     return [

@@ -52,9 +52,10 @@ class Happenings:
         self._split = split
         self._client = client
         zero = client.start_ns if client is not None else 0
-        self._engine = [
-            (s.index, s.at_ns - zero, s.values) for s in telemetry if s.source == "engine"
-        ]
+        self._engines: dict[int, list[tuple[int, dict[str, float]]]] = {}
+        for s in telemetry:
+            if s.source == "engine":
+                self._engines.setdefault(s.index, []).append((s.at_ns - zero, s.values))
         engines = np.repeat(c.engine, c.counts)
         self._every = {
             each: np.sort(c.times[engines == each]) for each in np.unique(c.engine).tolist()
@@ -241,8 +242,7 @@ class Happenings:
     def _metrics(self, row: int) -> Iterator[Incident]:
         """Yield what the metrics of its engine say of that time."""
         begin, end = int(self._c.sent[row]), int(self._c.last[row])
-        url = int(self._c.engine[row])
-        mine = [(at_ns, values) for index, at_ns, values in self._engine if index == url]
+        mine = self._engines.get(int(self._c.engine[row]), [])
         before = [values for at_ns, values in mine if at_ns <= begin][-1:]
         inside = [(at_ns, values) for at_ns, values in mine if begin < at_ns <= end]
         counted = [

@@ -194,18 +194,30 @@ def _cut_one(
             f"The server's histogram of {name} doesn't fit what was measured: it is not used."
         )
         return parts
-    mine = min(mine, whole.total_ns)
+    place = parts.index(whole)
+    return [
+        *parts[:place],
+        *_halves(whole, known, name, said, requests),
+        *parts[place + 1 :],
+    ]
+
+
+def _halves(
+    whole: Part, known: Sequence[Part], name: str, said: int, requests: int
+) -> list[Part]:
+    """Return what the server says of a part, without the known parts in it, and what that leaves."""
+    mine = min(said - sum(p.total_ns for p in known), whole.total_ns)
     covers = [atom for atom in whole.covers if atom in _OWN[name]]
     left = [atom for atom in whole.covers if atom not in covers]
     about = f"the server reports it of all requests together ({name})"
     # What the server says includes the known parts. They may be larger, and it smaller: what is left stays the same.
     least, most = sum(p.low_ns for p in known), sum(p.high_ns for p in known)
     sources: list[PartSource] = ["claimed", "calculated"] if known else ["claimed"]
-    cut = _piece(whole, covers, sources, about, (said - most, mine, said - least), requests)
-    rest = (whole.low_ns + most - said, whole.total_ns - mine, whole.high_ns + least - said)
-    others = _piece(whole, left, ["calculated"], whole.about, rest, requests)
-    place = parts.index(whole)
-    return [*parts[:place], cut, others, *parts[place + 1 :]]
+    rest = whole.low_ns + most - said, whole.total_ns - mine, whole.high_ns + least - said
+    return [
+        _piece(whole, covers, sources, about, (said - most, mine, said - least), requests),
+        _piece(whole, left, ["calculated"], whole.about, rest, requests),
+    ]
 
 
 def _piece(

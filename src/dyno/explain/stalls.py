@@ -236,17 +236,18 @@ def _drift(
     error = np.where(known, np.sqrt(trust * squared), np.where(inside, np.sqrt(between), 0))
     ratio = np.where(known, 1 + trust * (ratio - 1), 1.0)
     floor = _floor(relative, quiet, hit, window, count)
+    few = _have_steps(relative, hit, window, count)
+    # Between quiet steps, others may be shorter: the machine may have been cooler, or contexts smaller.
+    shorter = np.where(few, np.minimum(floor, ratio), ratio)
     floor = np.where(inside | (np.abs(floor - 1) <= _KNOWN_WITHIN), 1.0, floor)
     # A machine that became slower or faster may have done so before and after, too.
     change = float(np.ptp(ratio[known])) if known.any() else 0.0
-    further = np.where(
-        _have_steps(relative, hit, window, count), change, max(change, _UNKNOWN)
-    )
+    further = np.where(few, change, max(change, _UNKNOWN))
     # Where all gaps are longer, steps may be so much longer, or prompts may hide that they are as much shorter.
     least = np.minimum(floor, 1 / np.maximum(floor, _LEAST_RATIO))
     return _Drift(
         ratio=np.where(inside, ratio, np.minimum(floor, 1)),
-        least=np.where(inside, ratio, np.maximum(least - further, 0)),
+        least=np.where(inside, shorter, np.maximum(least - further, 0)),
         most=np.where(inside, ratio, np.maximum(floor, 1) + further),
         error=_ERRORS * error,
     )
