@@ -1,5 +1,7 @@
 """The table of a study in a terminal."""
 
+from pathlib import Path
+
 from msgspec.structs import replace
 
 from dyno.checks.statistics import unlike_repeats
@@ -22,7 +24,7 @@ def test_hidden_columns_are_shown_by_a_command_that_names_the_study() -> None:
     """It named `dyno runs show STUDY`."""
     token = SCREEN.set(Screen(80, fits=True))
     try:
-        text = " ".join(" ".join(study.lines(*measured())).split())
+        text = " ".join(" ".join(study.lines(*measured(), Path("runs/two"))).split())
     finally:
         SCREEN.reset(token)
     assert "columns hidden: " in text
@@ -40,13 +42,13 @@ def test_repeats_that_differ_are_named_by_their_setting() -> None:
 def test_an_interval_wider_than_its_figure_is_a_mark_that_is_explained() -> None:
     """Its reason made each column three times as wide."""
     planned, results = measured()
-    assert "± ?" not in "\n".join(study.lines(planned, results))
+    assert "± ?" not in "\n".join(study.lines(planned, results, Path("runs/two")))
     for i, p in enumerate(planned):
         result = results[p.place.id]
         speed = result.served.output_throughput or 1.0
         apart = replace(result.served, output_throughput=speed * (1 + 9 * (i % 2)))
         results[p.place.id] = replace(result, summary=apart)
-    lines = list(study.lines(planned, results))
+    lines = list(study.lines(planned, results, Path("runs/two")))
     assert any(" ± ?  " in line for line in lines) and max(map(len, lines)) < 200
     assert any(line.startswith("± ?: the 95 % interval is wider") for line in lines)
     assert not any("would do" in line for line in lines)

@@ -24,8 +24,8 @@ from dyno.search.timeline import ANSWERED, LimitColumn, Requests, Timeline, grow
 from dyno.units import NS_PER_MS, NS_PER_S
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
-from every_server import server  # type: ignore[import-not-found]
 import find as searching  # type: ignore[import-not-found]
+from every_server import server  # type: ignore[import-not-found]
 from find import find
 from servers import (  # type: ignore[import-not-found]
     FailingLoad,

@@ -53,7 +53,7 @@ class StudyResult(MeasuredRuns):
 
         wanted = self.study.trials
         results = {run.facts.place.id: run.result for run in self if run.facts.place}
-        return "\n".join(lines(wanted, results))
+        return "\n".join(lines(wanted, results, self.path))
 
     def __fspath__(self) -> str:
         return str(self.path)

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 from operator import itemgetter
 from typing import NamedTuple
@@ -283,6 +283,7 @@ class Two(NamedTuple):
 
 
 def sides(two: Two) -> Iterator[Finding | Objection]:
+    doubtful = {}
     for name, group in (("A", two.a), ("B", two.b)):
         if any(m.verdict == "void" for m in group):
             finding = void(
@@ -290,10 +291,19 @@ def sides(two: Two) -> Iterator[Finding | Objection]:
             )
             yield Objection(finding, None)
         elif any(m.verdict == "doubtful" for m in group):
-            yield doubt(
-                "comparability.doubtful_side",
-                f"Side {name} has doubts of its own: {_codes(group, 'doubt')}.",
-            )
+            doubtful[name] = _codes(group, "doubt")
+    if doubtful:
+        yield doubt("comparability.doubtful_side", _doubts_of(doubtful))
+
+
+def _doubts_of(sides: Mapping[str, str]) -> str:
+    """Describe the doubts of one side, or of both."""
+    codes = [*sides.values()]
+    if len(sides) == 1:
+        return f"Side {next(iter(sides))} has doubts of its own: {codes[0]}."
+    if codes[0] == codes[1]:
+        return f"Both sides have doubts of their own: {codes[0]}."
+    return f"Both sides have doubts of their own: A {codes[0]}; B {codes[1]}."
 
 
 def _codes(group: Group, level: str) -> str:

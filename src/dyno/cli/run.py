@@ -357,10 +357,10 @@ def _left(
     return StudyRun(study, text, folder, wanted, headers, view, say, choices)
 
 
-def _show(_: StudyFolder, wanted: list[PlannedTrial], done: dict[str, Result]) -> None:
+def _show(folder: StudyFolder, wanted: list[PlannedTrial], done: dict[str, Result]) -> None:
     from dyno.report.study import lines
 
-    print(*lines(wanted, done), sep="\n")
+    print(*lines(wanted, done, folder.path), sep="\n")
 
 
 def _conclude(

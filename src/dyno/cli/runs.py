@@ -530,7 +530,7 @@ def _show_study(path: Path, as_json: bool) -> None:
     rigs = {p.place.rig for p in planned if p.place.id in runs}
     of_rigs = [p for p in planned if p.place.rig in rigs]
     results = {id: run.result() for id, run in runs.items()}
-    print("\n".join(lines(of_rigs, results)))
+    print("\n".join(lines(of_rigs, results, path)))
     for line in study.trials:
         if line.state not in ("done", "not begun"):
             print(*wrapped(f"{Path(line.run).name}: {_verdict(line)}", rest="  "), sep="\n")

@@ -586,7 +586,7 @@ def _show(
     if options.json:
         print(json.dumps(files))
     else:
-        print("\n".join(study.lines(wanted, done)))
+        print("\n".join(study.lines(wanted, done, folder.path)))
 
 
 # ---- one trial ----

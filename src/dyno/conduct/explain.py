@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from dyno.conduct.read import Source, read
 from dyno.errors import UsageError
 from dyno.explain.difference import difference
@@ -18,7 +20,22 @@ from dyno.store.run import Run
 
 def explain_run(run: Run, title: str = "") -> Explained:
     samples = read_samples(run.telemetry_path)[0] if run.telemetry_path.exists() else []
-    return explained(run, title, samples)
+    each = explained(run, title, samples)
+    notes = [*_verdict_note(run), *each.explanation.notes]
+    return each._replace(explanation=replace(each.explanation, notes=notes))
+
+
+def _verdict_note(run: Run) -> list[str]:
+    """Return what a run's verdict means for its explanation."""
+    if not run.summary_path.exists():
+        return []
+    result = run.result()
+    worst = {"void": "void", "doubtful": "doubt"}.get(result.verdict)
+    if worst is None:
+        return []
+    codes = dict.fromkeys(f.code for f in result.findings if f.level == worst)
+    advice = "Do not use its times" if worst == "void" else "Its times are in doubt"
+    return [f"The run is {result.verdict} ({', '.join(codes)}). {advice}."]
 
 
 def explain_word(word: str, runs: Path) -> Iterator[Explained]:

@@ -1,6 +1,6 @@
 """A comparison as people read it: one row a load, or each load with its figures, words and findings."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from dyno.facts.comparison import (
     ANSWERS_CHECK,
@@ -76,7 +76,7 @@ def _lines(c: Comparison, details: bool, as_markdown: bool) -> Iterator[str]:
     yield from _unpaired(c)
     if everywhere:
         yield ""
-        yield f"For {_all(c.pairings)} {_noun(c)}s:"
+        yield f"For {_all_of(c.pairings)}:"
         yield from _findings(everywhere, as_markdown)
     if several and not details:
         yield from _gathered(c, everywhere, as_markdown)
@@ -248,8 +248,18 @@ def _change(d: Difference | None) -> str:
     return UNKNOWN if d is None or d.change is None else d.both_words
 
 
-def _all(some: Collection[object]) -> str:
-    return "both" if len(some) == 2 else f"all {len(some)}"
+def _all_of(pairings: Sequence[Pairing]) -> str:
+    """Count all loads and tasks: 'both loads', 'all 3 tasks', 'all 2 loads and 6 tasks'."""
+    one_kind = len({p.kind == "quality" for p in pairings}) == 1
+    if one_kind and len(pairings) == 2:
+        return _counted(pairings).replace("2", "both")
+    return f"all {_counted(pairings)}"
+
+
+def _counted(pairings: Sequence[Pairing]) -> str:
+    tasks = sum(p.kind == "quality" for p in pairings)
+    counts = ((len(pairings) - tasks, "load"), (tasks, "task"))
+    return " and ".join(many(number_, noun) for number_, noun in counts if number_)
 
 
 def _figures(c: Comparison) -> int:
@@ -269,7 +279,7 @@ def _gathered(
         load, first = next(iter(by_load.items()))
         yield ""
         if 1 < len(by_load) == len(c.pairings):
-            yield f"For {_all(by_load)} {_noun(c)}s:"
+            yield f"For {_all_of(c.pairings)}:"
         elif len(by_load) > 1:
             yield f"At {load}, and at {many(len(by_load) - 1, f'more {_noun(c)}')}:"
         else:
@@ -466,9 +476,10 @@ def _gate(c: Comparison, results: Sequence[GateResult], as_markdown: bool) -> It
             )
         return
     if len(results) == len(c.pairings):
-        where = f"{_all(results)} {_noun(c)}s"
+        where = _all_of(c.pairings)
     else:
-        where = f"{len(results)} of {len(c.pairings)} {_noun(c)}s; the others don't have this figure"
+        having = [c.pairings[g.pairing] for g in results if g.pairing is not None]
+        where = f"{_counted(having)}; the others don't have this figure"
     yield from _item(
         f"gate {results[0].gate}: holds at {where}{_least_room(c, results)}.", as_markdown
     )

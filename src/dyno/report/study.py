@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from statistics import mean
 from typing import Any, Literal, NamedTuple
 
@@ -47,13 +48,17 @@ class _TrialLine(NamedTuple):
     results: list[Result]  # of the repeats
 
 
-def lines(planned: Sequence[PlannedTrial], results: Mapping[str, Result]) -> Iterator[str]:
-    """Yield rows of trials with a result; the others also decide the columns."""
+def lines(
+    planned: Sequence[PlannedTrial], results: Mapping[str, Result], folder: Path
+) -> Iterator[str]:
+    """Yield rows of trials with a result; the others also decide the columns. `folder`: of the study."""
+    name = folder.name if folder.parent == Path("runs") else folder
     kinds = dict.fromkeys(_kind(p) for p in planned if p.place.id in results)
     for i, kind in enumerate(kinds):
         if i:
             yield ""
-        yield from _table(kind, [p for p in planned if _kind(p) == kind], results)
+        mine = [p for p in planned if _kind(p) == kind]
+        yield from _table(kind, mine, results, f"`dyno runs show {name} --json`")
     yield from _findings([results[p.place.id] for p in planned if p.place.id in results])
 
 
@@ -62,9 +67,13 @@ def _kind(planned: PlannedTrial) -> str:
 
 
 def _table(
-    kind: str, planned: Sequence[PlannedTrial], results: Mapping[str, Result]
+    kind: str,
+    planned: Sequence[PlannedTrial],
+    results: Mapping[str, Result],
+    more: str,
 ) -> Iterator[str]:
-    """Yield the table of one kind: serving and offline benchmarks report what are not columns of one table."""
+    """Yield the table of one kind: serving and offline benchmarks report what are not columns of one table. `more`:
+    what prints the columns that a terminal has no room for."""
     titles = columns(planned)
     rows = _lines([p for p in planned if p.place.id in results], titles, results)
     figures, about = _figures(kind, rows)
@@ -78,7 +87,7 @@ def _table(
     ]
     verdicts = [Cell(row.entry.verdict) for row in rows]
     table = table_of([*drawn, *figures, (Column("verdict", kind="verdict"), verdicts)])
-    yield from terminal(table, more=f"`dyno runs show {planned[0].place.study} --json`")
+    yield from terminal(table, more=more)
     yield from wrapped(about)
     yield from wrapped(too_wide(table.lines))
     if kind == "find":
