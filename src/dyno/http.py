@@ -24,6 +24,7 @@ LARGEST_BYTES = 16 << 20
 _HINTS = 16  # responses before the final one
 _DEEPEST = 100  # lists and objects in one another
 _PROXY_LOGIN = "proxy-authorization"
+_HANDSHAKE_S = 10.0  # for TLS, at most: a server without it waits for a request
 
 
 def check_plain(text: str, what: str) -> None:
@@ -98,6 +99,10 @@ def _proxy(url: Url, via: Transport) -> Url | None:
     return None if via.proxy is None or url.local else Url(via.proxy)
 
 
+class SilentHandshake(TimeoutError):
+    """A server took the connection and answered no TLS handshake."""
+
+
 class Route:
     """The way to a server: straight, by a Unix socket, or through a proxy. A loopback address is never behind one."""
 
@@ -146,6 +151,9 @@ class Route:
             return self._refused_words()
         if isinstance(error, FileNotFoundError) and self.url.unix:
             return f"No socket {self.url.unix}. Start the server, or give its path with {setting_name('--base-url')}."
+        if isinstance(error, SilentHandshake):
+            plain = str(self.url).replace("https:", "http:", 1)
+            return f"{self.url} took the connection and said nothing about TLS. If the server has none, use {plain}."
         if isinstance(error, TimeoutError):
             limit_s = count(within_s or self.via.connect_timeout_s)
             return (
@@ -485,11 +493,13 @@ class Client:
                     raise ProxyRefused("the proxy closed the connection")
                 answer += more
             sock.settimeout(max(until - time.monotonic(), 0.001))
-        return (
-            sock
-            if self._tls is None
-            else self._tls.wrap_socket(sock, server_hostname=self.url.host)
-        )
+        if self._tls is None:
+            return sock
+        sock.settimeout(min(max(until - time.monotonic(), 0.001), _HANDSHAKE_S))
+        try:
+            return self._tls.wrap_socket(sock, server_hostname=self.url.host)
+        except TimeoutError:
+            raise SilentHandshake from None
 
     def close(self) -> None:
         if self._sock is not None:

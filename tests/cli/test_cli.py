@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import tomllib
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from conftest import Scripted, answer
+from dyno import http
 from dyno.cli.main import main
 from dyno.engines.fake import FakeSpec
 from dyno.engines.fake.engine import Fake
@@ -576,6 +578,21 @@ def test_a_model_that_the_server_does_not_list_is_a_finding(
     assert "model.not_listed" in done.out
     assert "model.other_answered" in done.out  # the fake answers under its own name
     assert "Verdict: void" in done.out
+
+
+def test_a_server_without_tls_that_is_addressed_by_https_is_said_to_be_one(
+    scripted: Callable[..., Scripted],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(http, "_HANDSHAKE_S", 0.2)
+    ended = threading.Event()
+    port = scripted(lambda sock, number: ended.wait(30)).port
+    assert main(["bench", "serve", "--base-url", f"https://127.0.0.1:{port}"]) == 1
+    ended.set()
+    assert (
+        f"If the server has none, use http://127.0.0.1:{port}." in capsys.readouterr().err
+    )
 
 
 def test_nothing_completed_is_a_failure_with_the_servers_own_words(
