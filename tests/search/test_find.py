@@ -1,5 +1,6 @@
 """`dyno find` against the fake engine, whose capacity is known."""
 
+import argparse
 import json
 import math
 import re
@@ -15,6 +16,7 @@ import msgspec
 import pytest
 
 from conftest import ExpectDecided, StartFake
+from dyno.cli import find as find_cli
 from dyno.cli.main import main
 from dyno.facts.entry import Cost
 from dyno.facts.find import FindAnswer, FindSpec, LimitFigure, ProbeFacts
@@ -466,3 +468,15 @@ def test_a_probe_has_prompts_enough_to_show_something_however_slowly_they_are_ma
     assert finder._requests(ProbeStep(80.0, False, 20.0), None) > 80 * OPEN_LEAST_S / (
         1 - OPEN_FILL
     )
+
+
+def test_an_undecided_search_ends_with_the_command_that_would_decide_it() -> None:
+    spec = FindSpec([Limit("ttft", 500.0, "p90")])
+    found = FindAnswer(
+        spec, "budget", 3, None, [probe(3, "meets", 90)], 0, 30.0, needs_s=95
+    )
+    words = ["find", "--port", "1", "--budget", "30s", "--target", "ttft_p90:500"]
+    command = find_cli._again(found, argparse.Namespace(words=words))
+    assert command == "dyno find --port 1 --target ttft_p90:500 --budget 2m"
+    text = " ".join(lines(msgspec.structs.replace(found, command=command)))
+    assert f"search again: {command}" in text

@@ -148,9 +148,16 @@ def _exit_code(answer: FindAnswer) -> int:
 
 
 def _again(answer: FindAnswer, options: argparse.Namespace) -> str:
-    """Return the `dyno bench serve` that measures the answer: the command's own flags, without those of the search."""
+    """Return the `dyno bench serve` that measures the answer: the command's own flags, without those of the search.
+    Of an undecided search, return the same one with the time that it needs."""
     level = answer.low
-    if level is None or answer.ended in ("interrupted", "server gone"):
+    if answer.ended in ("interrupted", "server gone"):
+        return ""
+    if not answer.decided and answer.needs_s:
+        words = _without(options.words[1:], {"--budget": False})
+        minutes = math.ceil(answer.needs_s / 60)
+        return _shown(["dyno", "find", *words, "--budget", f"{minutes}m"])
+    if level is None:
         return ""
     words = _without(options.words[1:], _SEARCH_FLAGS)
     concurrency = answer.spec.over == "concurrency"
@@ -159,7 +166,11 @@ def _again(answer: FindAnswer, options: argparse.Namespace) -> str:
         if concurrency
         else ["--request-rate", f"{level:g}"]
     )
-    command = ["dyno", "bench", "serve", *words, *load, "--duration", f"{_AGAIN_S}"]
+    return _shown(["dyno", "bench", "serve", *words, *load, "--duration", f"{_AGAIN_S}"])
+
+
+def _shown(command: list[str]) -> str:
+    """Return a command without its secrets."""
     return secrets.clean(shlex.join(secrets.without(secrets.values({}, command), command)))
 
 

@@ -126,7 +126,8 @@ def _sentences(answer: FindAnswer, cost: Cost | None) -> Iterator[str]:
     if answer.ended in _ENDED and (answer.probes or answer.ended != "interrupted"):
         yield f"  {_ENDED[answer.ended]} {answer.void}".rstrip()
     if answer.command:
-        yield f"  measure it again: {answer.command}"
+        todo = "measure it again" if answer.decided else "search again"
+        yield f"  {todo}: {answer.command}"
 
 
 def _remarks(answer: FindAnswer) -> Iterator[str]:
