@@ -669,6 +669,24 @@ def test_what_differs_is_reported(
     assert all(f.text.endswith(".") and f.advice.endswith(".") for f in found.findings)
 
 
+def test_a_latency_without_a_statistic_leads_to_two() -> None:
+    with pytest.raises(UsageError, match="Did you mean median_ttft_ms or p99_ttft_ms?"):
+        gate.check_metric("ttft", "--gate")
+
+
+def test_doubts_of_both_sides_are_said_of_both() -> None:
+    def doubtful(label: str, code: str) -> Row:
+        row = one(label, output_throughput=1.0, verdict="doubtful")
+        return msgspec.structs.replace(row, findings=[Finding(code, "doubt", "", "")])
+
+    def words(a: str, b: str) -> str:
+        found = pairing([doubtful("a", a)], [doubtful("b", b)]).findings
+        return next(f.text for f in found if f.code == "comparability.doubtful_side")
+
+    assert words("x.y", "x.y") == "Both sides have doubts of their own: x.y."
+    assert words("x.y", "x.z") == "Both sides have doubts of their own: A x.y; B x.z."
+
+
 def test_a_void_side_is_refused_and_a_doubtful_one_reported() -> None:
     replace = msgspec.structs.replace
     void = replace(

@@ -71,11 +71,11 @@ def check_metric(name: str, flag: str) -> None:
     statistics = ("mean", "median", "p50", "p90", "p95", "p99")
     names = [*SPEEDS, *COUNTS, *(f"{s}_{stem}_ms" for stem in STEMS for s in statistics)]
     near = get_close_matches(name, names, n=1, cutoff=0.6)
-    hint = (
-        f"Did you mean {near[0]}?"
-        if near
-        else f"Known: {', '.join(SPEEDS)}, mean_ttft_ms, p99_tpot_ms, …."
-    )
+    hint = f"Known: {', '.join(SPEEDS)}, mean_ttft_ms, p99_tpot_ms, …."
+    if name.lower() in STEMS:
+        hint = f"Did you mean median_{name.lower()}_ms or p99_{name.lower()}_ms?"
+    elif near:
+        hint = f"Did you mean {near[0]}?"
     raise UsageError(f"{flag}: there is no metric {name!r}. {hint}")
 
 
