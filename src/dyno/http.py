@@ -153,7 +153,10 @@ class Route:
             return f"No socket {self.url.unix}. Start the server, or give its path with {setting_name('--base-url')}."
         if isinstance(error, SilentHandshake):
             plain = str(self.url).replace("https:", "http:", 1)
-            return f"{self.url} took the connection and said nothing about TLS. If the server has none, use {plain}."
+            return (
+                f"{self.url} accepted the connection, but answered no TLS handshake. If the server has no TLS, use "
+                f"{plain}."
+            )
         if isinstance(error, TimeoutError):
             limit_s = count(within_s or self.via.connect_timeout_s)
             return (

@@ -591,7 +591,7 @@ def test_a_server_without_tls_that_is_addressed_by_https_is_said_to_be_one(
     assert main(["bench", "serve", "--base-url", f"https://127.0.0.1:{port}"]) == 1
     ended.set()
     assert (
-        f"If the server has none, use http://127.0.0.1:{port}." in capsys.readouterr().err
+        f"If the server has no TLS, use http://127.0.0.1:{port}." in capsys.readouterr().err
     )
 
 

@@ -686,8 +686,8 @@ CHECKS = (
     Check({
         "load.other_requests": ("doubt", "By its metrics the engine had over 10 % (at a rate: 30 %) more requests than "
             "dyno had open, and more than one more.",
-            "Others use the server, and both loads slow each other down. Measure it when nobody else does; look for "
-            "a gateway's health checks and for clients that were left running."),
+            "Others use the server, and both loads slow each other down. Measure it when they don't; look for a "
+            "gateway's health checks and for clients that still run."),
     }, server=load.other_requests),
     Check({
         "telemetry.energy_differs": ("note",

@@ -105,8 +105,8 @@ def spec_of(target: Sequence[str], values: dict[str, Any], dashes: str = "--") -
         if limit.statistic == "max" or (percentile is not None and percentile < _LEAST):
             raise UsageError(
                 f"{dashes}target {limit.stem}_{limit.statistic}: a search takes ttft, tpot, itl or e2el with _mean or "
-                f"_p{_LEAST} to _p99.9, such as {limit.stem}_p95. No number of requests shows the highest value, and a "
-                "limit that most requests exceed keeps nobody from waiting."
+                f"_p{_LEAST} to _p99.9, such as {limit.stem}_p95. No number of requests shows the highest value; "
+                "below the median, most requests may exceed the limit."
             )
     spec = FindSpec(limits=limits.with_statistic(wanted), **values)
     low, high, _ = spec.range
