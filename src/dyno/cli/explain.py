@@ -28,7 +28,7 @@ def add(p: argparse.ArgumentParser) -> None:
         "--request",
         type=int,
         metavar="N",
-        help="show this request, by its number, instead of the slowest ones (with --json: as tail)",
+        help="show this request, by its number; with --json as tail (default: the slowest ones)",
     )
     settings.add_runs(p)
     p.add_argument("--json", action="store_true", help="print JSON")
