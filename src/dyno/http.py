@@ -15,7 +15,7 @@ import msgspec
 
 from dyno import secrets
 from dyno.errors import TargetError, UsageError, describe_error, limit_advice
-from dyno.numbers import count
+from dyno.numbers import count, number
 from dyno.option import setting_name
 from dyno.transport import DIRECT, ProxyRefused, Transport, granted, login_wanted, tunnel
 
@@ -100,7 +100,7 @@ def _proxy(url: Url, via: Transport) -> Url | None:
 
 
 class SilentHandshake(TimeoutError):
-    """A server took the connection and answered no TLS handshake."""
+    """A server accepted the connection, and answered no TLS handshake within this time."""
 
 
 class Route:
@@ -154,8 +154,8 @@ class Route:
         if isinstance(error, SilentHandshake):
             plain = str(self.url).replace("https:", "http:", 1)
             return (
-                f"{self.url} accepted the connection, but answered no TLS handshake. If the server has no TLS, use "
-                f"{plain}."
+                f"{self.url} accepted the connection, but answered no TLS handshake within {error}. If the "
+                f"server has no TLS, use {plain}."
             )
         if isinstance(error, TimeoutError):
             limit_s = count(within_s or self.via.connect_timeout_s)
@@ -498,11 +498,12 @@ class Client:
             sock.settimeout(max(until - time.monotonic(), 0.001))
         if self._tls is None:
             return sock
-        sock.settimeout(min(max(until - time.monotonic(), 0.001), _HANDSHAKE_S))
+        limit_s = min(max(until - time.monotonic(), 0.001), _HANDSHAKE_S)
+        sock.settimeout(limit_s)
         try:
             return self._tls.wrap_socket(sock, server_hostname=self.url.host)
         except TimeoutError:
-            raise SilentHandshake from None
+            raise SilentHandshake(f"{number(limit_s, digits=2)} s") from None
 
     def close(self) -> None:
         if self._sock is not None:
