@@ -71,6 +71,8 @@ def _without_numbers(line: str) -> str:
     line = re.sub(r"(?<![\w.-])\d[\d,]*(\.\d+)?(e-?\d+)?(?![\w.]*\w)", "#", line)
     # a busy client knows some figures within bounds only
     line = line.replace("# to #", "#")
+    if line.endswith("VERDICT"):  # the row of a table, which has a dash for these
+        line = line.replace("–", "#")
     return re.sub(r" {2,}", "  ", line).rstrip()
 
 
