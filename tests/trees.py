@@ -1,4 +1,4 @@
-"""Syntax trees of the source, parsed once for all tests that read it. Nobody changes them."""
+"""Syntax trees of the source, parsed once for all tests that read it. No test changes them."""
 
 import ast
 import functools

@@ -501,7 +501,7 @@ def _least_sure(
 
 def _weights(known: Sequence[tuple[float, bool]], among: Among | None) -> dict[bool, float]:
     """Return the share of the error that a figure asked for first has, and any other. Of a larger comparison, in which
-    nobody looked for the first ones, they are no more than there."""
+    only a part is known, they are no more than there."""
     count, firsts = len(known), sum(is_first for _, is_first in known)
     if among is not None and among.figures > count:
         return {True: 0.5 / among.loads, False: 0.5 / among.figures}
